@@ -173,9 +173,10 @@ std::unordered_map<std::uint32_t, Value> fetch_objects(const CheckpointReader& r
                                                        Communicator& comm, LoadWatch& watch,
                                                        PhaseClock* phases) {
   const PhaseClock::Scope reading(phases, Phase::kRead);
-  agree(comm, "reading objects", [&] { watch.check(); });
-  if (shares(options, comm))
+  if (shares(options, comm)) {
+    agree(comm, "reading objects", [&] { watch.check(); });
     return read_objects_together(reader, objects, options.parallel.exchange, comm, options.staging);
+  }
   std::unordered_map<std::uint32_t, Value> values;
   watch.heartbeat.agree("reading objects", [&] {
     for (const std::uint32_t object : objects) {

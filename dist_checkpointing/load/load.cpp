@@ -165,8 +165,8 @@ LoadReport load_into(StateDict& state, const Location& location, const LoadOptio
   LoadWatch watch(comm, options, hooks);
   if (hooks.preprocess)
     agree(comm, "preparing the state dict", [&] {
-      state = hooks.preprocess(std::move(state));
-      if (state.is_none()) state = Value::dict();
+      StateDict prepared = hooks.preprocess(state);  // which stays as it is if that throws
+      state = prepared.is_none() ? Value::dict() : std::move(prepared);
     });
   const auto begin = std::chrono::steady_clock::now();
   PhaseClock phases("load", location.display(), comm.rank());

@@ -177,6 +177,20 @@ PlanAgreement::Decision decision_of(SavePlanner& planner, const SaveOptions& opt
           std::move(key)};
 }
 
+/// That a planner leaves out is its decision, but readers of this form need the common state.
+void require_common_state(std::span<const LocalShard> shards, const SavePlan& items) {
+  const bool has_one = std::ranges::any_of(shards, [](const LocalShard& shard) {
+    const auto* const object = std::get_if<ObjectShard>(&shard);
+    return object != nullptr && object->key == kCommonStateKey;
+  });
+  if (has_one && std::ranges::none_of(
+                     items, [](const WriteItem& item) { return item.key == kCommonStateKey; }))
+    throw CheckpointError(ErrorCode::kMismatch,
+                          "the planner's local plan lacks the object of the common state, without "
+                          "which no reader opens the checkpoint; keep its item",
+                          {.key = kCommonStateKey});
+}
+
 /// The final items, and what they are made of where the planner changes it.
 void finish_items(const SaveOptions& options, SavePlanner& planner, DescribedState& described,
                   PlannedSave& mine) {
@@ -371,8 +385,10 @@ AgreedSave plan_save(SaveCall& call, const StateDict& state, SavePlanCache& cach
     local = agreement.create_local_plan(of_planner(options, [&] {
       planner->set_up_planner({to_save, described.shards, options, comm.rank(), comm.size()});
       SavePlan items = planner->create_local_plan();
-      if (!options.registered_planner.name.empty())
+      if (!options.registered_planner.name.empty()) {
         check_local_plan(items, {described.tensors, described.object_bytes}, *planner);
+        require_common_state(described.shards, items);
+      }
       return items;
     }));
   });

@@ -146,7 +146,8 @@ std::string ownership_of(const CollectedItems& collected, const PlannedKey& plan
 
 }  // namespace
 
-AssembledPlan assemble(const CollectedItems& collected, const ChosenItems& chosen) {
+AssembledPlan assemble(const CollectedItems& collected, const ChosenItems& chosen,
+                       bool with_paths) {
   AssembledPlan assembled;
   assembled.plan.items.resize(collected.ranks());
   assembled.plan.slots.resize(collected.ranks());
@@ -164,7 +165,7 @@ AssembledPlan assemble(const CollectedItems& collected, const ChosenItems& chose
   }
   for (TensorStorageMetadata& tensor : assembled.plan.metadata.tensors)
     tensor.places.resize(tensor.chunks.size());
-  assembled.plan.path_order = path_order(collected, assembled);
+  if (with_paths) assembled.plan.path_order = path_order(collected, assembled);
   return assembled;
 }
 

@@ -15,8 +15,9 @@ struct AssembledPlan {
   std::vector<std::uint32_t> stored;  ///< of each key, its position in the metadata
 };
 
-/// Each rank's items and the metadata of all, from the chosen items.
-AssembledPlan assemble(const CollectedItems& collected, const ChosenItems& chosen);
+/// Each rank's items and the metadata of all, from the chosen items. `with_paths`: also the order
+/// of paths, which Megatron's metadata do not have.
+AssembledPlan assemble(const CollectedItems& collected, const ChosenItems& chosen, bool with_paths);
 
 /// Checks that the chunks of each tensor cover it exactly, and Megatron's rule that all objects of
 /// a grid are saved. Returns the problems, with a table of which rank holds what. `any_holder`: see

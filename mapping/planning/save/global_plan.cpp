@@ -30,7 +30,7 @@ GlobalPlan GlobalPlanner::finish() && {
   const CollectedItems collected = std::move(collector_).finish();
   const std::vector<DedupedKey> deduped = deduplicate(collected.keys, options_.any_holder());
   const ChosenItems chosen = choose_writers(collected, deduped, options_);
-  AssembledPlan assembled = assemble(collected, chosen);
+  AssembledPlan assembled = assemble(collected, chosen, options_.any_holder());
   std::vector<std::string> problems = collected.problems;
   problems.insert(problems.end(), chosen.problems.begin(), chosen.problems.end());
   if (options_.validate) {

@@ -95,6 +95,13 @@ TEST_F(LoadHooksTest, PrepareTheState) {
            return tree;
          }});
     EXPECT_FALSE(state.contains("w3"));
+    const auto fails = [&] {
+      load(state, checkpoint(), {}, comm, {.preprocess = [](const StateDict&) -> StateDict {
+             throw CheckpointError(ErrorCode::kInvalidArgument, "no");
+           }});
+    };
+    EXPECT_EQ(code_of(fails), "invalid-argument");
+    EXPECT_TRUE(state.contains("w4")) << "the caller keeps his tree";
     EXPECT_EQ(state.at("iteration"), Value(7));
   });
 }

@@ -280,6 +280,19 @@ TEST_F(WrongPlanners, WhatIsDecidedIsWritten) {
               HasSubstr("the key server does not answer"));
 }
 
+TEST_F(WrongPlanners, TheCommonStateIsNotLeftOut) {
+  SaveOptions options = with("wrong");
+  options.compat = Compat::kMegatron019;
+  save_with("whole", options);
+  EXPECT_EQ(load_common_state(checkpoint("whole")).at("iteration"), Value(5));
+  defect.local = [](SavePlan& plan, int) {
+    std::erase_if(plan,
+                  [](const WriteItem& item) { return item.kind == WriteItem::Kind::kObject; });
+  };
+  EXPECT_THAT(error_of([&] { save_with("lacking", options); }),
+              HasSubstr("lacks the object of the common state"));
+}
+
 TEST_F(WrongPlanners, TheNextSaveSucceeds) {
   refusal({.global = [](GlobalPlan& plan) { plan.items.clear(); }});
   defect = {};
