@@ -115,8 +115,8 @@ struct SaveOptions {
   FlattenedForm flattened = FlattenedForm::kBoxes;
   PlannerOptions planner{};  ///< Compat::kDcp takes the kinds `default` and `standard` (and treats
                              ///< `mcore` as `default`), the others `mcore`
-  /// Of register_planner(), and its own options; its rules take the place of `planner.kind`. No
-  /// name: the built-in planner of that kind.
+  /// A planner that register_planner() knows, and its own options. Its rules take the place of
+  /// `planner.kind`; without a name, the built-in planner of that kind is meant.
   StrategySpec registered_planner{.name = ""};
   ParallelSaveOptions parallel{};
   AsyncOptions async{};

@@ -10,16 +10,15 @@
 
 namespace DCKPT_API dckpt {
 
-/// What a policy may name as save.planner.kind, or load.planner.kind, besides the built-in kinds.
+/// A policy may name it as save.planner.kind, as it does the built-in kinds.
 struct PlannerName {
   std::string name;
-  /// Of a planner for saves: the rules by which the state is described.
+  /// The state is described by these rules.
   PlannerKind rules = PlannerKind::kMegatron;
 };
 
-/// Policies are read against these lists, which register_planner() fills; nothing is locked.
+/// Policies are read against this list, which register_planner() fills; nothing is locked.
 std::vector<PlannerName>& save_planner_names();
-std::vector<PlannerName>& load_planner_names();
 
 const PlannerName* find_planner_name(const std::vector<PlannerName>& names,
                                      std::string_view name) noexcept;

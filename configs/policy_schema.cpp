@@ -54,7 +54,7 @@ YamlNode with_safe_texts(YamlNode node) {
   return node;
 }
 
-/// What `planner` says: options of all planners, and which one.
+/// `planner` says which one it is, and the options of all planners.
 struct PlannerFields : PlannerOptions {
   StrategySpec registered{.name = ""};
 };

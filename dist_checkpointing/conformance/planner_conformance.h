@@ -10,8 +10,8 @@
 
 namespace DCKPT_API dckpt {
 
-/// What a rank of a job of so many ranks has. All ranks of all jobs together describe the same
-/// tensors and objects.
+/// It returns what a rank of a job of so many ranks has. The ranks of each job together describe
+/// the same tensors and objects.
 using StateOfRank = std::function<StateDict(int rank, int ranks)>;
 
 /// Checks that a planner conforms, with ranks as threads. `options` names the planner

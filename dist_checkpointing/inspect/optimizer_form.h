@@ -49,7 +49,7 @@ struct StoredForm {
 
 /// A key as Hugging Face or Megatron-FSDP calls it, not Megatron-Core; null if there is none.
 const std::string* find_foreign_key(const Metadata& metadata);
-/// Whether a key is one of Megatron-Core's, which no model of Hugging Face has.
+/// Tells a key of Megatron-Core, which no model of Hugging Face has.
 bool is_megatron_key(std::string_view key);
 
 /// Who loads it. No form of an optimizer works for all releases of Megatron-Core.

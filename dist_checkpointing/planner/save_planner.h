@@ -90,6 +90,7 @@ class DefaultSavePlanner : public SavePlanner {
   /// Balanced by bytes unless it does.
   virtual void choose_writers(std::span<WriterChoice> /*parts*/) {}
 
+  /// It is for create_local_plan(), as what it refers to is gone afterwards.
   const SaveSetup& setup() const { return *setup_; }
   int rank() const noexcept { return rank_; }
   int ranks() const noexcept { return ranks_; }
