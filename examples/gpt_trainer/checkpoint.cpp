@@ -5,33 +5,6 @@
 namespace gpt {
 namespace {
 
-/// Which piece of the whole tensor a rank has of a parameter. Layers are stacked: they are the
-/// places along a leading axis that the local tensor lacks.
-struct Sharding {
-  std::vector<dckpt::RankOffset> offsets;
-  dckpt::ShardedTensorOptions options;
-};
-
-Sharding sharding(const Parameter& parameter, const ModelConfig& config,
-                  const ParallelState& parallel, int data_replica) {
-  Sharding result;
-  if (parameter.layer) {
-    result.options.prepend_axis_num = 1;
-    result.offsets.push_back({.axis = 0, .rank = *parameter.layer, .count = config.layers});
-  }
-  if (parameter.cut_axis) {
-    result.offsets.push_back({.axis = *parameter.cut_axis + result.options.prepend_axis_num,
-                              .rank = parallel.tp_rank,
-                              .count = parallel.layout.tp});
-  }
-  result.options.replica_id = {0, parameter.cut_axis ? 0 : parallel.tp_rank, data_replica};
-  return result;
-}
-
-std::string name_in_state(const Parameter& parameter) {
-  return parameter.key + (parameter.layer ? "." + std::to_string(*parameter.layer) : "");
-}
-
 dckpt::Value args(const ModelConfig& config) {
   dckpt::Value args;
   args["num_layers"] = config.layers;
@@ -44,51 +17,49 @@ dckpt::Value args(const ModelConfig& config) {
 
 }  // namespace
 
-dckpt::StateDict sharded_state(const Model& model, const ShardedAdam& adam,
-                               const ParallelState& parallel) {
-  dckpt::StateDict state;
-  for (const Parameter& parameter : model.parameters()) {
-    const Sharding place = sharding(parameter, model.config(), parallel, parallel.dp_rank);
-    state["model"][name_in_state(parameter)] = dckpt::ShardedTensor::from_rank_offsets(
-        parameter.key, dckpt::from_torch(parameter.tensor), place.offsets, place.options);
-  }
-  // Each element of the optimizer's state is on one data parallel rank only, in the range of the
-  // flattened piece which that rank owns.
-  const std::pair<std::string, at::Tensor> kinds[] = {{"fp32_param", adam.main_params()},
-                                                      {"exp_avg", adam.exp_avg()},
-                                                      {"exp_avg_sq", adam.exp_avg_sq()}};
-  for (const ShardedAdam::Fragment& fragment : adam.fragments()) {
-    const Parameter& parameter = fragment.parameter;
-    const Sharding place = sharding(parameter, model.config(), parallel, 0);
-    const dckpt::Shape local_shape(parameter.tensor.sizes().begin(),
-                                   parameter.tensor.sizes().end());
-    const dckpt::FlattenedRange range{fragment.begin, fragment.end};
-    for (const auto& [kind, flat] : kinds) {
-      const at::Tensor elements = flat.narrow(0, fragment.offset, range.end - range.begin);
-      state["optimizer"]["state"][kind][name_in_state(parameter)] =
-          dckpt::ShardedTensor::from_rank_offsets_flat(
-              "optimizer.state." + kind + "." + parameter.key, dckpt::from_torch(elements),
-              local_shape, place.offsets, range, place.options);
+dckpt::torch::ModuleStateOptions layout_of(const Model& model, const ParallelState& parallel) {
+  dckpt::torch::ModuleStateOptions options;
+  options.rank = parallel.rank;
+  options.size = parallel.world.size();
+  options.data_rank = parallel.dp_rank;
+  options.prefix = "";
+  options.distributed_optimizer = true;
+  options.rng = false;  // there is no dropout
+  options.whole_name = [&](const std::string& name) { return model.places().at(name).key; };
+  options.shard = [&](const std::string& name, const at::Tensor&) -> dckpt::torch::Sharding {
+    const Place& place = model.places().at(name);
+    dckpt::torch::RankOffsets piece;
+    if (place.layer) {  // layers are stacked along an axis that the parameter lacks
+      piece.prepend_axis_num = 1;
+      piece.offsets.push_back({.axis = 0, .rank = *place.layer, .count = model.config().layers});
     }
-  }
-  return state;
+    if (place.cut_axis)
+      piece.offsets.push_back({.axis = *place.cut_axis + piece.prepend_axis_num,
+                               .rank = parallel.tp_rank,
+                               .count = parallel.layout.tp});
+    else
+      piece.copy = parallel.tp_rank;
+    return piece;
+  };
+  return options;
 }
 
-dckpt::StateDict state_to_save(const Model& model, const ShardedAdam& adam,
-                               const ParallelState& parallel, std::int64_t iteration) {
-  dckpt::StateDict state = sharded_state(model, adam, parallel);
-  state["optimizer"]["step"] = adam.steps();
+dckpt::StateDict sharded_state(const Model& model, ShardedAdam& adam, const ParallelState& parallel,
+                               std::int64_t iteration) {
+  dckpt::StateDict state =
+      dckpt::torch::sharded_state(model, adam.optimizer(), layout_of(model, parallel));
   state["iteration"] = iteration;
   state["args"] = args(model.config());
   state["checkpoint_version"] = 3.0;  // of Megatron: the order of rows in linear_qkv
   return state;
 }
 
-std::int64_t resume(const dckpt::StateDict& loaded, const Model& model, ShardedAdam& adam) {
+std::int64_t resume(const dckpt::StateDict& loaded, Model& model, ShardedAdam& adam,
+                    const ParallelState& parallel) {
   if (!(loaded.at("args") == args(model.config())))
     throw std::runtime_error(
         "the checkpoint is of a model with other arguments; `dckpt inspect` shows them");
-  adam.set_steps(loaded.at("optimizer").at("step").as_int());
+  dckpt::torch::restore(model, adam.optimizer(), loaded, layout_of(model, parallel));
   return loaded.at("iteration").as_int();
 }
 

@@ -61,8 +61,9 @@ int main(int argc, char** argv) try {
       gpt::connect(static_cast<int>(number("--tp")), static_cast<int>(number("--pp")));
   const bool prints = parallel.rank == 0;
   if (prints) std::cout << note << std::endl;
-  const gpt::Model model({}, parallel, device);
-  gpt::ShardedAdam adam(model.parameters(), parallel.data);
+  gpt::Model model({}, parallel, device);
+  gpt::ShardedAdam adam(model.parameters(), parallel.data,
+                        torch::optim::AdamOptions(1e-3).betas({0.9, 0.95}));
   const gpt::Corpus corpus(options.at("--text"), model.config().sequence);
   const std::int64_t part = kBatch / parallel.layout.dp;
   if (part * parallel.layout.dp != kBatch) {
@@ -80,8 +81,8 @@ int main(int argc, char** argv) try {
                                      : dckpt::Policy::from_file(options.at("--policy"));
     checkpointer.emplace(options.at("--checkpoints"), policy, *communicator);
     checkpointer->claim();
-    dckpt::StateDict state = gpt::sharded_state(model, adam, parallel);
-    if (checkpointer->load_latest(state)) iteration = gpt::resume(state, model, adam);
+    dckpt::StateDict state = gpt::sharded_state(model, adam, parallel, 0);
+    if (checkpointer->load_latest(state)) iteration = gpt::resume(state, model, adam, parallel);
   }
   if (prints)
     std::cout << to_string(parallel.layout)
@@ -102,7 +103,7 @@ int main(int argc, char** argv) try {
       std::cout << "iteration " << iteration << " loss " << std::fixed << std::setprecision(7)
                 << mean << std::endl;
     if (checkpointer && iteration % number("--save-every") == 0) {
-      checkpointer->save(gpt::state_to_save(model, adam, parallel, iteration),
+      checkpointer->save(gpt::sharded_state(model, adam, parallel, iteration),
                          static_cast<std::uint64_t>(iteration));
     }
     if (iteration == number("--kill-at")) {

@@ -82,9 +82,7 @@ Model::Affine Model::add_norm(const std::string& name, Place place) {
 at::Tensor Model::add_constant(const std::string& key, std::int64_t whole_length, double value,
                                Place place) {
   const std::int64_t length = place.cut_axis ? whole_length / parallel_.layout.tp : whole_length;
-  parameters_.push_back(
-      {key, place.layer, place.cut_axis, at::full({length}, value, device_).requires_grad_()});
-  return parameters_.back().tensor;
+  return add_parameter(key, place, at::full({length}, value, device_));
 }
 
 at::Tensor Model::add(const std::string& key, at::IntArrayRef whole_shape, double deviation,
@@ -98,9 +96,26 @@ at::Tensor Model::add(const std::string& key, at::IntArrayRef whole_shape, doubl
                  .chunk(parallel_.layout.tp,
                         *place.cut_axis)[static_cast<std::size_t>(parallel_.tp_rank)]
                  .contiguous();
-  tensor = tensor.to(device_);
-  parameters_.push_back({key, place.layer, place.cut_axis, tensor.requires_grad_()});
-  return tensor;
+  return add_parameter(key, place, tensor.to(device_));
+}
+
+/// Under the key, with the number of its layer, as modules in modules.
+at::Tensor Model::add_parameter(const std::string& key, Place place, at::Tensor tensor) {
+  const std::string layers = "decoder.layers.";
+  const std::string name =
+      place.layer ? layers + std::to_string(*place.layer) + "." + key.substr(layers.size()) : key;
+  place.key = key;
+  places_.emplace(name, std::move(place));
+  torch::nn::Module* module = this;
+  std::size_t begin = 0;
+  for (std::size_t dot; (dot = name.find('.', begin)) != std::string::npos; begin = dot + 1) {
+    const std::string child = name.substr(begin, dot - begin);
+    const auto children = module->named_children();
+    module = children.contains(child)
+                 ? children[child].get()
+                 : module->register_module(child, std::make_shared<torch::nn::Module>()).get();
+  }
+  return module->register_parameter(name.substr(begin), std::move(tensor));
 }
 
 at::Tensor Model::forward(const at::Tensor& input) const {

@@ -1,7 +1,8 @@
 #pragma once
 
-#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
 
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -16,20 +17,19 @@ struct ModelConfig {
   std::int64_t seed = 1234;
 };
 
-/// A weight, or this rank's piece of it, and which piece that is.
-struct Parameter {
-  std::string key;                      ///< of the whole tensor, the same for all layers:
-                                        ///< "decoder.layers.mlp.linear_fc1.weight"
+/// Which piece of a whole weight a parameter is.
+struct Place {
   std::optional<std::int64_t> layer{};  ///< counted over all stages
   /// Tensor parallel ranks have equal pieces along it; without, all have the same.
   std::optional<std::int64_t> cut_axis{};
-  at::Tensor tensor;
+  std::string key{};  ///< of the whole weight, the same for all layers:
+                      ///< "decoder.layers.mlp.linear_fc1.weight"
 };
 
 /// This rank's part of a GPT: a run of the layers (pipeline parallelism), and of each matrix some
 /// rows or columns (tensor parallelism). Weights are drawn by key and layer, so that the model
 /// depends on neither layout nor device.
-class Model {
+class Model : public torch::nn::Module {
  public:
   /// Throws std::invalid_argument if layers, heads or vocabulary cannot be cut evenly. `parallel`
   /// must outlive the model.
@@ -44,7 +44,8 @@ class Model {
 
   const ModelConfig& config() const { return config_; }
   c10::Device device() const { return device_; }
-  const std::vector<Parameter>& parameters() const { return parameters_; }
+  /// By the parameter's name in this module: "decoder.layers.3.mlp.linear_fc1.weight".
+  const std::map<std::string, Place>& places() const { return places_; }
 
  private:
   struct Affine {
@@ -53,14 +54,11 @@ class Model {
   struct Layer {
     Affine input_layernorm, linear_qkv, linear_proj, pre_mlp_layernorm, linear_fc1, linear_fc2;
   };
-  struct Place {  ///< of a parameter
-    std::optional<std::int64_t> layer{}, cut_axis{};
-  };
-
   at::Tensor add(const std::string& key, at::IntArrayRef whole_shape, double deviation,
                  Place place);
   at::Tensor add_constant(const std::string& key, std::int64_t whole_length, double value,
                           Place place);
+  at::Tensor add_parameter(const std::string& key, Place place, at::Tensor tensor);
   Affine add_norm(const std::string& name, Place place);
   Layer add_layer(std::int64_t number);
   at::Tensor attention(const Layer& layer, const at::Tensor& input) const;
@@ -70,7 +68,7 @@ class Model {
   ModelConfig config_;
   const ParallelState& parallel_;
   c10::Device device_;
-  std::vector<Parameter> parameters_;
+  std::map<std::string, Place> places_;
   at::Tensor word_embeddings_, position_embeddings_, output_layer_;
   std::vector<Layer> layers_;
   Affine final_layernorm_;
