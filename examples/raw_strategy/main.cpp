@@ -25,13 +25,13 @@ int main(int argc, char** argv) {
     const dckpt::Tensor half = dckpt::Tensor::zeros(dckpt::DType::kBFloat16, {512, 256});
     dckpt::StateDict state;
     state["weight"] = dckpt::ShardedTensor::from_rank_offsets(
-        "weight", half, {{.axis = 0, .rank = comm.rank(), .count = 2}});
+        "model.weight", half, {{.axis = 0, .rank = comm.rank(), .count = 2}});
     state["iteration"] = 7;
     dckpt::save(state, folder / "checkpoint", policy.save, comm);
   });
   dckpt::StateDict state;
   state["weight"] = dckpt::ShardedTensor::whole(
-      "weight", dckpt::Tensor::empty(dckpt::DType::kBFloat16, {1024, 256}));
+      "model.weight", dckpt::Tensor::empty(dckpt::DType::kBFloat16, {1024, 256}));
   dckpt::load(state, folder / "checkpoint", policy.load);
   std::printf("loaded iteration %d: %s\n", static_cast<int>(state.at("iteration").as_int()),
               to_string(state.at("weight").as_tensor()).c_str());

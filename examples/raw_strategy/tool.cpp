@@ -4,8 +4,10 @@
 #include <dckpt/cli.h>
 
 #include "raw_strategy.h"
+#include "unprefixed.h"
 
 int main(int argc, char** argv) {
   raw::register_strategy();
+  raw::register_unprefixed();
   return dckpt::cli_main(argc, argv);
 }
