@@ -100,6 +100,16 @@ constexpr std::array kRules{
                  return backend != nullptr && !backend->capabilities.flattened_form &&
                         policy.save.flattened != FlattenedForm::kBoxes;
                }},
+    OptionRule{
+        kSave, "save.flatten",
+        "plain DCP directories alone have a state dict that is flattened, and this save makes "
+        "none; say compat: dcp, or leave it at true",
+        kInvalid,
+        [](const Policy& policy, const Backend* backend) {
+          return !policy.save.flatten && !saves_dcp(policy, backend);
+        }},
+    OptionRule{kConvert, "save.flatten", "a conversion keeps what is stored; leave it at true",
+               kInvalid, [](const Policy& policy, const Backend*) { return !policy.save.flatten; }},
     OptionRule{kSave, "save.compat",
                "strategy {strategy} writes for no other readers: it has one form only; leave out "
                "compat",
@@ -188,6 +198,7 @@ constexpr std::array kRules{
                         policy.load.strict != LoadOptions().strict;
                }},
     OptionRule{kWithoutState, "load.strict", kNoEffect, kInvalid, is_set<&LoadOptions::strict>},
+    OptionRule{kWithoutState, "load.missing", kNoEffect, kInvalid, is_set<&LoadOptions::missing>},
     OptionRule{kWithoutState, "load.allow_shape_mismatch", kNoEffect, kInvalid,
                is_set<&LoadOptions::allow_shape_mismatch>},
     OptionRule{kWithoutState, "load.allow_truncation", kNoEffect, kInvalid,
@@ -198,6 +209,8 @@ constexpr std::array kRules{
                [](const Policy& policy, const Backend*) {
                  return policy.load.timeout < policy.load.timeout.zero();
                }},
+    OptionRule{kWithoutState, "load.planner", kNoEffect, kInvalid,
+               is_set<&LoadOptions::registered_planner>},
     OptionRule{kWithoutState, "load.padding", kNoEffect, kInvalid, is_set<&LoadOptions::padding>},
     OptionRule{kWithoutState, "load.cast", kNoEffect, kInvalid, is_set<&LoadOptions::cast>},
     OptionRule{kWithoutState, "load.rename", kNoEffect, kInvalid, is_set<&LoadOptions::rename>},
@@ -225,9 +238,13 @@ constexpr std::array kRules{
                [](const Policy& policy, const Backend*) {
                  return policy.save.planner.keep_plans != KeepPlans::kOff;
                }},
+    OptionRule{kConvert, "load.planner",
+               "a conversion copies what is stored and has no planner; leave it out", kInvalid,
+               is_set<&LoadOptions::registered_planner>},
     OptionRule{kConvert, "load.timeout", "a conversion has no time limit; leave it at none",
                kInvalid, is_set<&LoadOptions::timeout>},
     OptionRule{kConvert, "load.strict", kNoKeys, kInvalid, is_set<&LoadOptions::strict>},
+    OptionRule{kConvert, "load.missing", kNoKeys, kInvalid, is_set<&LoadOptions::missing>},
     OptionRule{kConvert, "load.allow_partial_load", kNoKeys, kInvalid,
                is_set<&LoadOptions::allow_partial_load>},
     OptionRule{kConvert, "load.allow_shape_mismatch", kNoShapes, kInvalid,

@@ -113,6 +113,10 @@ struct SaveOptions {
   StrategySpec strategy{};
   Compat compat = Compat::kMegatron;
   FlattenedForm flattened = FlattenedForm::kBoxes;
+  /// Plain DCP directories: every leaf is stored under its path. Otherwise an entry of the state's
+  /// top level is one object with all that is in it, tensors included, unless it is a tensor: the
+  /// coordinator's, as torch's planner does with `flatten_state_dict=False`.
+  bool flatten = true;
   PlannerOptions planner{};  ///< Compat::kDcp takes the kinds `default` and `standard` (and treats
                              ///< `mcore` as `default`), the others `mcore`
   /// A planner that register_planner() knows, and its own options. Its rules take the place of
@@ -203,6 +207,23 @@ struct ObjectRule {
   friend bool operator==(const ObjectRule&, const ObjectRule&) = default;
 };
 
+/// What a load does with a key that the state asks for and the checkpoint lacks.
+enum class WhenMissing : std::uint8_t {
+  kError,
+  kWarn,  ///< the leaf keeps the caller's value, and rank 0 warns
+  kKeep,  ///< the leaf keeps the caller's value
+};
+inline constexpr EnumNames<WhenMissing, 3> kWhenMissingNames{
+    {{WhenMissing::kError, "error"}, {WhenMissing::kWarn, "warn"}, {WhenMissing::kKeep, "keep"}}};
+
+/// For keys that match a glob.
+struct MissingRule {
+  std::string keys{};
+  WhenMissing action = WhenMissing::kError;
+
+  friend bool operator==(const MissingRule&, const MissingRule&) = default;
+};
+
 /// What a load compares with its checksum. Objects, the common state and tensor headers always are,
 /// if a CRC is recorded.
 enum class Verify : std::uint8_t {
@@ -240,6 +261,9 @@ struct LoadOptions {
   /// format is an error.
   StrategySpec strategy{.name = std::string(kAutoStrategy)};
   StrictHandling strict = StrictHandling::kAssumeOkUnexpected;
+  /// Before `strict` and `allow_partial_load`, which decide about keys that match no rule. The
+  /// first rule that matches a key decides.
+  std::vector<MissingRule> missing{};
   bool allow_partial_load = false;  ///< in plain DCP, leaves that are not stored, or whose file is
                                     ///< missing, keep their values; `strict` stays the default
   ParallelOptions parallel{};
@@ -251,6 +275,8 @@ struct LoadOptions {
   std::vector<std::string> allow_truncation{};
   Padding padding = Padding::kZero;
   Cast cast = Cast::kForbid;
+  /// A planner that the program has registered decides what is read; no name: the state alone does.
+  StrategySpec registered_planner{.name = ""};
   KeyMapOptions map{};  ///< applied first: all else sees its keys
   std::vector<RenameRule> rename{};
   /// For objects whose grid has changed: the first rule that matches decides; no match is an error.

@@ -19,6 +19,7 @@ struct PlannerName {
 
 /// Policies are read against this list, which register_planner() fills; nothing is locked.
 std::vector<PlannerName>& save_planner_names();
+std::vector<std::string>& load_planner_names();
 
 const PlannerName* find_planner_name(const std::vector<PlannerName>& names,
                                      std::string_view name) noexcept;

@@ -144,6 +144,47 @@ Type<SaveOptions> planner() {
           }};
 }
 
+struct LoadPlannerFields {
+  StrategySpec registered{.name = ""};
+};
+
+/// There are none but registered ones.
+Type<StrategySpec> load_planner() {
+  const Field<LoadPlannerFields> kind{
+      "kind",
+      [](const YamlNode& node, const std::string& path, LoadPlannerFields& into,
+         ConfigProblems& problems) {
+        if (load_planner_names().empty())
+          return report_unfit(node, path,
+                              "a planner that the program registers for loads, of which there are "
+                              "none; leave it out",
+                              problems);
+        if (read_name(node, path, load_planner_names(), problems)) into.registered.name = node.text;
+      },
+      [](const LoadPlannerFields& fields) -> std::optional<YamlNode> {
+        return YamlNode::string(fields.registered.name);
+      }};
+  const Type<LoadPlannerFields> fields = section(Schema<LoadPlannerFields>{
+      {kind, own_options(&LoadPlannerFields::registered)},
+      [](const YamlNode& node, const std::string& path, const LoadPlannerFields& read,
+         ConfigProblems& problems) {
+        if (read.registered.name.empty() && node.find("kind") == nullptr)
+          problems.push_back(
+              {node.place, str_format("{}: 'kind' is missing: which planner it is", path)});
+      }});
+  return {[fields](const YamlNode& node, const std::string& path, StrategySpec& into,
+                   ConfigProblems& problems) {
+            if (node.kind == YamlNode::Kind::kNull) return void(into = {.name = ""});
+            LoadPlannerFields read{into};
+            if (node.find("kind") != nullptr) read.registered = {.name = ""};
+            fields.read(node, path, read, problems);
+            into = std::move(read.registered);
+          },
+          [fields](const StrategySpec& planner) {
+            return planner.name.empty() ? YamlNode{} : fields.show({planner});
+          }};
+}
+
 Type<AsyncOptions> async() {
   return section(Schema<AsyncOptions>{{
       field("enabled", &AsyncOptions::enabled, flag()),
@@ -266,6 +307,7 @@ Type<SaveOptions> save() {
           backend<SaveOptions>("the name of a strategy"),
           field("compat", &SaveOptions::compat, choice(kCompatNames)),
           field("flattened", &SaveOptions::flattened, choice(kFlattenedFormNames)),
+          field("flatten", &SaveOptions::flatten, flag()),
           planner_field(),
           field("parallel", &SaveOptions::parallel, parallel_save()),
           field("async", &SaveOptions::async, async()),
@@ -305,20 +347,33 @@ Type<RenameRule> rename_rule() {
       }});
 }
 
-Type<ObjectRule> object_rule() {
-  return section(Schema<ObjectRule>{
-      {field("keys", &ObjectRule::keys, text("a pattern of keys")),
-       field("when_resharded", &ObjectRule::when_resharded, choice(kWhenReshardedNames))},
-      [](const YamlNode& node, const std::string& path, const ObjectRule&,
-         ConfigProblems& problems) {
-        for (const char* const name : {"keys", "when_resharded"}) {
-          if (node.find(name) != nullptr) continue;
-          problems.push_back(
-              {node.place, str_format("{}: '{}' is missing; a rule is {{keys: PATTERN, "
-                                      "when_resharded: error, keep, reinit, drop or gather}}",
-                                      path, name)});
+/// "{keys: PATTERN, when_resharded: error, keep, reinit, drop or gather}"
+template <typename Choice, std::size_t Count>
+std::string form_of_rule(const char* name, const EnumNames<Choice, Count>& choices) {
+  std::string text = str_format("{{keys: PATTERN, {}: ", name);
+  for (std::size_t i = 0; i < Count; ++i)
+    text += std::string(i == 0          ? ""
+                        : i + 1 < Count ? ", "
+                                        : " or ") +
+            std::string(choices[i].second);
+  return text + "}";
+}
+
+/// A list of these rules.
+template <typename Rule, typename Choice, std::size_t Count>
+Type<std::vector<Rule>> rules_of_keys(const char* name, Choice Rule::*member,
+                                      const EnumNames<Choice, Count>& choices) {
+  const Type<Rule> rule = section(Schema<Rule>{
+      {field("keys", &Rule::keys, text("a pattern of keys")), field(name, member, choice(choices))},
+      [name, &choices](const YamlNode& node, const std::string& path, const Rule&,
+                       ConfigProblems& problems) {
+        for (const char* const due : {"keys", name}) {
+          if (node.find(due) != nullptr) continue;
+          problems.push_back({node.place, str_format("{}: '{}' is missing; a rule is {}", path, due,
+                                                     form_of_rule(name, choices))});
         }
       }});
+  return list_of(rule, "a list of rules " + form_of_rule(name, choices));
 }
 
 /// NAME=VALUE
@@ -375,6 +430,8 @@ Type<LoadOptions> load() {
           strategy<LoadOptions>("the name of a strategy, or auto"),
           backend<LoadOptions>("the name of a strategy"),
           field("strict", &LoadOptions::strict, choice(kStrictNames)),
+          field("missing", &LoadOptions::missing,
+                rules_of_keys("action", &MissingRule::action, kWhenMissingNames)),
           field("allow_partial_load", &LoadOptions::allow_partial_load, flag()),
           field("parallel", &LoadOptions::parallel, parallel_load()),
           field("allow_shape_mismatch", &LoadOptions::allow_shape_mismatch,
@@ -385,13 +442,12 @@ Type<LoadOptions> load() {
                         "a list of patterns, for example [\"*.word_embeddings.weight\"]")),
           field("padding", &LoadOptions::padding, choice(kPaddingNames)),
           field("cast", &LoadOptions::cast, choice(kCastNames)),
+          field("planner", &LoadOptions::registered_planner, load_planner()),
           field("map", &LoadOptions::map, key_map()),
           field("rename", &LoadOptions::rename,
                 list_of(rename_rule(), "a list of rules {from: REGEX, to: REPLACEMENT}")),
           field("objects", &LoadOptions::objects,
-                list_of(object_rule(),
-                        "a list of rules {keys: PATTERN, when_resharded: error, keep, reinit, drop "
-                        "or gather}")),
+                rules_of_keys("when_resharded", &ObjectRule::when_resharded, kWhenReshardedNames)),
           field("validate_access_integrity", &LoadOptions::validate_access_integrity, flag()),
           field("verify", &LoadOptions::verify, choice(kVerifyNames)),
           verify_integrity(),

@@ -2,12 +2,16 @@
 
 #include <array>
 #include <exception>
+#include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "dist_checkpointing/inspect/diff.h"
+#include "dist_checkpointing/load/load.h"
+#include "dist_checkpointing/load/load_async.h"
 #include "dist_checkpointing/open.h"
 #include "dist_checkpointing/planner/planner_registry.h"
 #include "dist_checkpointing/save/save.h"
@@ -17,6 +21,7 @@
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/validate.h"
+#include "mapping/state/tree.h"
 #include "strategies/comm/agree.h"
 #include "strategies/comm/threads.h"
 
@@ -57,10 +62,47 @@ StateDict sample_state(int rank, int ranks) {
   return state;
 }
 
-class PlannerChecks {
+/// What checks of planners for saves and for loads have in common.
+class ChecksInScratch {
+ public:
+  explicit ChecksInScratch(const Location& scratch) : scratch_(scratch) {}
+
+ protected:
+  void fail(std::string problem) { report_.problems.push_back(std::move(problem)); }
+
+  template <typename Check>
+  void check(const std::string& what, const Check& check) {
+    ++report_.checks;
+    const std::size_t before = report_.problems.size();
+    if (const auto error = failure_of(check)) fail(error->what());
+    for (std::size_t i = before; i < report_.problems.size(); ++i)
+      report_.problems[i] = what + ": " + report_.problems[i];
+  }
+
+  void require_equal(const Location& a, const Location& b, const std::string& what) {
+    const DiffReport difference = diff(*open_checkpoint(a), *open_checkpoint(b));
+    if (difference.equal()) return;
+    fail(str_format("{}, but {} differ, the first: {}", what, difference.differences.size(),
+                    quote(difference.differences.front().key)));
+  }
+
+  /// Each rank's outcome of the same call.
+  void require_same_error(std::span<const std::optional<CheckpointError>> errors) {
+    for (std::size_t rank = 0; rank < errors.size(); ++rank) {
+      if (!errors[rank] || errors[rank]->code() != errors[0]->code())
+        fail(str_format("a mistake of one rank is an error on all, but rank {} {}", rank,
+                        errors[rank] ? "has another" : "has none"));
+    }
+  }
+
+  const Location scratch_;
+  ConformanceReport report_;
+};
+
+class PlannerChecks : ChecksInScratch {
  public:
   PlannerChecks(const SaveOptions& options, const Location& scratch, StateOfRank state)
-      : options_(options), scratch_(scratch), state_(std::move(state)) {
+      : ChecksInScratch(scratch), options_(options), state_(std::move(state)) {
     options_.overwrite = true;
     options_.planner.cache = true;
   }
@@ -97,30 +139,12 @@ class PlannerChecks {
   }
 
  private:
-  void fail(std::string problem) { report_.problems.push_back(std::move(problem)); }
-
-  template <typename Check>
-  void check(const std::string& what, const Check& check) {
-    ++report_.checks;
-    const std::size_t before = report_.problems.size();
-    if (const auto error = failure_of(check)) fail(error->what());
-    for (std::size_t i = before; i < report_.problems.size(); ++i)
-      report_.problems[i] = what + ": " + report_.problems[i];
-  }
-
   Location at(int ranks) const { return scratch_ / ("ranks_" + std::to_string(ranks)); }
 
   void save_on(int ranks, const Location& location) {
     run_ranks(ranks, [&](Communicator& comm) {
       save(state_(comm.rank(), comm.size()), location, options_, comm);
     });
-  }
-
-  void require_equal(const Location& a, const Location& b, const std::string& what) {
-    const DiffReport difference = diff(*open_checkpoint(a), *open_checkpoint(b));
-    if (difference.equal()) return;
-    fail(str_format("{}, but {} differ, the first: {}", what, difference.differences.size(),
-                    quote(difference.differences.front().key)));
   }
 
   /// The same chunks, in the same places.
@@ -175,20 +199,112 @@ class PlannerChecks {
           failure_of([&] { save(state, scratch_ / "refused", options_, comm, cache); });
       save(state_(comm.rank(), comm.size()), scratch_ / "after", options_, comm, cache);
     });
-    for (std::size_t rank = 0; rank < errors.size(); ++rank) {
-      if (!errors[rank] || errors[rank]->code() != errors[0]->code())
-        fail(str_format("ranks that disagree on a shape are an error on all, but rank {} {}", rank,
-                        errors[rank] ? "has another" : "has none"));
-    }
+    require_same_error(errors);
     if (scratch_.storage()->stat((scratch_ / "refused").name()))
       fail("a refused save leaves nothing, but there is a checkpoint");
     require_equal(at(4), scratch_ / "after", "the save after one that failed stores the same");
   }
 
   SaveOptions options_;
-  const Location scratch_;
   const StateOfRank state_;
-  ConformanceReport report_;
+};
+
+class LoadPlannerChecks : ChecksInScratch {
+ public:
+  LoadPlannerChecks(const Policy& policy, const Location& scratch, StateOfRank state)
+      : ChecksInScratch(scratch), policy_(policy), state_(std::move(state)) {
+    policy_.save.overwrite = true;
+  }
+
+  ConformanceReport run() {
+    check("a save of 4 ranks", [&] {
+      run_ranks(4, [&](Communicator& comm) {
+        save(state_(comm.rank(), comm.size()), stored(), policy_.save, comm);
+      });
+    });
+    for (const int ranks : {1, 2, 4}) {
+      for (const bool together : {false, true})
+        check(str_format("a load of {} ranks{}", ranks, together ? " with load.parallel" : ""),
+              [&] {
+                load_on(ranks, together,
+                        [&](StateDict& state, const LoadOptions& load, Communicator& comm) {
+                          dckpt::load(state, stored(), load, comm);
+                        });
+              });
+    }
+    check("a second load into the same state", [&] {
+      load_on(4, false, [&](StateDict& state, const LoadOptions& load, Communicator& comm) {
+        dckpt::load(state, stored(), load, comm);
+        dckpt::load(state, stored(), load, comm);
+      });
+    });
+    check("a load in the background", [&] {
+      load_on(4, false, [&](StateDict& state, const LoadOptions& load, Communicator& comm) {
+        AsyncLoader loader(comm);
+        loader.load(state, stored(), load).wait(state);
+      });
+    });
+    check("a load that fails on one rank", [&] { check_errors(); });
+    return std::move(report_);
+  }
+
+ private:
+  Location stored() const { return scratch_ / "stored"; }
+
+  /// What `act` loads, saved by the built-in rules, is what the first load has loaded; memory that
+  /// a rank's state has is still that of its tensors.
+  template <typename Act>
+  void load_on(int ranks, bool together, const Act& act) {
+    const Location loaded = scratch_ / "loaded";
+    SaveOptions plain;
+    plain.overwrite = true;
+    std::mutex failing;
+    run_ranks(ranks, [&](Communicator& comm) {
+      StateDict state = state_(comm.rank(), comm.size());
+      const std::vector<const std::byte*> before = memory_of(state);
+      LoadOptions options = policy_.load;
+      options.parallel.enabled = together;
+      act(state, options, comm);
+      if (memory_of(state) != before) {
+        const std::lock_guard lock(failing);
+        fail(str_format("tensors of the state are filled where they are, but rank {} has others",
+                        comm.rank()));
+      }
+      save(state, first_ ? scratch_ / "expected" : loaded, plain, comm);
+    });
+    if (!std::exchange(first_, false))
+      require_equal(scratch_ / "expected", loaded, "every load gives the same");
+  }
+
+  static std::vector<const std::byte*> memory_of(const StateDict& state) {
+    std::vector<const std::byte*> memory;
+    any_leaf(state, [&](const Value& leaf) {
+      if (leaf.is(Value::Kind::kShardedTensor) && leaf.as_sharded_tensor().data)
+        memory.push_back(leaf.as_sharded_tensor().data->data());
+      return false;
+    });
+    return memory;
+  }
+
+  void check_errors() {
+    std::array<std::optional<CheckpointError>, 4> errors;
+    run_ranks(4, [&](Communicator& comm) {
+      StateDict state = state_(comm.rank(), comm.size());
+      if (comm.rank() == 2)
+        state["not stored"] =
+            ShardedTensor::whole("not stored", Tensor::zeros(DType::kFloat32, {2}));
+      errors[static_cast<std::size_t>(comm.rank())] =
+          failure_of([&] { load(state, stored(), policy_.load, comm); });
+    });
+    require_same_error(errors);
+    load_on(4, false, [&](StateDict& state, const LoadOptions& load, Communicator& comm) {
+      dckpt::load(state, stored(), load, comm);
+    });
+  }
+
+  Policy policy_;
+  const StateOfRank state_;
+  bool first_ = true;  ///< no load has been compared with
 };
 
 }  // namespace
@@ -197,6 +313,14 @@ ConformanceReport check_planner(const SaveOptions& options, const Location& scra
                                 const StateOfRank& state) {
   make_save_planner(options);  // throws if there is none of the name
   return PlannerChecks(options, scratch, state ? state : sample_state).run();
+}
+
+ConformanceReport check_load_planner(const Policy& policy, const Location& scratch,
+                                     const StateOfRank& state) {
+  if (make_load_planner(policy.load) == nullptr)
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          "check_load_planner: the policy names no planner (load.planner.kind)");
+  return LoadPlannerChecks(policy, scratch, state ? state : sample_state).run();
 }
 
 }  // namespace dckpt

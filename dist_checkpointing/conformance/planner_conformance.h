@@ -3,6 +3,7 @@
 #include <functional>
 
 #include "configs/options.h"
+#include "configs/policy.h"
 #include "dist_checkpointing/conformance/report.h"
 #include "mapping/base/api.h"
 #include "mapping/state/value.h"
@@ -31,5 +32,15 @@ using StateOfRank = std::function<StateDict(int rank, int ranks)>;
 /// Takes seconds.
 ConformanceReport check_planner(const SaveOptions& options, const Location& scratch,
                                 const StateOfRank& state = {});
+
+/// The same for a planner that loads, which `policy.load` names. What is loaded has been saved with
+/// `policy.save` by four ranks: name the planner's counterpart there, if it has one.
+///
+/// Covers that one, two and four ranks load the same tensors and objects, each rank by itself and
+/// together, in the background and again; that memory which the state has is filled where it is;
+/// and that a load which fails on one rank is the same error on all, after which the next one
+/// succeeds.
+ConformanceReport check_load_planner(const Policy& policy, const Location& scratch,
+                                     const StateOfRank& state = {});
 
 }  // namespace dckpt

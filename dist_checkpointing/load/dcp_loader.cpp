@@ -25,7 +25,9 @@ struct LeafRequest {
   Value value;       ///< the leaf, then what was loaded
   std::string name;  ///< under which it is stored
   bool is_stored = false;
-  bool is_excused = false;  ///< by load.objects
+  bool is_excused = false;              ///< by load.objects
+  std::optional<std::size_t> target{};  ///< of the planner
+  bool was_plain = false;               ///< a tensor without a description, before the planner
 };
 
 bool is_empty_container(const Value& value) {
@@ -47,6 +49,48 @@ std::vector<LeafRequest> requested_leaves_of(const LoadContext& load, Value& sta
         {std::move(leaf.path), std::move(leaf.value), std::move(name), is_stored, excused});
   }
   return requested;
+}
+
+/// The same request as a planner changes it: what it leaves out is not in it.
+void plan_tensors(const LoadContext& load, std::vector<LeafRequest>& requested) {
+  std::vector<ShardedTensor> wanted;
+  std::vector<std::size_t> leaves;
+  for (std::size_t i = 0; i < requested.size(); ++i) {
+    const Value& leaf = requested[i].value;
+    if (leaf.is(Value::Kind::kShardedTensor))
+      wanted.push_back(leaf.as_sharded_tensor());
+    else if (leaf.is_tensor() && !load.keys.object(requested[i].name))
+      wanted.push_back(ShardedTensor::whole(requested[i].name, leaf.as_tensor()));
+    else
+      continue;
+    leaves.push_back(i);
+  }
+  const auto asked = load.planned->plan(wanted, load.reader.metadata(), load.options, load.comm);
+  std::vector<bool> left_out(requested.size());
+  for (std::size_t target = 0; target < asked.size(); ++target) {
+    LeafRequest& leaf_request = requested[leaves[target]];
+    if (!asked[target]) {
+      left_out[leaves[target]] = true;
+      load.report.left_out.push_back(leaf_request.name);
+      continue;
+    }
+    leaf_request.was_plain = leaf_request.value.is_tensor();
+    leaf_request.target = target;
+    leaf_request.value = *asked[target];
+    leaf_request.name = asked[target]->key;
+    leaf_request.is_stored = load.keys.contains(leaf_request.name);
+  }
+  std::size_t i = 0;
+  std::erase_if(requested, [&](const LeafRequest&) { return left_out[i++]; });
+}
+
+/// The leaf that the planner was asked with, and what was loaded in it.
+void restore(const LoadContext& load, LeafRequest& leaf_request) {
+  if (!leaf_request.target) return;
+  ShardedTensor tensor =
+      load.planned->restored(*leaf_request.target, leaf_request.value.as_sharded_tensor());
+  leaf_request.value =
+      leaf_request.was_plain ? Value(*std::move(tensor.data)) : Value(std::move(tensor));
 }
 
 /// What of the request is stored otherwise.
@@ -84,6 +128,9 @@ void check_names(const LoadContext& load, const std::vector<LeafRequest>& reques
                            misfitting.contains(leaf_request.value.as_sharded_object().key);
     if (!leaf_request.is_excused && !is_misfit) asked.keys.push_back(leaf_request.name);
   }
+  const DecidedKeys decided =
+      take_decided(asked.keys, load.options.missing.empty() ? KeySet() : load.keys.names(),
+                   load.options.missing, load.comm);
   if (!load.options.allow_partial_load && checks_unexpected(load.options.strict)) {
     const KeyDifference difference =
         check_keys(asked, load.keys.names(), load.options.strict, load.comm);
@@ -91,6 +138,7 @@ void check_names(const LoadContext& load, const std::vector<LeafRequest>& reques
       load.report.missing.assign(difference.missing.begin(), difference.missing.end());
   }
   if (load.options.allow_partial_load || checks_unexpected(load.options.strict)) asked.keys.clear();
+  asked.keys.insert(asked.keys.end(), decided.refused.begin(), decided.refused.end());
   require_stored(asked, load.keys,
                  "Missing key in checkpoint state_dict (load.allow_partial_load keeps the old "
                  "values of such keys)",
@@ -161,6 +209,7 @@ void load_dcp(const LoadContext& load, StateDict& state) {
   agree(load.comm, "reading the request", [&] {
     parts = split_for_load(state);
     requested = requested_leaves_of(load, parts.expanded);
+    if (load.planned != nullptr) plan_tensors(load, requested);
     load.shapes->take(sharded_of(requested, [](const LeafRequest&) { return true; }), load.keys);
   });
   if (load.options.parallel.enabled) load.shapes->exchange(load.comm);
@@ -176,7 +225,8 @@ void load_dcp(const LoadContext& load, StateDict& state) {
                             [](const LeafRequest& leaf_request) { return leaf_request.is_stored; }),
                  PlannerKind::kDcp, load.comm, &load.plan_cache);
   agree(load.comm, "checking the request against the checkpoint", [&] {
-    TensorRequestBuilder builder(load.reader, load.keys, load.options);
+    TensorRequestBuilder builder(load.reader, load.keys, load.options,
+                                 load.watch.follows_tensors());
     for (LeafRequest& leaf_request : requested) {
       if (leaf_request.is_stored) request_tensor(load, builder, leaf_request);
       const ObjectCells cells = cells_of(leaf_request, load);
@@ -190,6 +240,7 @@ void load_dcp(const LoadContext& load, StateDict& state) {
     for (LeafRequest& leaf_request : requested) {
       if (const ObjectCells cells = cells_of(leaf_request, load); !cells.positions.empty())
         set_object(load, leaf_request, cells.value(values));
+      restore(load, leaf_request);
       replace_leaf(parts.expanded, leaf_request.path, std::move(leaf_request.value));
     }
     parts.expanded = apply_object_rules(std::move(parts.expanded), load);

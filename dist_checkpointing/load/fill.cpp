@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "dist_checkpointing/load/arrivals.h"
 #include "dist_checkpointing/load/casts.h"
 #include "dist_checkpointing/load/shared_memory.h"
 #include "mapping/base/format.h"
@@ -69,14 +70,17 @@ struct ItemParts {
 };
 
 /// Ranks exchange elements as they are stored, out of the destinations that they were read into:
-/// what is cast is read by each rank that needs it.
-ItemParts parts_of(const TensorRequest& request, const CheckpointReader& reader, bool share) {
+/// what is cast, or becomes something else, is read by each rank that needs it.
+ItemParts parts_of(const TensorRequest& request, const CheckpointReader& reader,
+                   const PlannedLoad* planned, bool share) {
   const auto for_device = [&](const ReadItem& item) {
     return is_in_device_memory(request.destinations[item.destination]);
   };
   const auto exchanged = [&](const ReadItem& item) {
-    return share && request.destinations[item.destination].dtype() ==
-                        reader.metadata().tensors[item.tensor].properties.dtype;
+    return share &&
+           request.destinations[item.destination].dtype() ==
+               reader.metadata().tensors[item.tensor].properties.dtype &&
+           (planned == nullptr || !planned->resolves(request.destinations[item.destination]));
   };
   const Items all = request.items;
   if (std::ranges::all_of(all, exchanged)) return {.shared = all};
@@ -101,6 +105,15 @@ std::uint64_t bytes_of(Items items, const CheckpointReader& reader) {
   return bytes;
 }
 
+/// What a destination is filled for.
+const Tensor& filled_tensor(const TensorRequest& request, std::uint32_t destination) {
+  const Tensor& tensor = request.destinations[destination];
+  for (const EdgePadding& padding : request.to_pad) {
+    if (padding.range && padding.tensor.data() == tensor.data()) return padding.range->destination;
+  }
+  return tensor;
+}
+
 }  // namespace
 
 void fill_destinations(const LoadContext& load, const TensorRequest& request) {
@@ -109,8 +122,9 @@ void fill_destinations(const LoadContext& load, const TensorRequest& request) {
   if (load.requested != nullptr) {
     for (const WantedShard& wanted : request.wanted) (*load.requested)[wanted.tensor] = 1;
   }
-  const ReadStats stats = fill_destinations(load.reader, request, load.options, load.comm,
-                                            load.watch, &load.plan_cache, &load.phases);
+  const ReadStats stats =
+      fill_destinations(load.reader, request, load.options, load.comm, load.watch, &load.plan_cache,
+                        &load.phases, load.planned);
   load.report.bytes_wanted = stats.bytes_wanted;
   load.report.bytes_read = stats.bytes_read;
   load.report.bytes_direct = stats.bytes_direct;
@@ -120,7 +134,7 @@ void fill_destinations(const LoadContext& load, const TensorRequest& request) {
 
 ReadStats fill_destinations(const CheckpointReader& reader, const TensorRequest& request,
                             const LoadOptions& options, Communicator& comm, LoadWatch& watch,
-                            LoadPlanCache* cache, PhaseClock* phases) {
+                            LoadPlanCache* cache, PhaseClock* phases, PlannedLoad* planned) {
   const bool share = shares(options, comm);
   ReadOptions reading{.threads = options.threads,
                       .engine = engine_of(options, share, comm),
@@ -129,13 +143,26 @@ ReadStats fill_destinations(const CheckpointReader& reader, const TensorRequest&
                       .cast = options.cast == Cast::kAllow,
                       .phases = phases};
   ItemParts parts;
+  std::optional<Arrivals> arrivals;
   std::optional<DeviceDestinations> devices;
   ReadStats stats;
+  std::function<void(std::uint32_t)> on_complete;
+  if (planned != nullptr || watch.follows_tensors())
+    on_complete = [&](std::uint32_t destination) {
+      Tensor tensor = filled_tensor(request, destination);
+      if (planned != nullptr && planned->resolves(tensor)) tensor = planned->commit(tensor);
+      if (watch.follows_tensors()) watch.ready(request.keys[destination], tensor);
+    };
   reading.progress = [&](std::uint64_t bytes) { watch.arrived(stats.bytes_wanted + bytes); };
   agree(comm, "preparing the tensors", [&] {
     watch.check();
     watch.expect(bytes_of(request.items, reader));
-    parts = parts_of(request, reader, share);
+    parts = parts_of(request, reader, planned, share);
+    arrivals.emplace(request, reader.metadata(), on_complete);
+    if (*arrivals)
+      reading.delivered = [&](std::uint32_t destination, std::uint64_t bytes) {
+        arrivals->delivered(destination, bytes);
+      };
     devices.emplace(request.destinations);
     devices->fill_zero(request.to_zero);
     for (const Tensor& tensor : request.to_zero) {
@@ -146,14 +173,18 @@ ReadStats fill_destinations(const CheckpointReader& reader, const TensorRequest&
   if ((comm.size() > 1 || !parts.device.empty()) && reading.verify) reading.checks = &checks;
   if (share) {
     const bool to_devices = std::ranges::any_of(request.destinations, is_in_device_memory);
+    ReadOptions together = reading;
+    together.delivered = nullptr;  // what a rank has read, others may still have to get from it
     stats =
         read_tensors_parallel(reader, parts.shared, request.destinations, options.parallel.exchange,
-                              comm, reading, cache, to_devices ? &*devices : nullptr);
+                              comm, together, cache, to_devices ? &*devices : nullptr);
   }
   watch.heartbeat.agree("reading tensors", [&] {
     const PhaseClock::Scope reading_now(phases, Phase::kRead);
+    arrivals->delivered(parts.shared);
     stats += read_tensors(reader, parts.own, request.destinations, reading);
     stats += devices->read(reader, parts.device, request.destinations, reading);
+    arrivals->delivered(parts.device);
     watch.arrived(stats.bytes_wanted);
     check_shared_memory(reader, request, reading);
   });
@@ -162,8 +193,10 @@ ReadStats fill_destinations(const CheckpointReader& reader, const TensorRequest&
     stats.bytes_unchecked = checks.unchecked_bytes();
   }
   if (options.verify == Verify::kSha256) stats.bytes_unchecked = 0;
-  agree(comm, "padding the tensors",
-        [&] { std::for_each(request.to_pad.begin(), request.to_pad.end(), pad_with_edge); });
+  agree(comm, "padding the tensors", [&] {
+    std::for_each(request.to_pad.begin(), request.to_pad.end(), pad_with_edge);
+    arrivals->finish();
+  });
   return stats;
 }
 

@@ -7,6 +7,7 @@
 #include "configs/options.h"
 #include "dist_checkpointing/load/load_watch.h"
 #include "dist_checkpointing/load/loaders.h"
+#include "dist_checkpointing/load/planned_load.h"
 #include "dist_checkpointing/load/tensor_request.h"
 #include "strategies/comm/communicator.h"
 #include "strategies/contract/reader.h"
@@ -17,10 +18,11 @@ namespace dckpt {
 
 /// Fills the destinations of a request; the only place where a load moves tensor bytes. Collective;
 /// throws the same CheckpointError on all ranks, leaving destinations partly filled. `cache`
-/// and `phases` may be null.
+/// and `phases` may be null; so may `planned`, to which destinations may belong.
 ReadStats fill_destinations(const CheckpointReader& reader, const TensorRequest& request,
                             const LoadOptions& options, Communicator& comm, LoadWatch& watch,
-                            LoadPlanCache* cache = nullptr, PhaseClock* phases = nullptr);
+                            LoadPlanCache* cache = nullptr, PhaseClock* phases = nullptr,
+                            PlannedLoad* planned = nullptr);
 
 /// The same for a running load, with what it reports. Collective.
 void fill_destinations(const LoadContext& load, const TensorRequest& request);

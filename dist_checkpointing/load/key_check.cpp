@@ -182,6 +182,32 @@ KeyDifference check_keys(const Asked& asked, const KeySet& stored, StrictHandlin
   return found;
 }
 
+DecidedKeys take_decided(std::vector<std::string>& asked, const KeySet& stored,
+                         std::span<const MissingRule> rules, Communicator& comm) {
+  if (rules.empty()) return {};
+  DecidedKeys decided;
+  KeySet warned;
+  std::erase_if(asked, [&](const std::string& key) {
+    if (stored.contains(key)) return false;
+    const auto rule = std::ranges::find_if(
+        rules, [&](const MissingRule& each) { return glob_match(each.keys, key); });
+    if (rule == rules.end()) return false;
+    if (rule->action == WhenMissing::kError)
+      decided.refused.push_back(key);
+    else
+      decided.kept.insert(key);
+    if (rule->action == WhenMissing::kWarn) warned.insert(key);
+    return true;
+  });
+  const KeySet all = united(warned, comm);
+  if (!all.empty() && comm.rank() == 0)
+    log_warning(
+        "the checkpoint does not have these keys, which keep the state's values "
+        "(load.missing):" +
+        table_of(all));
+  return decided;
+}
+
 void require_stored(const Asked& asked, const StoredKeys& stored, const std::string& headline,
                     Communicator& comm) {
   const bool fits = asked.misfits.empty() &&

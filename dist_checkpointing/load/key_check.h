@@ -1,5 +1,6 @@
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -38,6 +39,18 @@ KeySet united(const KeySet& mine, Communicator& comm);
 /// and an error also reports the misfits. Collective, with the same `stored` and mode on all ranks.
 KeyDifference check_keys(const Asked& asked, const KeySet& stored, StrictHandling strict,
                          Communicator& comm);
+
+/// Requested keys that are not stored and about which load.missing decides.
+struct DecidedKeys {
+  KeySet kept;
+  std::vector<std::string> refused;
+};
+
+/// Takes them out of `asked`, since no strict mode decides about them. Rank 0 warns of those of all
+/// ranks that the rules say to warn of. Collective if there are rules, with the same ones on all
+/// ranks.
+DecidedKeys take_decided(std::vector<std::string>& asked, const KeySet& stored,
+                         std::span<const MissingRule> rules, Communicator& comm);
 
 /// Throws CheckpointError (mismatch), the same on all ranks, if one of them requests something that
 /// is not stored, or stored in another form: one error for everything. Missing keys are listed

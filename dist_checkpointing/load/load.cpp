@@ -26,6 +26,7 @@
 #include "dist_checkpointing/load/stored_keys.h"
 #include "dist_checkpointing/lost_data.h"
 #include "dist_checkpointing/open_together.h"
+#include "dist_checkpointing/planner/planner_registry.h"
 #include "dist_checkpointing/same_on_all_ranks.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
@@ -140,18 +141,25 @@ LoadReport load(StateDict& state, const Location& location, const LoadOptions& o
 
 namespace {
 
-/// What all ranks together have left, in the order of the metadata.
+/// What all ranks together have left, in the order of the metadata. What a planner has read for
+/// tensors of other names goes on under these, and is not among them.
 std::vector<FoundTensor> find_tensors(const LoadContext& load) {
-  const std::vector<std::int64_t> requested = load.comm.all_reduce(*load.requested, ReduceOp::kMax);
-  if (load.comm.rank() != 0) return {};
+  constexpr std::int64_t kForOthers = 1;  // and more under its own name
   const std::vector<TensorStorageMetadata>& tensors = load.reader.metadata().tensors;
   std::vector<std::string> names(tensors.size());
   for (const std::string& name : load.keys.names()) {
     if (const auto position = load.keys.tensor(name)) names[*position] = name;
   }
+  std::vector<std::int64_t> requested = *load.requested;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (requested[i] != 0 && (load.planned == nullptr || !load.planned->only_for_others(names[i])))
+      requested[i] = kForOthers + 1;
+  }
+  requested = load.comm.all_reduce(std::move(requested), ReduceOp::kMax);
+  if (load.comm.rank() != 0) return {};
   std::vector<FoundTensor> found;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (!names[i].empty() && tensors[i].nbytes() != 0)
+    if (!names[i].empty() && tensors[i].nbytes() != 0 && requested[i] != kForOthers)
       found.push_back({std::move(names[i]), tensors[i].nbytes(), requested[i] != 0});
   }
   return found;
@@ -172,6 +180,7 @@ LoadReport load_into(StateDict& state, const Location& location, const LoadOptio
   PhaseClock phases("load", location.display(), comm.rank());
   std::optional<PhaseClock::Scope> opening(std::in_place, &phases, Phase::kOpen);
   cache.begin(options.parallel.enabled ? "a single rank" : "load.parallel is off");
+  std::optional<PlannedLoad> planned;
   std::unique_ptr<CheckpointReader> reader;
   std::optional<IntegrityManifest> manifest;
   std::optional<StoredKeys> keys;
@@ -187,6 +196,13 @@ LoadReport load_into(StateDict& state, const Location& location, const LoadOptio
     if (manifest)
       compare_digests(reader->storage(), *manifest, comm.rank(), comm.size(), options.threads);
     if (unreadable) throw *unreadable;
+    if (auto planner = make_load_planner(options)) {
+      if (leaves == Leaves::kPlain)
+        throw CheckpointError(ErrorCode::kUnsupported,
+                              "load.planner: load_plain() has no planners; use load()");
+      planned.emplace(std::move(planner), options.registered_planner.name);
+      reader = planned->over(std::move(reader));
+    }
     keys.emplace(reader->metadata(), options.rename, excused_loss(*reader, options, comm));
     const Backend format{.name = reader->info().format,
                          .conventions = {.keys_are_paths = is_plain_dcp(*reader, common)}};
@@ -196,8 +212,9 @@ LoadReport load_into(StateDict& state, const Location& location, const LoadOptio
   LoadReport report;
   std::vector<std::int64_t> requested(reader->metadata().tensors.size());
   RequestedShapes shaped(*reader);
-  const LoadContext context{shaped, *keys,  options, comm,  report,     watch,  cache,
-                            leaves, phases, opening, begin, &requested, &shaped};
+  const LoadContext context{
+      shaped, *keys,  options, comm,  report,     watch,   cache,
+      leaves, phases, opening, begin, &requested, &shaped, planned ? &*planned : nullptr};
   if (is_plain_dcp(*reader, common)) {
     load_dcp(context, state);
   } else {
@@ -323,12 +340,26 @@ std::optional<Value> load_content_metadata(const Location& location,
   throw_checkpoint_error();
 }
 
+namespace {
+
+StateDict described_tensors(const Metadata& metadata) {
+  Value state = Value::dict();
+  for (const TensorStorageMetadata& tensor : metadata.tensors)
+    state[tensor.key] = whole_tensor(tensor);
+  return state;
+}
+
+}  // namespace
+
+StateDict load_tensors_metadata(const Location& location, const OpenOptions& options) try {
+  return described_tensors(open_checkpoint(location, options)->metadata());
+} catch (...) {
+  throw_checkpoint_error();
+}
+
 StateDict load_sharded_metadata(const Location& location, const OpenOptions& options) try {
   const auto reader = open_checkpoint(location, options);
-  Value state = Value::dict();
-  for (const TensorStorageMetadata& tensor : reader->metadata().tensors) {
-    state[tensor.key] = whole_tensor(tensor);
-  }
+  Value state = described_tensors(reader->metadata());
   for (const BytesStorageMetadata& object : reader->metadata().objects) {
     const auto cell = ShardedObject::parse_unique_key(object.key);
     state[object.key] =

@@ -47,13 +47,16 @@ struct ReplacedTensor {
 struct LoadReport {
   /// Stored, but requested by no rank (if the strict mode reports them).
   std::vector<std::string> missing;
-  std::vector<std::string> unexpected;  ///< requested by this rank, but not stored (if the strict
-                                        ///< mode reports them); left unchanged
+  /// Requested by this rank, but not stored (if the strict mode reports them, or load.missing keeps
+  /// them); left unchanged.
+  std::vector<std::string> unexpected;
   std::vector<std::string> kept;  ///< paths of plain values of this rank's state that the common
                                   ///< state lacks; left unchanged
   /// Plain tensors of this rank's state that were not filled, because something else is stored
   /// under their names: the tree holds that instead, and the caller's memory is unchanged.
   std::vector<ReplacedTensor> replaced;
+  /// Keys of this rank's state that the planner left out; unchanged.
+  std::vector<std::string> left_out;
   /// Keys of which this rank asked for less than is stored (load.allow_truncation).
   std::vector<std::string> truncated;
   std::vector<ReshardedObject> resharded_objects;  ///< not loaded, or gathered
@@ -158,5 +161,8 @@ std::vector<ShardedObject> load_objects(const Location& location, const std::str
 /// state is not included, even if it is stored as an object (Megatron 0.19 and newer); use
 /// load_common_state().
 StateDict load_sharded_metadata(const Location& location, const OpenOptions& options = {});
+
+/// The tensors of it.
+StateDict load_tensors_metadata(const Location& location, const OpenOptions& options = {});
 
 }  // namespace dckpt

@@ -20,4 +20,9 @@ void LoadWatch::arrived(std::uint64_t bytes) {
   if (hooks_.progress) hooks_.progress(bytes, total_);
 }
 
+void LoadWatch::ready(const std::string& key, const Tensor& tensor) {
+  const std::lock_guard lock(telling_);
+  hooks_.tensor_ready(key, tensor);
+}
+
 }  // namespace dckpt

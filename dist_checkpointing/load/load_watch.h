@@ -2,6 +2,8 @@
 
 #include <chrono>
 #include <cstdint>
+#include <mutex>
+#include <string>
 
 #include "configs/options.h"
 #include "dist_checkpointing/load/load_hooks.h"
@@ -25,6 +27,8 @@ class LoadWatch {
   void expect(std::uint64_t bytes) noexcept { total_ = bytes; }
   /// Of the expected bytes, how many have arrived so far. Checks, too.
   void arrived(std::uint64_t bytes);
+  bool follows_tensors() const noexcept { return static_cast<bool>(hooks_.tensor_ready); }
+  void ready(const std::string& key, const Tensor& tensor);  ///< requires follows_tensors()
 
   Heartbeat heartbeat;
 
@@ -33,6 +37,7 @@ class LoadWatch {
   const std::chrono::milliseconds timeout_;
   const LoadHooks& hooks_;
   std::uint64_t total_ = 0;
+  std::mutex telling_;
 };
 
 }  // namespace dckpt

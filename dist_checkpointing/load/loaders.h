@@ -8,6 +8,7 @@
 #include "configs/options.h"
 #include "dist_checkpointing/load/load.h"
 #include "dist_checkpointing/load/load_watch.h"
+#include "dist_checkpointing/load/planned_load.h"
 #include "dist_checkpointing/load/requested_shapes.h"
 #include "dist_checkpointing/load/stored_keys.h"
 #include "mapping/base/phase_clock.h"
@@ -40,6 +41,7 @@ struct LoadContext {
   /// Of each stored tensor, by position: 1 if this rank requests it. Null if nobody wants to know.
   std::vector<std::int64_t>* requested = nullptr;
   RequestedShapes* shapes = nullptr;  ///< of `reader`
+  PlannedLoad* planned = nullptr;     ///< by a planner of the registry
 };
 
 /// Loads as Megatron does: sharded leaves by their keys, wherever they are in the state; everything

@@ -50,19 +50,24 @@ const std::string& key_of(const Value& leaf) {
                                               : leaf.as_sharded_object().key;
 }
 
-/// The keys that are requested, not stored, and tolerated by the strict mode.
+/// The keys that are requested, not stored, and tolerated by a rule or the strict mode.
 KeySet find_unexpected(const LoadContext& load, const Value& sharded,
                        const std::vector<Misfit>& misfits) {
-  if (!checks_unexpected(load.options.strict)) return {};
+  const StrictHandling strict = load.options.strict;
+  if (!checks_unexpected(strict) && load.options.missing.empty()) return {};
   const ShardedLeaves leaves = collect_sharded(sharded);
   Asked asked{{}, misfits};
   for (const ShardedTensor* const tensor : leaves.tensors) asked.keys.push_back(tensor->key);
   for (const ShardedObject* const object : leaves.objects) asked.keys.push_back(object->key);
-  KeyDifference difference = check_keys(asked, load.keys.keys(), load.options.strict, load.comm);
-  if (returns(load.options.strict)) {
+  const KeySet stored = load.keys.keys();
+  KeySet kept = take_decided(asked.keys, stored, load.options.missing, load.comm).kept;
+  KeyDifference difference = check_keys(asked, stored, strict, load.comm);
+  if (returns(strict)) {
     load.report.missing.assign(difference.missing.begin(), difference.missing.end());
     load.report.unexpected.assign(difference.unexpected.begin(), difference.unexpected.end());
   }
+  load.report.unexpected.insert(load.report.unexpected.end(), kept.begin(), kept.end());
+  difference.unexpected.merge(kept);
   return difference.unexpected;
 }
 
@@ -152,6 +157,42 @@ bool has_sharded_leaves(const Value& state) {
   return !leaves.tensors.empty() || !leaves.objects.empty();
 }
 
+/// The same request as a planner changes it. What it leaves out is local to this rank.
+LoadRequest planned_request(const LoadContext& load, LoadRequest parts) {
+  std::vector<ShardedTensor> wanted;
+  any_leaf(parts.expanded, [&](const Value& leaf) {
+    if (leaf.is(Value::Kind::kShardedTensor)) wanted.push_back(leaf.as_sharded_tensor());
+    return false;
+  });
+  const auto asked = load.planned->plan(wanted, load.reader.metadata(), load.options, load.comm);
+  std::size_t target = 0;
+  Value expanded = map_leaves(std::move(parts.expanded), [&](Value leaf) {
+    if (!leaf.is(Value::Kind::kShardedTensor)) return leaf;
+    const std::optional<ShardedTensor>& tensor = asked[target++];
+    if (tensor) return Value(*tensor);
+    load.report.left_out.push_back(leaf.as_sharded_tensor().key);
+    return Value(LocalNonpersistentObject{std::move(leaf)});
+  });
+  LoadRequest planned = split_for_load(expanded);
+  return {std::move(planned.expanded), std::move(planned.sharded), std::move(parts.local),
+          std::move(parts.factories)};
+}
+
+/// The tree that the planner was asked with, and what was loaded in it.
+Value restored(const LoadContext& load, Value expanded) {
+  if (load.planned == nullptr) return expanded;
+  std::size_t target = 0;
+  return map_leaves(std::move(expanded), [&](Value leaf) {
+    if (leaf.is(Value::Kind::kShardedTensor))
+      return Value(load.planned->restored(target++, leaf.as_sharded_tensor()));
+    if (leaf.is(Value::Kind::kLocalNonpersistentObject)) {
+      const Value& kept = leaf.as_local_nonpersistent().value;
+      if (kept.is(Value::Kind::kShardedTensor)) return ++target, kept;
+    }
+    return leaf;
+  });
+}
+
 }  // namespace
 
 void load_megatron(const LoadContext& load, Value common, StateDict& state) {
@@ -164,6 +205,7 @@ void load_megatron(const LoadContext& load, Value common, StateDict& state) {
   std::vector<std::uint32_t> cells;  // of all objects
   agree(load.comm, "reading the request", [&] {
     parts = split_for_load(load.leaves == Leaves::kPlain ? without_empty_ranges(state) : state);
+    if (load.planned != nullptr) parts = planned_request(load, std::move(parts));
     if (!parts.sharded.is_none()) asked = without_empty_ranges(parts.sharded);
     load.shapes->take(asked, load.keys);
     misfits = misfits_of(load, asked);
@@ -192,7 +234,8 @@ void load_megatron(const LoadContext& load, Value common, StateDict& state) {
       cells.insert(cells.end(), own.positions.begin(), own.positions.end());
       objects.push_back(std::move(own));
     }
-    TensorRequestBuilder builder(load.reader, load.keys, load.options);
+    TensorRequestBuilder builder(load.reader, load.keys, load.options,
+                                 load.watch.follows_tensors());
     loaded.tensors.reserve(leaves.tensors.size());
     for (const ShardedTensor* const tensor : leaves.tensors)
       loaded.tensors.push_back(builder.add(*tensor));
@@ -209,7 +252,8 @@ void load_megatron(const LoadContext& load, Value common, StateDict& state) {
     } else {
       state = described_result(
           load, common, state,
-          filled(load, apply_object_rules(std::move(parts.expanded), load), loaded, unexpected));
+          restored(load, filled(load, apply_object_rules(std::move(parts.expanded), load), loaded,
+                                unexpected)));
     }
   });
 }

@@ -183,6 +183,7 @@ void check_shared_memory(const CheckpointReader& reader, const TensorRequest& re
   if (sharing.empty()) return;
   reading.verify = false;  // that was done when the destinations were filled
   reading.checks = nullptr;
+  reading.delivered = nullptr;
   std::vector<ReadItem> items;
   for (const ReadItem& item : request.items) {
     if (sharing.contains(item.destination)) items.push_back(item);

@@ -97,15 +97,16 @@ Tensor TensorRequestBuilder::add(const ShardedTensor& shard) {
   if (clip && !equal(shard.global_shape, tensor.global_shape())) {
     request_padded(std::move(wanted), data, shard, tensor.global_shape());
   } else {
-    request(std::move(wanted), data);
+    request(std::move(wanted), data, shard.key);
   }
   return data;
 }
 
-void TensorRequestBuilder::request(WantedShard wanted, const Tensor& data) {
+void TensorRequestBuilder::request(WantedShard wanted, const Tensor& data, const std::string& key) {
   wanted.destination = static_cast<std::uint32_t>(request_.destinations.size());
   request_.wanted.push_back(std::move(wanted));
   request_.destinations.push_back(data);
+  if (with_keys_) request_.keys.push_back(key);
 }
 
 /// A shard that may reach beyond what is stored.
@@ -114,7 +115,7 @@ void TensorRequestBuilder::request_padded(WantedShard wanted, const Tensor& data
   const auto nearest = nearest_stored(wanted.box, stored_shape);
   if (options_.padding == Padding::kZero || !nearest) {
     request_.to_zero.push_back(data);
-    return request(std::move(wanted), data);
+    return request(std::move(wanted), data, shard.key);
   }
   if (data.device().kind != Device::Kind::kCpu) {
     problems_.add(str_format("{} is padded with its edge, which needs a destination in CPU memory",
@@ -132,7 +133,7 @@ void TensorRequestBuilder::request_padded(WantedShard wanted, const Tensor& data
   padding.strides = *wanted.strides;
   wanted.box = *nearest;
   wanted.clip = false;
-  request(std::move(wanted), padding.tensor);
+  request(std::move(wanted), padding.tensor, shard.key);
   request_.to_pad.push_back(std::move(padding));
 }
 

@@ -21,6 +21,7 @@ namespace dckpt {
 struct TensorRequest {
   std::vector<WantedShard> wanted;   ///< `destination` is a position in `destinations`
   std::vector<Tensor> destinations;  ///< with data, laid out as `wanted` says
+  std::vector<std::string> keys;     ///< of the destinations, as they are asked for; if wanted
   std::vector<Tensor> to_zero;       ///< destinations that the stored data may not fill completely
   std::vector<EdgePadding> to_pad;   ///< padding to do after reading
   std::vector<CastTensor> casts;     ///< destinations of another dtype than the stored one
@@ -32,8 +33,8 @@ class TensorRequestBuilder {
  public:
   /// All must outlive the builder.
   TensorRequestBuilder(const CheckpointReader& reader, const StoredKeys& keys,
-                       const LoadOptions& options)
-      : reader_(reader), keys_(keys), options_(options) {}
+                       const LoadOptions& options, bool with_keys = false)
+      : reader_(reader), keys_(keys), options_(options), with_keys_(with_keys) {}
 
   /// Returns the tensor that will be filled: the shard's own, or a new one if it has none. If the
   /// shard does not fit the stored tensor, the problem is recorded, nothing is requested, and the
@@ -47,13 +48,14 @@ class TensorRequestBuilder {
 
  private:
   bool is_covered(std::uint32_t stored);
-  void request(WantedShard wanted, const Tensor& data);
+  void request(WantedShard wanted, const Tensor& data, const std::string& key);
   void request_padded(WantedShard wanted, const Tensor& data, const ShardedTensor& shard,
                       ShapeView stored_shape);
 
   const CheckpointReader& reader_;
   const StoredKeys& keys_;
   const LoadOptions& options_;
+  const bool with_keys_;
   TensorRequest request_;
   ProblemList problems_;
   ProblemList damaged_;

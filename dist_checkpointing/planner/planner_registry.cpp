@@ -12,9 +12,49 @@
 namespace dckpt {
 namespace {
 
-std::vector<SavePlannerEntry>& registered() {
-  static auto* const entries = new std::vector<SavePlannerEntry>;  // as that of the strategies
+/// Of one kind of planner; it is never destroyed, as that of the strategies.
+template <typename Entry>
+std::vector<Entry>& registered() {
+  static auto* const entries = new std::vector<Entry>;
   return *entries;
+}
+
+template <typename Entry>
+void add(Entry entry) {
+  if (entry.name.empty() || !entry.make)
+    throw CheckpointError(
+        ErrorCode::kInvalidArgument,
+        str_format("cannot register planner {}: name and factory are both required",
+                   quote(entry.name)));
+  if (parse_planner_kind(entry.name))
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          str_format("cannot register planner {}: it is a built-in kind; choose "
+                                     "another name",
+                                     quote(entry.name)));
+  std::erase_if(registered<Entry>(), [&](const Entry& known) { return known.name == entry.name; });
+  registered<Entry>().push_back(std::move(entry));
+}
+
+/// The planner of the name. `names`: others that there are.
+template <typename Entry>
+auto make(const StrategySpec& planner, std::vector<std::string> names) {
+  const std::vector<Entry>& entries = registered<Entry>();
+  const auto found = std::ranges::find(entries, planner.name, &Entry::name);
+  if (found == entries.end()) {
+    for (const Entry& entry : entries) names.push_back(entry.name);
+    std::string message =
+        str_format("no planner {} is registered; there are: {}", quote(planner.name),
+                   names.empty() ? "none" : quoted_list(names, 20));
+    if (const auto close = nearest(planner.name, names))
+      message += str_format(" (did you mean {}?)", quote(*close));
+    throw CheckpointError(ErrorCode::kUnsupported, message);
+  }
+  auto made = found->make(planner);
+  if (made == nullptr)
+    throw CheckpointError(
+        ErrorCode::kInternal,
+        str_format("the factory of planner {} returned null", quote(planner.name)));
+  return made;
 }
 
 std::unique_ptr<SavePlanner> builtin(PlannerKind kind) {
@@ -29,52 +69,44 @@ std::unique_ptr<SavePlanner> builtin(PlannerKind kind) {
 }  // namespace
 
 void register_planner(SavePlannerEntry entry) {
-  if (entry.name.empty() || !entry.make)
-    throw CheckpointError(
-        ErrorCode::kInvalidArgument,
-        str_format("cannot register planner {}: name and factory are both required",
-                   quote(entry.name)));
-  if (parse_planner_kind(entry.name))
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          str_format("cannot register planner {}: it is a built-in kind; choose "
-                                     "another name",
-                                     quote(entry.name)));
+  const PlannerName name{entry.name, entry.rules};
+  add(std::move(entry));
   std::vector<PlannerName>& names = save_planner_names();
-  std::erase_if(names, [&](const PlannerName& known) { return known.name == entry.name; });
-  names.push_back({entry.name, entry.rules});
-  std::erase_if(registered(),
-                [&](const SavePlannerEntry& known) { return known.name == entry.name; });
-  registered().push_back(std::move(entry));
+  std::erase_if(names, [&](const PlannerName& known) { return known.name == name.name; });
+  names.push_back(name);
+}
+
+void register_planner(LoadPlannerEntry entry) {
+  const std::string name = entry.name;
+  add(std::move(entry));
+  std::vector<std::string>& names = load_planner_names();
+  if (std::ranges::find(names, name) == names.end()) names.push_back(name);
 }
 
 std::span<const SavePlannerEntry> save_planners() {
-  return registered();
+  return registered<SavePlannerEntry>();
+}
+
+std::span<const LoadPlannerEntry> load_planners() {
+  return registered<LoadPlannerEntry>();
 }
 
 std::unique_ptr<SavePlanner> make_save_planner(const SaveOptions& options) {
-  const std::string& name = options.registered_planner.name;
-  if (name.empty()) {
-    if (!options.registered_planner.options.keys.empty())
-      throw CheckpointError(ErrorCode::kInvalidArgument,
-                            "save.planner.options: are for registered planners, and none is named");
-    return builtin(options.planner.kind);
-  }
-  const auto found = std::ranges::find(registered(), name, &SavePlannerEntry::name);
-  if (found == registered().end()) {
-    std::vector<std::string> names;
-    for (const SavePlannerEntry& entry : registered()) names.push_back(entry.name);
-    std::string message = str_format(
-        "no planner {} is registered; there are: mcore, default, standard{}{}", quote(name),
-        names.empty() ? "" : ", ", names.empty() ? "" : quoted_list(names, 20));
-    if (const auto close = nearest(name, names))
-      message += str_format(" (did you mean {}?)", quote(*close));
-    throw CheckpointError(ErrorCode::kUnsupported, message);
-  }
-  auto planner = found->make(options.registered_planner);
-  if (planner == nullptr)
-    throw CheckpointError(ErrorCode::kInternal,
-                          str_format("the factory of planner {} returned null", quote(name)));
-  return planner;
+  if (!options.registered_planner.name.empty())
+    return make<SavePlannerEntry>(options.registered_planner, {"mcore", "default", "standard"});
+  if (!options.registered_planner.options.keys.empty())
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          "save.planner.options: are for registered planners, and none is named");
+  return builtin(options.planner.kind);
+}
+
+std::unique_ptr<LoadPlanner> make_load_planner(const LoadOptions& options) {
+  if (!options.registered_planner.name.empty())
+    return make<LoadPlannerEntry>(options.registered_planner, {});
+  if (!options.registered_planner.options.keys.empty())
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          "load.planner.options: are for registered planners, and none is named");
+  return nullptr;
 }
 
 SaveOptions with_planner_rules(SaveOptions options) {

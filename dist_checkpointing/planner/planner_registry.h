@@ -7,6 +7,7 @@
 
 #include "configs/options.h"
 #include "configs/strategy_options.h"
+#include "dist_checkpointing/planner/load_planner.h"
 #include "dist_checkpointing/planner/save_planner.h"
 #include "mapping/base/api.h"
 
@@ -25,19 +26,32 @@ struct SavePlannerEntry {
   std::function<std::unique_ptr<SavePlanner>(const StrategySpec& planner)> make{};
 };
 
+/// The same for loads: load.planner.kind.
+struct LoadPlannerEntry {
+  std::string name;
+  std::string about;
+  /// Options: read_options(schema, planner, kLoadPlannerOptions).
+  std::function<std::unique_ptr<LoadPlanner>(const StrategySpec& planner)> make{};
+};
+
 inline constexpr const char* kSavePlannerOptions = "save.planner.options";
+inline constexpr const char* kLoadPlannerOptions = "load.planner.options";
 
 /// Programs register planners before they read a policy that names one, and before they, or any
 /// other thread, save: nothing is locked. A planner of the same name is replaced. Throws
 /// CheckpointError (invalid argument) if name or factory is missing, or the name is a built-in
-/// kind's.
+/// kind's. A planner for saves and one for loads may have one name.
 void register_planner(SavePlannerEntry entry);
+void register_planner(LoadPlannerEntry entry);
 
 std::span<const SavePlannerEntry> save_planners();
+std::span<const LoadPlannerEntry> load_planners();
 
 /// The planner that `options` names, or the built-in one of its kind. Throws CheckpointError
 /// (unsupported) that lists the existing ones and suggests the nearest name.
 std::unique_ptr<SavePlanner> make_save_planner(const SaveOptions& options);
+/// Null if `options` name none.
+std::unique_ptr<LoadPlanner> make_load_planner(const LoadOptions& options);
 
 /// The same with `planner.kind` as the registered planner's rules say. What cannot be is left to
 /// make_save_planner().

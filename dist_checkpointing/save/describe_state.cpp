@@ -5,11 +5,13 @@
 #include "configs/separation_hint.h"
 #include "dist_checkpointing/shard_spec.h"
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/state/flatten.h"
 #include "mapping/state/sharded_object.h"
 #include "mapping/state/sharded_tensor.h"
 #include "mapping/state/sharded_tree.h"
+#include "mapping/state/tree.h"
 #include "strategies/contract/common_state.h"
 #include "strategies/contract/registry.h"
 #include "strategies/device/registry.h"
@@ -100,15 +102,43 @@ KeyPath place_of(const std::string& key, const KeyPath& leaf) {
   return {key};
 }
 
+/// The entries of the top level, each as one leaf.
+std::vector<FlatLeaf> unflattened_leaves(const StateDict& state) {
+  std::vector<FlatLeaf> leaves;
+  for (const auto& [key, value] : state.as_dict()) {
+    const std::optional<std::string> text = key_text(key);
+    if (!text)
+      throw CheckpointError(ErrorCode::kInvalidArgument,
+                            str_format("a key of the state is of kind {}; keys are text, integers, "
+                                       "bools or none",
+                                       to_string(key.kind())));
+    const std::string& name = *text;
+    const bool is_leaf = value.is_sharded() || value.is(Value::Kind::kLocalNonpersistentObject);
+    const auto is_described = [](const Value& leaf) {
+      return leaf.is_sharded() || leaf.is(Value::Kind::kLocalNonpersistentObject);
+    };
+    if (!is_leaf && any_leaf(value, is_described))
+      throw CheckpointError(ErrorCode::kInvalidArgument,
+                            "save.flatten: false stores it as one object, but there are "
+                            "ShardedTensors, ShardedObjects or local objects in it; put these at "
+                            "the top level of the state, or leave save.flatten at true",
+                            {.key = name});
+    leaves.push_back({.name = name, .path = {name}, .value = value});
+  }
+  return leaves;
+}
+
 /// DCP's way: every leaf under its path, every rank plans all it has.
-DescribedState describe_dcp(const StateDict& state) {
+DescribedState describe_dcp(const StateDict& state, bool flatten) {
   constexpr Writers kAll{.replicas = true, .conventions = kDcpConventions};
   DescribedState out;
   std::unordered_set<std::string> placed;
   const auto add_path = [&](const std::string& key, KeyPath path) {
-    if (placed.insert(key).second) out.paths.emplace_back(key, std::move(path));
+    if (flatten && placed.insert(key).second) out.paths.emplace_back(key, std::move(path));
   };
-  for (const FlatLeaf& leaf : flatten_state_dict(apply_factories(state))) {
+  const Value expanded = apply_factories(state);
+  for (const FlatLeaf& leaf :
+       flatten ? flatten_state_dict(expanded) : unflattened_leaves(expanded)) {
     switch (leaf.value.kind()) {
       case Value::Kind::kShardedTensor: {
         const ShardedTensor& tensor = leaf.value.as_sharded_tensor();
@@ -150,7 +180,7 @@ DescribedState describe_dcp(const StateDict& state) {
 
 DescribedState describe_state(const StateDict& state, const SaveOptions& options, int rank) {
   check_separation_hint(options.separation_hint);
-  if (planner_kind(options) != PlannerKind::kMegatron) return describe_dcp(state);
+  if (planner_kind(options) != PlannerKind::kMegatron) return describe_dcp(state, options.flatten);
   const SaveStrategyEntry& strategy =
       find_save_strategy(options.strategy.name, options.strategy.version);
   return describe_megatron(

@@ -1,23 +1,31 @@
-// A program with a planner of its own, chosen by a policy: four ranks save in the background, and
+// A program with planners of its own, chosen by a policy: four ranks save in the background, and
 // another job loads what the planner has stored.
 
 #include <dckpt/testing.h>
 
 #include <cstdio>
 
+#include "load_planners.h"
 #include "planners.h"
 
 int main(int argc, char** argv) {
   if (argc != 3) return std::fprintf(stderr, "usage: planners POLICY FOLDER\n"), 2;
   const std::filesystem::path folder = argv[2];
   example::register_planners();
+  example::register_load_planners();
   const dckpt::Policy policy = dckpt::Policy::from_file(argv[1]);
 
-  const dckpt::ConformanceReport report = dckpt::check_planner(policy.save, folder / "conformance");
-  for (const std::string& problem : report.problems) std::fprintf(stderr, "%s\n", problem.c_str());
-  if (!report.problems.empty()) return 1;
-  std::printf("planner %s conforms in %d checks\n", policy.save.registered_planner.name.c_str(),
-              report.checks);
+  const auto conforms = [](const char* what, const dckpt::ConformanceReport& report) {
+    for (const std::string& problem : report.problems)
+      std::fprintf(stderr, "%s\n", problem.c_str());
+    if (report.problems.empty()) std::printf("%s conforms in %d checks\n", what, report.checks);
+    return report.problems.empty();
+  };
+  const bool has_load_planner = !policy.load.registered_planner.name.empty();
+  if (!conforms("save.planner", dckpt::check_planner(policy.save, folder / "saves"))) return 1;
+  if (has_load_planner &&
+      !conforms("load.planner", dckpt::check_load_planner(policy, folder / "loads")))
+    return 1;
 
   const auto state_of = [](int rank, dckpt::DType weights) {
     dckpt::StateDict state;
@@ -36,7 +44,9 @@ int main(int argc, char** argv) {
     run.wait();
   });
   dckpt::run_ranks(4, [&](dckpt::Communicator& comm) {
-    dckpt::StateDict state = state_of(comm.rank(), dckpt::DType::kBFloat16);
+    const dckpt::DType weights =
+        has_load_planner ? dckpt::DType::kFloat32 : dckpt::DType::kBFloat16;
+    dckpt::StateDict state = state_of(comm.rank(), weights);
     dckpt::Checkpointer run(folder / "run", policy, comm);
     const auto resumed = run.load_latest(state);
     if (comm.rank() == 0)

@@ -1,11 +1,12 @@
-// The command line tool with a backend of one's own: all its commands read `raw` checkpoints, and
-// `config check` knows the strategy and its options.
+// The command line tool with planners of one's own: `config check` knows them and their options.
 
 #include <dckpt/cli.h>
 
+#include "load_planners.h"
 #include "planners.h"
 
 int main(int argc, char** argv) {
   example::register_planners();
+  example::register_load_planners();
   return dckpt::cli_main(argc, argv);
 }

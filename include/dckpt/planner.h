@@ -5,9 +5,12 @@
 
 #include "configs/strategy_options.h"
 #include "dckpt/dist_checkpointing.h"
+#include "dist_checkpointing/planner/load_planner.h"
 #include "dist_checkpointing/planner/planner_registry.h"
 #include "dist_checkpointing/planner/save_planner.h"
 #include "mapping/base/hash.h"
+#include "mapping/planning/load/distribution.h"
+#include "mapping/planning/load/read_plan.h"
 #include "mapping/planning/save/global_plan.h"
 #include "mapping/planning/save/local_plans.h"
 #include "mapping/state/to_dtype.h"

@@ -3,9 +3,10 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "mapping/base/api.h"
 #include "mapping/geometry/shape.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// Where the elements of a box lie: element (i, j, …) at `offset + i·strides[0] + j·strides[1] +
 /// …`, in elements.

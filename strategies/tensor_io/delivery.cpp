@@ -29,10 +29,13 @@ void Delivery::copy(const ReadItem& item, const std::byte* source) const {
 
 void Delivery::put(const ReadItem& item, const std::byte* source) {
   copy(item, source);
-  arrived(static_cast<std::uint64_t>(numel(item.sizes)) * item_size(stored(item)));
+  arrived(item);
 }
 
-void Delivery::arrived(std::uint64_t bytes) {
+void Delivery::arrived(const ReadItem& item) {
+  const std::uint64_t bytes =
+      static_cast<std::uint64_t>(numel(item.sizes)) * item_size(stored(item));
+  if (delivered_) delivered_(item.destination, bytes);
   const std::uint64_t before = bytes_.fetch_add(bytes);
   constexpr std::uint64_t kReportEvery = std::uint64_t{16} << 20;
   if (progress_ && before / kReportEvery != (before + bytes) / kReportEvery) {

@@ -17,11 +17,17 @@ namespace dckpt {
 /// threads, which write to different elements.
 class Delivery {
  public:
-  /// `progress` may be empty; it is called now and then with the bytes delivered so far, one call
-  /// at a time.
-  Delivery(const Metadata& metadata, std::span<const Tensor> destinations,
-           std::function<void(std::uint64_t)> progress)
-      : metadata_(metadata), destinations_(destinations), progress_(std::move(progress)) {}
+  using Progress = std::function<void(std::uint64_t bytes)>;
+  using Delivered = std::function<void(std::uint32_t destination, std::uint64_t bytes)>;
+
+  /// Both may be empty. `progress` is called now and then with the bytes delivered so far, one call
+  /// at a time; `delivered` for each part of an item.
+  Delivery(const Metadata& metadata, std::span<const Tensor> destinations, Progress progress,
+           Delivered delivered)
+      : metadata_(metadata),
+        destinations_(destinations),
+        progress_(std::move(progress)),
+        delivered_(std::move(delivered)) {}
 
   /// Whether files may be read into the item's destination; otherwise its elements are put there
   /// from memory, because they are converted on the way.
@@ -34,7 +40,7 @@ class Delivery {
   /// counts them.
   void copy(const ReadItem& item, const std::byte* source) const;
   void put(const ReadItem& item, const std::byte* source);
-  void arrived(std::uint64_t bytes);
+  void arrived(const ReadItem& item);
 
   std::uint64_t bytes() const noexcept { return bytes_; }
 
@@ -45,7 +51,8 @@ class Delivery {
 
   const Metadata& metadata_;
   std::span<const Tensor> destinations_;
-  std::function<void(std::uint64_t)> progress_;
+  Progress progress_;
+  Delivered delivered_;
   std::mutex progress_mutex_;
   std::atomic<std::uint64_t> bytes_ = 0;
 };

@@ -119,6 +119,7 @@ ReadStats DeviceDestinations::read(const CheckpointReader& reader, std::span<con
   reading.threads = 1;
   reading.staging = std::max<std::uint64_t>(options.staging / threads, 1);
   reading.progress = nullptr;
+  reading.delivered = nullptr;
   std::atomic<std::size_t> next{0};
   parallel_for(workers, static_cast<int>(workers), [&](std::size_t) {
     // Pieces in the order of their copies; the oldest one is used again.

@@ -92,7 +92,7 @@ void RangeReader::read_runs(const ReadItem& item, const RunPlan& plan, const Rea
     const MutableByteView into = delivery_.memory(item, target, run);
     if (!copy_uncached(file, offset, into, record)) record.read(file, offset, into);
   });
-  delivery_.arrived(bytes_of(item));
+  delivery_.arrived(item);
 }
 
 bool RangeReader::read_past_cache(const ReadableFile& file, std::uint64_t offset,
@@ -152,7 +152,7 @@ bool RangeReader::copy_mapped(const ReadItem& item, const ReadableFile& file,
                              [&](const std::byte* bytes) { delivery_.copy(local, bytes); }))
     return false;
   bytes_mapped_ += bytes_of(item);
-  delivery_.arrived(bytes_of(item));
+  delivery_.arrived(item);
   return true;
 }
 

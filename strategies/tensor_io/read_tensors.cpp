@@ -62,7 +62,7 @@ class TensorReadEngine {
                                                             : options.engine),
         own_checks_(metadata_),
         checks_(options.checks != nullptr ? *options.checks : own_checks_),
-        delivery_(metadata_, destinations, options.progress),
+        delivery_(metadata_, destinations, options.progress, options.delivered),
         files_([this](std::uint32_t file) { return open(metadata_.files[file]); }),
         work_(metadata_, items,
               {.batch_bytes = buffer_,

@@ -39,6 +39,9 @@ struct ReadOptions {
   std::function<std::unique_ptr<ReadableFile>(const std::string& file)> open{};
   /// Called now and then with the bytes delivered so far, from any thread, one call at a time.
   std::function<void(std::uint64_t bytes)> progress{};
+  /// Called with the stored bytes of each piece that has been put into a destination, from any
+  /// thread. Not for what a parallel read or a copy to a device delivers.
+  std::function<void(std::uint32_t destination, std::uint64_t bytes)> delivered{};
   /// Measures Phase::kRead and Phase::kExchange of a load in which ranks share the reading. May be
   /// null.
   PhaseClock* phases = nullptr;

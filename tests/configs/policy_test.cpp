@@ -122,6 +122,7 @@ save:
   strategy: torch_dist
   compat: megatron
   flattened: boxes
+  flatten: true
   planner:
     kind: mcore
     dedup: balanced
@@ -150,6 +151,7 @@ save:
 load:
   strategy: auto
   strict: assume_ok_unexpected
+  missing: []
   allow_partial_load: false
   parallel:
     enabled: false
@@ -158,6 +160,7 @@ load:
   allow_truncation: []
   padding: zero
   cast: forbid
+  planner: null
   map: null
   rename: []
   objects: [{keys: rng_state, when_resharded: keep}, {keys: rerun_state_machine_state, when_resharded: keep}, {keys: "*._extra_state", when_resharded: keep}]
@@ -219,7 +222,8 @@ TEST(PolicyMessages, UnknownField) {
       problems_of("save:\n  integrty: none\n"),
       ElementsAre(
           "p.yaml:3:3: save has no field 'integrty' (did you mean 'integrity'?); it has strategy, "
-          "backend, compat, flattened, planner, parallel, async, separation_hint, io, timeout, "
+          "backend, compat, flattened, flatten, planner, parallel, async, separation_hint, io, "
+          "timeout, "
           "integrity and report"));
   EXPECT_THAT(problems_of("speed: fast\n"),
               ElementsAre("p.yaml:2:1: the file has no field 'speed'; it has version, extends, "
@@ -531,7 +535,7 @@ TEST(Policy, TheDocumentationListsEveryFieldWithItsDefault) {
   ConfigProblems problems;
   std::vector<std::pair<std::string, std::string>> leaves;
   collect_leaves(*parse_yaml(to_yaml({}), problems), "", leaves);
-  ASSERT_EQ(leaves.size(), 46u);
+  ASSERT_EQ(leaves.size(), 49u);
   for (const auto& [path, value] : leaves)
     EXPECT_THAT(page.str(), HasSubstr("\n| `" + path + "` | `" + value + "` |"));
 }

@@ -23,6 +23,7 @@ const std::map<std::string_view, const char*> kBroken{
     {"save.io.engine", "save: {io: {engine: uring}}"},
     {"save.planner.kind", "save: {strategy: limited, planner: {kind: my_standard}}"},
     {"save.flattened", "save: {strategy: limited, flattened: megatron}"},
+    {"save.flatten", "save: {flatten: false}"},
     {"save.compat", "save: {strategy: limited, compat: megatron-0.19}"},
     {"save.integrity", "save: {strategy: limited, integrity: sha256}"},
     {"save.separation_hint", "save: {strategy: limited, separation_hint: optimizer}"},
@@ -37,6 +38,8 @@ const std::map<std::string_view, const char*> kBroken{
     {"load.strict", "load: {strict: raise_all, allow_partial_load: true}"},
     {"load.allow_shape_mismatch", "load: {allow_shape_mismatch: ['*']}"},
     {"load.allow_truncation", "load: {allow_truncation: ['*']}"},
+    {"load.missing", "load: {missing: [{keys: '*', action: keep}]}"},
+    {"load.planner", "load: {planner: {kind: my_loader}}"},
     {"load.padding", "load: {padding: replicate}"},
     {"load.cast", "load: {cast: allow}"},
     {"load.rename", "load: {rename: [{from: a, to: b}]}"},
@@ -76,6 +79,9 @@ class OptionRules : public SaveLoad {
     register_strategy(SaveStrategyEntry{.name = "limited", .make = [](const SaveOptions&) {
                                           return make_save_strategy(SaveOptions());
                                         }});
+    register_planner(LoadPlannerEntry{.name = "my_loader", .make = [](const StrategySpec&) {
+                                        return std::make_unique<MCoreLoadPlanner>();
+                                      }});
     register_planner({.name = "my_mcore", .make = [](const StrategySpec&) {
                         return std::make_unique<MCoreSavePlanner>();
                       }});

@@ -1,5 +1,6 @@
 // Plain DCP directories: every leaf under its path.
 
+#include "mapping/state/sharded_tree.h"
 #include "tests/dist_checkpointing/save_load.h"
 
 #include "configs/policy.h"
@@ -31,6 +32,40 @@ TEST_F(SaveLoad, APlainDcpDirectoryKeepsTheNestingOfTheStateDict) {
   EXPECT_TRUE(equal(loaded["model"]["w"].as_tensor(), arange({3, 2})));
   EXPECT_TRUE(equal(loaded["model"]["blocks"].items()[1].at("b").as_tensor(), arange({5})));
   EXPECT_EQ(loaded["step"], Value(12));
+}
+
+TEST_F(SaveLoad, APlainDcpDirectoryThatIsNotFlattenedHasAnObjectForEachEntry) {
+  const auto state_of = [](int rank, float fill) {
+    const auto filled = [&](Shape shape) {
+      return fill == 0 ? untouched(std::move(shape)) : arange(std::move(shape));
+    };
+    StateDict state;
+    state["model"]["w"] = filled({3, 2});
+    state["model"]["blocks"] = Value::list({Value::dict({{"b", filled({4})}})});
+    state["empty"] = Value::dict();
+    state["step"] = fill == 0 ? 0 : 12;
+    state["rows"] = ShardedTensor::from_rank_offsets("rows", filled({2, 2}),
+                                                     {{.axis = 0, .rank = rank, .count = 2}});
+    return state;
+  };
+  save_on(
+      2, [&](int rank) { return state_of(rank, 1); },
+      Policy::from_text("version: 1\nsave: {compat: dcp, flatten: false}").save);
+  const auto reader = open_checkpoint(checkpoint());
+  EXPECT_EQ(reader->info().opened_keys, std::vector<std::string>{"model"});
+  run_ranks(2, [&](Communicator& comm) {
+    StateDict loaded = state_of(comm.rank(), 0);
+    load(loaded, checkpoint(), {}, comm);
+    EXPECT_EQ(plain_state(loaded), plain_state(state_of(comm.rank(), 1)));
+  });
+  EXPECT_EQ(load_state_dict(checkpoint()).at("model"), state_of(0, 1).at("model"));
+
+  StateDict inside;
+  inside["model"]["rows"] = ShardedTensor::whole("rows", arange({2}));
+  EXPECT_THAT(error_of([&] {
+                save(inside, checkpoint("inside"), {.compat = Compat::kDcp, .flatten = false});
+              }),
+              ::testing::AllOf(HasSubstr("model"), HasSubstr("put these at the top level")));
 }
 
 TEST_F(SaveLoad, APlainDcpDirectoryIsAStrategyOfItsOwnToo) {

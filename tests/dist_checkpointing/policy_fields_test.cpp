@@ -79,6 +79,7 @@ const std::vector<FieldCase> kSaveFields{
     {"save.strategy", "save: {strategy: nowhere}", ""},
     {"save.compat", "save: {compat: megatron-0.19}", ""},
     {"save.flattened", "save: {flattened: megatron}", ""},
+    {"save.flatten", "save: {compat: dcp, flatten: false}", "save: {compat: dcp}"},
     {"save.planner.kind", "", "", "PolicyMessages.PlannersOfDcpSaveDcpOnly"},
     {"save.planner.dedup", "save: {compat: dcp, planner: {dedup: lowest_rank}}",
      "save: {compat: dcp}"},
@@ -217,6 +218,12 @@ Value asking(const std::string& key, const Shape& shape) {
 const std::vector<LoadCase> kLoadFields{
     {{"load.strategy", "load: {strategy: zarr}", ""}, "sound", {}, false},
     {{"load.strict", "load: {strict: raise_all}", ""}},
+    {{"load.missing", "load: {missing: [{keys: unknown, action: keep}]}", ""},
+     "sound",
+     [] {
+       return asking("unknown", {6, 5});
+     }},
+    {{"load.planner", "", "", "LoadPlanners.AreNamedByPolicies"}},
     {{"load.allow_partial_load", "load: {allow_partial_load: true}", ""},
      "dcp",
      [] {

@@ -158,6 +158,19 @@ class Sample {
   StateDict state_;
 };
 
+/// Entries that a plain DCP directory which is not flattened has as one object each.
+StateDict unflattened(int rank) {
+  StateDict state;
+  state["model"]["w"] = global_tensor(DType::kFloat32, {3, 4}, 0);
+  state["model"]["blocks"] = Value::list({global_tensor(DType::kBFloat16, {5}, 1), "text"});
+  state["step"] = 7;
+  state["plain"] = global_tensor(DType::kInt32, {6}, 2);
+  state["rows"] = ShardedTensor::from_rank_offsets(
+      "rows", part(global_tensor(DType::kFloat32, {8, 6}, 3), {rank * 2, 0}, {2, 6}),
+      {{.axis = 0, .rank = rank, .count = kRanks}});
+  return state;
+}
+
 /// What a rank holds that is copy number `copy` of one of the four.
 StateDict copy_of(int rank, int copy) {
   return map_leaves(Sample(rank).build(), [&](Value leaf) {
@@ -177,7 +190,8 @@ StateDict copy_of(int rank, int copy) {
 int main(int argc, char** argv) {
   if (argc < 4 || argc > 7) {
     std::fprintf(stderr,
-                 "usage: %s DIRECTORY COMPAT boxes|megatron [SEPARATION_HINT [COPIES [split]]]\n",
+                 "usage: %s DIRECTORY COMPAT boxes|megatron|unflattened [SEPARATION_HINT [COPIES "
+                 "[split]]]\n",
                  argv[0]);
     return 2;
   }
@@ -186,12 +200,14 @@ int main(int argc, char** argv) {
     options.compat = parse_compat(argv[2]).value();
     options.flattened =
         std::string(argv[3]) == "megatron" ? FlattenedForm::kMegatron : FlattenedForm::kBoxes;
+    options.flatten = std::string(argv[3]) != "unflattened";
     if (argc > 4) options.separation_hint = argv[4];
     const int copies = argc > 5 ? std::stoi(argv[5]) : 1;
     options.parallel.enabled = copies > 1;
     options.planner.split_replicas = argc > 6;
     run_ranks(kRanks * copies, [&](Communicator& comm) {
-      StateDict state = copy_of(comm.rank() % kRanks, comm.rank() / kRanks);
+      StateDict state = options.flatten ? copy_of(comm.rank() % kRanks, comm.rank() / kRanks)
+                                        : unflattened(comm.rank());
       if (options.planner.split_replicas) {
         state["large"] =
             ShardedTensor::whole("large", global_tensor(DType::kFloat32, {2048, 2080}, 100),

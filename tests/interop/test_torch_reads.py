@@ -9,9 +9,10 @@ import unittest
 import sample
 import tool
 import torch
+import torch.distributed.checkpoint as dcp
 import torch_peer
 from torch.distributed.checkpoint import FileSystemReader
-from torch.distributed.checkpoint.default_planner import _EmptyStateDictLoadPlanner
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, _EmptyStateDictLoadPlanner
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 from rendering import difference, render
 
@@ -110,6 +111,21 @@ class TorchReads(unittest.TestCase):
                 self.assertEqual(len({place.relative_path for index, place in metadata.storage_data.items() if index.fqn == "large"}), 2)
                 tensors, _ = torch_peer.load_all(path)
                 self.assertTrue(torch.equal(tensors["large"].view(torch.uint8), sample.pattern(100, "float32", (2048, 2080)).view(torch.uint8)))
+
+    def test_a_state_that_is_not_flattened(self):
+        path = self.folder / "unflattened"
+        subprocess.run([os.environ["DCKPT_SAVE_SAMPLE"], path, "dcp", "unflattened"], check=True, timeout=120)
+        metadata = torch_peer.read_metadata(path)
+        self.assertEqual(sorted(metadata.state_dict_metadata), ["model", "plain", "rows", "step"])
+        self.assertIsNone(metadata.planner_data)
+        state = {"model": None, "plain": torch.zeros(6, dtype=torch.int32), "rows": torch.zeros(8, 6), "step": 0}
+        planner = DefaultLoadPlanner(flatten_state_dict=False, flatten_sharded_tensors=False)  # else it fills a copy of the dict
+        dcp.load(state, checkpoint_id=path, planner=planner, no_dist=True)
+        self.assertEqual(state["step"], 7)
+        self.assertEqual(state["model"]["blocks"][1], "text")
+        for number, (loaded, dtype, shape) in enumerate([(state["model"]["w"], "float32", (3, 4)), (state["model"]["blocks"][0], "bfloat16", (5,)),
+                                                         (state["plain"], "int32", (6,)), (state["rows"], "float32", (8, 6))]):
+            self.assertTrue(torch.equal(loaded.view(torch.uint8), sample.pattern(number, dtype, shape).view(torch.uint8)), number)
 
     def test_dcp_cut_anew(self):
         for name in tool.goldens("dcp"):

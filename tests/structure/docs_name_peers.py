@@ -2,15 +2,13 @@
 """docs_name_peers.py ROOT: the names in the column "here" of docs/peers.md can be called.
 
 `Class::member`, `function()` and other identifiers must be in one header that users have, outside
-of comments: one of include/dckpt, or one that these include. A name with ° behind it must be in a
-header of the tree that users do not have. `save.io.fsync` must be a field of policies, and
+of comments: one of include/dckpt, or one that these include. `save.io.fsync` must be a field of policies, and
 `dckpt remove` a command of the tool.
 """
 import pathlib
 import re
 import sys
 
-TOPS = ("mapping", "configs", "strategies", "dist_checkpointing", "include")
 COMMENT = re.compile(r"//.*")
 INCLUDE = re.compile(r'#include "([^"]+)"')
 FIELD = re.compile(r"^(save|load|retention)\.[a-z_.]+$")
@@ -62,20 +60,12 @@ def exists(root, headers, name):
 
 def wrong(root):
     """(line, name, what is wrong) for each name that is not where the page says."""
-    users = of_users(root)
-    tree = {file for top in TOPS for file in root.glob(f"{top}/**/*.h")}
-    installed, inside = words(users), words(tree - users)
+    installed = words(of_users(root))
     for line, cells in rows(root / "docs/peers.md"):
-        for name, internal in re.findall(r"`([^`]*)`(°?)", cells[1]):
-            if internal and exists(root, installed, name):
-                yield line, name, "users have it: take away its °"
-            elif internal and not exists(root, inside, name):
-                yield line, name, "no header of the tree has it"
-            elif not internal and not exists(root, installed, name):
-                yield line, name, ("users do not have it: a header of the tree does, so write ° "
-                                   "behind it" if exists(root, inside, name) else
-                                   "there is no such name in the headers, the schema of policies "
-                                   "or the tool; write what it is called now")
+        for name in re.findall(r"`([^`]*)`", cells[1]):
+            if not exists(root, installed, name):
+                yield line, name, ("users do not have it: no installed header, policy or command "
+                                   "does; write what they can call")
         if not cells[0].strip() or not cells[1].strip():
             yield line, "", "an empty column"
 

@@ -55,7 +55,7 @@ set(layer_dist_checkpointing/training_root ${below} ${shared})
 set(layer_dist_checkpointing/planner ${below} ${shared})
 set(layer_dist_checkpointing/save ${below} ${shared} dist_checkpointing/training_root
     dist_checkpointing/planner)
-set(layer_dist_checkpointing/load ${below} ${shared})
+set(layer_dist_checkpointing/load ${below} ${shared} dist_checkpointing/planner)
 set(layer_dist_checkpointing/inspect ${below} ${shared})
 set(layer_dist_checkpointing/inspect/root_survey ${below} ${shared} dist_checkpointing/training_root
     dist_checkpointing/inspect)

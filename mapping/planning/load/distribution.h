@@ -5,11 +5,12 @@
 #include <span>
 #include <vector>
 
+#include "mapping/base/api.h"
 #include "mapping/geometry/box.h"
 #include "mapping/planning/load/wanted_parts.h"
 #include "mapping/planning/metadata.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// A stored chunk of a tensor.
 struct ChunkNumber {

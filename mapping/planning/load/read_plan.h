@@ -5,11 +5,12 @@
 #include <span>
 #include <vector>
 
+#include "mapping/base/api.h"
 #include "mapping/geometry/box.h"
 #include "mapping/geometry/strided_copy.h"
 #include "mapping/planning/metadata.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// A part of one stored chunk that goes to one destination: a box of `sizes`, addressed by strides
 /// on both sides. All offsets and strides count elements; the source is the chunk's row-major

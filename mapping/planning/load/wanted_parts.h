@@ -4,11 +4,12 @@
 #include <span>
 #include <vector>
 
+#include "mapping/base/api.h"
 #include "mapping/base/bytes.h"
 #include "mapping/planning/load/read_plan.h"
 #include "mapping/planning/metadata.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// What one rank wants of stored chunks: per entry a box of the global tensor, inside one chunk.
 /// Compact, since a job's ranks tell each other all of it.

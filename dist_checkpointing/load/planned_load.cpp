@@ -1,0 +1,189 @@
+#include "dist_checkpointing/load/planned_load.h"
+
+#include <set>
+#include <utility>
+
+#include "mapping/base/error.h"
+#include "mapping/base/format.h"
+#include "mapping/base/text.h"
+#include "mapping/geometry/strided_copy.h"
+#include "strategies/contract/forwarding_reader.h"
+
+namespace dckpt {
+namespace {
+
+class PlannedReader final : public ForwardingReader {
+ public:
+  PlannedReader(std::shared_ptr<const CheckpointReader> source, const LoadPlanner& planner)
+      : ForwardingReader(std::move(source)), planner_(planner) {}
+
+  Value decode_object(std::size_t object, ByteView stored) const override {
+    return planner_.load_object(metadata().objects[object].key,
+                                source_->decode_object(object, stored));
+  }
+
+ private:
+  const LoadPlanner& planner_;
+};
+
+/// What is wrong with an item; empty if nothing is.
+std::string problem_of(const LoadItem& item, const std::vector<ShardedTensor>& wanted,
+                       const LoadPlanner& planner) {
+  if (item.target >= wanted.size())
+    return str_format("is for tensor {} of the state, which has {}", item.target, wanted.size());
+  const ShardedTensor& target = wanted[item.target];
+  if (item.tensor.key.empty()) return str_format("for {} has no key", quote(target.key));
+  if (item.tensor.data_shape() != target.data_shape())
+    return str_format("has the shape {}, but the state's tensor {} has {}",
+                      to_string(item.tensor.data_shape()), quote(target.key),
+                      to_string(target.data_shape()));
+  if (item.wanted != target.dtype)
+    return str_format("says that {} is {}, but the state has {}; leave LoadItem::wanted as it is",
+                      quote(target.key), to_string(item.wanted), to_string(target.dtype));
+  if (item.tensor.dtype != target.dtype && !planner.resolves(item))
+    return str_format(
+        "reads {}, but the state's tensor is {}; resolves() must accept it, and "
+        "commit_tensor() convert it",
+        to_string(item.tensor.dtype), to_string(target.dtype));
+  return "";
+}
+
+}  // namespace
+
+template <typename Step>
+auto PlannedLoad::of_planner(Step&& step) const {
+  try {
+    return step();
+  } catch (const CheckpointError& error) {
+    throw CheckpointError(error.code(), str_format("planner {}: {}", quote(name_), error.message()),
+                          error.context());
+  }
+}
+
+std::unique_ptr<CheckpointReader> PlannedLoad::over(
+    std::unique_ptr<CheckpointReader> reader) const {
+  return std::make_unique<PlannedReader>(std::move(reader), *planner_);
+}
+
+std::vector<std::optional<ShardedTensor>> PlannedLoad::plan(
+    const std::vector<ShardedTensor>& wanted, const Metadata& metadata, const LoadOptions& options,
+    const Communicator& comm) {
+  wanted_ = wanted;
+  return of_planner([&] {
+    std::vector<ShardedTensor> described;
+    described.reserve(wanted.size());
+    for (const ShardedTensor& tensor : wanted) described.push_back(tensor.without_data());
+    planner_->set_up_planner({.wanted = described,
+                              .metadata = metadata,
+                              .options = options,
+                              .rank = comm.rank(),
+                              .ranks = comm.size()});
+    LoadPlan plan = planner_->create_local_plan();
+    check(plan);
+    plan = planner_->finish_plan(std::move(plan));
+    check(plan);
+    std::vector<std::optional<ShardedTensor>> asked(wanted.size());
+    for (const LoadItem& item : plan) {
+      const std::string& key = item.tensor.key;
+      (key == wanted[item.target].key ? for_itself_ : for_others_).insert(key);
+      asked[item.target] = asked_for(item);
+    }
+    return asked;
+  });
+}
+
+void PlannedLoad::check(const LoadPlan& plan) const {
+  ProblemList problems;
+  std::set<std::size_t> planned;
+  for (const LoadItem& item : plan) {
+    std::string problem = problem_of(item, wanted_, *planner_);
+    if (problem.empty() && !planned.insert(item.target).second)
+      problem =
+          str_format("is for {}, for which there is another item", quote(wanted_[item.target].key));
+    if (!problem.empty()) problems.add(str_format("{} {}", quote(item.tensor.key), problem));
+  }
+  problems.raise_if_any(ErrorCode::kMismatch, "the planner's plan is not of this state:");
+}
+
+/// With the memory that is read into.
+ShardedTensor PlannedLoad::asked_for(const LoadItem& item) {
+  const ShardedTensor& target = wanted_[item.target];
+  ShardedTensor asked = item.tensor;
+  if (asked.dtype == target.dtype) asked.data = target.data;
+  if (!planner_->resolves(item) || target.numel() == 0) return asked;
+  const Shape shape = target.data_shape();
+  Tensor destination =
+      target.data && target.data->has_data() ? *target.data : Tensor::empty(target.dtype, shape);
+  if (destination.device().kind != Device::Kind::kCpu)
+    throw CheckpointError(ErrorCode::kUnsupported,
+                          "a tensor that a planner resolves has to be in CPU memory; load it there "
+                          "and copy it",
+                          {.key = target.key});
+  Tensor read = planner_->resolve_tensor(item, shape);
+  if (read.dtype() != asked.dtype || read.shape() != shape || !read.is_contiguous() ||
+      !read.has_data() || read.device().kind != Device::Kind::kCpu)
+    throw CheckpointError(ErrorCode::kMismatch,
+                          str_format("resolve_tensor() returned {}; contiguous memory of the CPU "
+                                     "for {} {} is due",
+                                     to_string(read), to_string(asked.dtype), to_string(shape)),
+                          {.key = target.key});
+  asked.data = Tensor(read.dtype(), shape, read.strides(), read.data(), nullptr);
+  claim(destination, item.target);
+  const auto [known, is_new] =
+      resolved_.try_emplace(read.data(), Resolved{item, read, std::move(destination)});
+  if (!is_new)
+    throw CheckpointError(ErrorCode::kMismatch,
+                          str_format("resolve_tensor() returned the memory that {} is read into",
+                                     quote(wanted_[known->second.item.target].key)),
+                          {.key = target.key});
+  of_target_[item.target] = read.data();
+  return asked;
+}
+
+/// Tied weights are compared with what is stored for each of them, which cannot be done with what a
+/// planner makes of it.
+void PlannedLoad::claim(const Tensor& destination, std::size_t target) {
+  const auto [known, is_new] = claimed_.try_emplace(destination.data(), target);
+  if (!is_new)
+    throw CheckpointError(ErrorCode::kUnsupported,
+                          str_format("it is loaded into the memory of {}, but a planner fills each "
+                                     "tensor by itself; give each a tensor of its own",
+                                     quote(wanted_[known->second].key)),
+                          {.key = wanted_[target].key});
+}
+
+Tensor PlannedLoad::commit(const Tensor& destination) {
+  Resolved& resolved = resolved_.at(destination.data());
+  const Tensor& target = resolved.destination;
+  const std::string& key = wanted_[resolved.item.target].key;
+  return of_planner([&] {
+    const Tensor made = planner_->commit_tensor(resolved.item, std::move(resolved.read));
+    if (made.dtype() != target.dtype() || made.shape() != target.shape() || !made.is_contiguous() ||
+        !made.has_data() || made.device().kind != Device::Kind::kCpu)
+      throw CheckpointError(
+          ErrorCode::kMismatch,
+          str_format("commit_tensor() returned {}; {} {}, contiguous in CPU "
+                     "memory, is due",
+                     to_string(made), to_string(target.dtype()), to_string(target.shape())),
+          {.key = key});
+    if (made.data() != target.data())
+      strided_copy(target.shape(), item_size(target.dtype()), made.data(),
+                   {0, row_major_strides(target.shape())}, target.data(), {0, target.strides()});
+    resolved.committed = true;
+    return target;
+  });
+}
+
+ShardedTensor PlannedLoad::restored(std::size_t target, const ShardedTensor& loaded) const {
+  ShardedTensor tensor = wanted_[target];
+  if (tensor.dtype != loaded.dtype && tensor.numel() == 0) return tensor;
+  const auto found = of_target_.find(target);
+  if (found == of_target_.end()) {
+    tensor.data = loaded.data;
+  } else if (const Resolved& resolved = resolved_.at(found->second); resolved.committed) {
+    tensor.data = resolved.destination;
+  }
+  return tensor;
+}
+
+}  // namespace dckpt

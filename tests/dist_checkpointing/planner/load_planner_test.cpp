@@ -1,0 +1,495 @@
+#include "dist_checkpointing/planner/load_planner.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <mutex>
+#include <set>
+
+#include "configs/policy.h"
+#include "dist_checkpointing/checkpointer.h"
+#include "dist_checkpointing/conformance/planner_conformance.h"
+#include "dist_checkpointing/load/load_async.h"
+#include "dist_checkpointing/planner/planner_registry.h"
+#include "examples/planners/load_planners.h"
+#include "mapping/state/sharded_tree.h"
+#include "tests/dist_checkpointing/save_load.h"
+
+namespace dckpt::testing {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::UnorderedElementsAre;
+
+constexpr int kRanks = 4;
+
+class LoadPlanners : public SaveLoad {
+ protected:
+  static void SetUpTestSuite() { example::register_load_planners(); }
+
+  /// Rows [rank, rank + 1) of `ranks` of a tensor of numbers in sixteenths.
+  static Tensor part(std::int64_t rows, std::int64_t first_row, float value = 1) {
+    Tensor tensor = Tensor::empty(DType::kFloat32, {rows, 4});
+    for (std::int64_t i = 0; i < tensor.numel(); ++i)
+      tensor.data<float>()[i] = value * static_cast<float>(first_row * 4 + i) / 64;
+    return tensor;
+  }
+  static ShardedTensor rows_of(const std::string& key, std::int64_t extent, int rank, int ranks,
+                               float value) {
+    const std::int64_t begin = extent * rank / ranks;
+    const std::int64_t end = extent * (rank + 1) / ranks;
+    return ShardedTensor::from_box(key, part(end - begin, begin, value), {extent, 4}, {begin, 0});
+  }
+  /// `value` is a factor: 0 for a state to load into.
+  static StateDict state_of(int rank, int ranks, float value) {
+    StateDict state = Value::dict();
+    state["w"] = rows_of("decoder.w", 13, rank, ranks, value);
+    state["m"] = rows_of("optimizer.m", 13, rank, ranks, value);
+    state["norm"] = ShardedTensor::whole("decoder.norm", part(2, 0, value), {.replica_id = rank});
+    state["rng"] =
+        ShardedObject{.key = "rng", .data = Value(7), .replica_id = rank, .has_data = true};
+    state["step"] = 5;
+    return state;
+  }
+  static Policy with(const std::string& save, const std::string& load) {
+    return Policy::from_text("version: 1\nsave: {" + save + "}\nload: {" + load + "}");
+  }
+  void save_state(const SaveOptions& options = {}) {
+    save_on(
+        kRanks, [](int rank) { return state_of(rank, kRanks, 1); }, options);
+  }
+  /// What each of so many ranks has after a load.
+  void load_on(int ranks, const LoadOptions& options,
+               const std::function<void(int rank, const StateDict& state)>& look,
+               const LoadHooks& hooks = {}) {
+    run_ranks(ranks, [&](Communicator& comm) {
+      StateDict state = state_of(comm.rank(), ranks, 0);
+      load(state, checkpoint(), options, comm, hooks);
+      look(comm.rank(), state);
+    });
+  }
+};
+
+TEST_F(LoadPlanners, DequantizeWhatAPlannerHasQuantizedInAnySharding) {
+  const Policy policy = with("planner: {kind: int8_weights, options: {steps: 64}}",
+                             "planner: {kind: int8_weights, options: {steps: 64}}");
+  save_state(policy.save);
+  EXPECT_EQ(load_plain_tensors(checkpoint()).at("decoder.w").as_tensor().dtype(), DType::kInt8);
+  for (const int ranks : {4, 1, 3}) {
+    for (const bool parallel : {false, true}) {
+      LoadOptions options = policy.load;
+      options.parallel.enabled = parallel;
+      load_on(ranks, options, [&](int rank, const StateDict& state) {
+        EXPECT_EQ(plain_state(state), plain_state(state_of(rank, ranks, 1)))
+            << ranks << (parallel ? " together" : "");
+      });
+    }
+  }
+}
+
+TEST_F(LoadPlanners, FillMemoryThatTheStateHasAndMakeWhatItLacks) {
+  const Policy policy = with("planner: {kind: int8_weights}", "planner: {kind: int8_weights}");
+  save_state(policy.save);
+  StateDict state = state_of(0, 1, 0);
+  const Tensor before = *state.at("w").as_sharded_tensor().data;
+  state["norm"].mutable_sharded_tensor().data.reset();
+  // Columns of a wider tensor: strides.
+  const Tensor wide = Tensor::zeros(DType::kFloat32, {13, 9});
+  state["w"].mutable_sharded_tensor().data = wide.narrow(1, 2, 4);
+  load(state, checkpoint(), policy.load);
+  EXPECT_TRUE(equal(state.at("w").as_sharded_tensor().data->contiguous(), part(13, 0)));
+  EXPECT_TRUE(equal(wide.narrow(1, 2, 4).contiguous(), part(13, 0)));
+  EXPECT_TRUE(equal(*state.at("norm").as_sharded_tensor().data, part(2, 0)));
+  EXPECT_EQ(before.data<float>()[1], 0) << "no longer the state's";
+}
+
+TEST_F(LoadPlanners, SplitAJoinedTensor) {
+  run_ranks(2, [&](Communicator& comm) {
+    StateDict state = Value::dict();
+    state["qkv"] = rows_of("layer.qkv.weight", 12, comm.rank(), 2, 1);
+    save(state, checkpoint(), {}, comm);
+  });
+  const LoadOptions options = with("", "planner: {kind: split_qkv}").load;
+  for (const int ranks : {1, 2, 3}) {
+    run_ranks(ranks, [&](Communicator& comm) {
+      StateDict state = Value::dict();
+      for (const char* const name : {"q", "k", "v"})
+        state[name] = rows_of(std::string("layer.") + name + ".weight", 4, comm.rank(), ranks, 0);
+      load(state, checkpoint(), options, comm);
+      std::int64_t first = 0;
+      for (const char* const name : {"q", "k", "v"}) {
+        const ShardedTensor& loaded = state.at(name).as_sharded_tensor();
+        EXPECT_EQ(loaded.key, std::string("layer.") + name + ".weight") << "as it was described";
+        EXPECT_EQ(loaded.global_shape, Shape({4, 4}));
+        EXPECT_TRUE(
+            equal(*loaded.data, part(loaded.local_shape[0], first + loaded.global_offset[0])));
+        first += 4;
+      }
+    });
+  }
+}
+
+TEST_F(LoadPlanners, ARunThatResumesWithOtherKeysSavesUnderThem) {
+  const auto root = directory_.path() / "run";
+  const auto own_state = [](bool joined) {
+    StateDict state = Value::dict();
+    state["other"] = rows_of("other", 4, 0, 1, 1);
+    if (joined) {
+      state["qkv"] = rows_of("layer.qkv.weight", 12, 0, 1, 1);
+      return state;
+    }
+    for (const char* const name : {"q", "k", "v"})
+      state[name] = rows_of(std::string("layer.") + name + ".weight", 4, 0, 1, 0);
+    return state;
+  };
+  const auto alone = single_rank();
+  Checkpointer(root, {}, *alone).save(own_state(true), 1).wait();
+  const Policy policy = with("", "planner: {kind: split_qkv}");
+  Checkpointer resumed(root, policy, *alone);
+  StateDict state = own_state(false);
+  ASSERT_TRUE(resumed.load_latest(state));
+  resumed.save(state, 2).wait();
+  EXPECT_TRUE(equal(load_plain_tensors(root / "iter_0000002").at("layer.k.weight").as_tensor(),
+                    part(4, 4)));
+}
+
+TEST_F(LoadPlanners, LeaveOutWhatAnotherCheckpointHas) {
+  save_on(kRanks, [](int rank) {
+    const StateDict all = state_of(rank, kRanks, 1);
+    StateDict state = Value::dict();
+    for (const char* const name : {"w", "m", "rng", "step"}) state[name] = all.at(name);
+    return state;
+  });
+  EXPECT_THAT(error_of([&] { load_on(2, {}, [](int, const StateDict&) {}); }),
+              HasSubstr("decoder.norm"));
+  const LoadOptions options =
+      with("", "planner: {kind: without, options: {keys: [decoder.norm]}}").load;
+  run_ranks(2, [&](Communicator& comm) {
+    StateDict state = state_of(comm.rank(), 2, 0);
+    state["norm"].mutable_sharded_tensor().data = part(2, 5);
+    const LoadReport report = load(state, checkpoint(), options, comm);
+    EXPECT_THAT(report.left_out, ElementsAre("decoder.norm"));
+    EXPECT_TRUE(equal(*state.at("norm").as_sharded_tensor().data, part(2, 5)));
+    EXPECT_TRUE(equal(*state.at("w").as_sharded_tensor().data,
+                      *state_of(comm.rank(), 2, 1).at("w").as_sharded_tensor().data));
+  });
+}
+
+TEST_F(LoadPlanners, PlanPlainDcpDirectoriesToo) {
+  StateDict saved = Value::dict();
+  saved["model"]["q.weight"] = part(2, 0);
+  saved["model"]["qkv.weight"] = part(6, 1);
+  saved["step"] = 3;
+  save(saved, checkpoint(), {.compat = Compat::kDcp});
+  StateDict state = Value::dict();
+  for (const char* const name : {"q.weight", "k.weight", "v.weight"})
+    state["model"][name] = part(2, 0, 0);
+  state["step"] = 0;
+  load(state, checkpoint(), with("", "planner: {kind: split_qkv}").load);
+  EXPECT_TRUE(equal(state.at("model").at("q.weight").as_tensor(), part(2, 1)))
+      << "what a planner names goes before what the checkpoint has";
+  EXPECT_EQ(state.at("step"), Value(3));
+}
+
+TEST_F(LoadPlanners, ThoseOfTheExampleConform) {
+  for (const auto& [save, load] : std::vector<std::pair<std::string, std::string>>{
+           {"int8_weights", "int8_weights"},
+           {"mcore", "split_qkv"},
+           {"mcore", "without, options: {keys: [decoder.norm]}"}}) {
+    const Policy policy = with("planner: {kind: " + save + "}", "planner: {kind: " + load + "}");
+    EXPECT_THAT(check_load_planner(policy, checkpoint(save + load.substr(0, 5))).problems,
+                IsEmpty())
+        << load;
+  }
+}
+
+/// What it loads depends on who loads.
+class Selfish final : public MCoreLoadPlanner {
+ public:
+  void set_up_planner(const LoadSetup& setup) override {
+    MCoreLoadPlanner::set_up_planner(setup);
+    ranks_ = setup.ranks;
+  }
+  bool resolves(const LoadItem& item) const override {
+    return item.tensor.dtype == DType::kFloat32;
+  }
+  Tensor commit_tensor(const LoadItem&, Tensor read) const override {
+    if (read.numel() > 0) read.data<float>()[0] += static_cast<float>(ranks_);
+    return read;
+  }
+
+ private:
+  int ranks_ = 1;
+};
+
+TEST_F(LoadPlanners, ThatLoadSomethingElseOnOtherRanksDoNotConform) {
+  register_planner(LoadPlannerEntry{
+      .name = "selfish", .make = [](const StrategySpec&) { return std::make_unique<Selfish>(); }});
+  EXPECT_THAT(check_load_planner(with("", "planner: {kind: selfish}"), checkpoint()).problems,
+              Contains(HasSubstr("every load gives the same")));
+  EXPECT_THAT(error_of([&] { check_load_planner(with("", ""), checkpoint()); }),
+              HasSubstr("names no planner"));
+}
+
+TEST_F(LoadPlanners, AreNamedByPolicies) {
+  const LoadOptions options = with("", "planner: {kind: int8_weights, options: {steps: 8}}").load;
+  const std::string text = to_yaml(Policy{.load = options});
+  EXPECT_EQ(Policy::from_text(text).load, options) << text;
+  const auto refusal = [&](const std::string& load) { return error_of([&] { with("", load); }); };
+  EXPECT_THAT(refusal("planner: {kind: int8_weigths}"), HasSubstr("int8_weights"));
+  EXPECT_THAT(refusal("planner: {options: {steps: 8}}"), HasSubstr("'kind' is missing"));
+  save_state();
+  EXPECT_THAT(error_of([&] {
+                load_on(2, with("", "planner: {kind: int8_weights, options: {step: 8}}").load,
+                        [](int, const StateDict&) {});
+              }),
+              AllOf(HasSubstr("load.planner.options"), HasSubstr("step")));
+  LoadOptions unknown;
+  unknown.registered_planner.name = "int8";
+  EXPECT_THAT(error_of([&] { load_on(1, unknown, [](int, const StateDict&) {}); }),
+              HasSubstr("no planner 'int8'"));
+  EXPECT_THAT(error_of([&] { load_plain_tensors(checkpoint(), options); }),
+              HasSubstr("load.planner"));
+  StateDict state = state_of(0, 1, 0);
+  EXPECT_THAT(error_of([&] { load_plain(state, checkpoint(), options); }),
+              HasSubstr("load_plain() has no planners"));
+}
+
+// ---- Objects.
+
+class OneMore final : public MCoreLoadPlanner {
+ public:
+  Value load_object(const std::string& key, Value stored) const override {
+    EXPECT_THAT(key, HasSubstr("rng/shard_"));
+    return stored.as_int() + 1;
+  }
+};
+
+TEST_F(LoadPlanners, MakeObjectsOfStoredOnes) {
+  register_planner(LoadPlannerEntry{
+      .name = "one_more", .make = [](const StrategySpec&) { return std::make_unique<OneMore>(); }});
+  save_state();
+  for (const bool parallel : {false, true}) {
+    LoadOptions options = with("", "planner: {kind: one_more}").load;
+    options.parallel.enabled = parallel;
+    load_on(kRanks, options, [&](int, const StateDict& state) {
+      EXPECT_EQ(state.at("rng").as_sharded_object().data, Value(8));
+      EXPECT_EQ(state.at("step"), Value(5)) << "common state";
+    });
+  }
+}
+
+// ---- Planners that are wrong.
+
+using Edit = std::function<void(LoadPlan&, int rank)>;
+Edit edit;
+
+class Edited : public MCoreLoadPlanner {
+ public:
+  void set_up_planner(const LoadSetup& setup) override {
+    MCoreLoadPlanner::set_up_planner(setup);
+    rank_ = setup.rank;
+  }
+  LoadPlan create_local_plan() override {
+    LoadPlan plan = MCoreLoadPlanner::create_local_plan();
+    edit(plan, rank_);
+    return plan;
+  }
+
+ private:
+  int rank_ = 0;
+};
+
+/// Resolves every tensor, on rank 1 wrongly.
+std::function<Tensor(const LoadItem&, Tensor)> resolve;
+std::function<Tensor(Tensor)> commit;
+class WrongResolver final : public MCoreLoadPlanner {
+ public:
+  void set_up_planner(const LoadSetup& setup) override {
+    MCoreLoadPlanner::set_up_planner(setup);
+    rank_ = setup.rank;
+  }
+  bool resolves(const LoadItem&) const override { return true; }
+  Tensor resolve_tensor(const LoadItem& item, const Shape& shape) const override {
+    Tensor right = MCoreLoadPlanner::resolve_tensor(item, shape);
+    return rank_ == 1 && resolve ? resolve(item, right) : right;
+  }
+  Tensor commit_tensor(const LoadItem&, Tensor read) const override {
+    return rank_ == 1 && commit ? commit(read) : read;
+  }
+
+ private:
+  int rank_ = 0;
+};
+
+class WrongLoadPlanners : public LoadPlanners {
+ protected:
+  static void SetUpTestSuite() {
+    register_planner(LoadPlannerEntry{
+        .name = "edited", .make = [](const StrategySpec&) { return std::make_unique<Edited>(); }});
+    register_planner(LoadPlannerEntry{.name = "wrong_resolver", .make = [](const StrategySpec&) {
+                                        return std::make_unique<WrongResolver>();
+                                      }});
+  }
+  void SetUp() override {
+    save_state();
+    edit = {};
+    resolve = {};
+    commit = {};
+  }
+  /// The error of all ranks; another load works after it.
+  std::string error_with(const std::string& planner) {
+    LoadOptions options = with("", "planner: {kind: " + planner + "}").load;
+    options.parallel.enabled = planner == "edited";
+    std::array<std::string, kRanks> errors;
+    run_ranks(kRanks, [&](Communicator& comm) {
+      StateDict state = state_of(comm.rank(), kRanks, 0);
+      std::string& error = errors[static_cast<std::size_t>(comm.rank())];
+      try {
+        load(state, checkpoint(), options, comm);
+        error = "no error";
+      } catch (const CheckpointError& thrown) {
+        error = thrown.message();
+      }
+      load(state, checkpoint(), {}, comm);
+      EXPECT_EQ(plain_state(state), plain_state(state_of(comm.rank(), kRanks, 1)));
+    });
+    for (const std::string& error : errors) EXPECT_EQ(error, errors[0]);
+    return errors[0];
+  }
+};
+
+LoadItem& find(LoadPlan& plan, const std::string& key) {
+  return *std::ranges::find(plan, key, [](const LoadItem& item) { return item.tensor.key; });
+}
+
+TEST_F(WrongLoadPlanners, AreTheSameErrorOnAllRanks) {
+  const auto on_rank_1 = [](const std::function<void(LoadPlan&)>& change) {
+    edit = [change](LoadPlan& plan, int rank) {
+      if (rank == 1) change(plan);
+    };
+  };
+  on_rank_1([](LoadPlan& plan) { plan.push_back(plan.front()); });
+  EXPECT_THAT(error_with("edited"),
+              AllOf(HasSubstr("planner 'edited'"), HasSubstr("for which there is another item")));
+  on_rank_1([](LoadPlan& plan) { plan.front().target = 17; });
+  EXPECT_THAT(error_with("edited"), HasSubstr("tensor 17 of the state, which has 3"));
+  on_rank_1([](LoadPlan& plan) { find(plan, "decoder.w").tensor.local_shape[0] += 1; });
+  EXPECT_THAT(error_with("edited"), HasSubstr("but the state's tensor 'decoder.w' has"));
+  on_rank_1([](LoadPlan& plan) { find(plan, "decoder.w").tensor.dtype = DType::kInt8; });
+  EXPECT_THAT(error_with("edited"), HasSubstr("resolves() must accept it"));
+  on_rank_1([](LoadPlan& plan) { plan.front().tensor.key.clear(); });
+  EXPECT_THAT(error_with("edited"), HasSubstr("has no key"));
+  on_rank_1([](LoadPlan& plan) { find(plan, "decoder.w").tensor.key = "decoder.x"; });
+  EXPECT_THAT(error_with("edited"), HasSubstr("decoder.x"));
+  on_rank_1([](LoadPlan& plan) { find(plan, "decoder.w").tensor.global_offset[0] = 0; });
+  EXPECT_THAT(error_with("edited"), HasSubstr("decoder.w")) << "rows 3 to 6 are nobody's";
+  on_rank_1([](LoadPlan&) { throw std::runtime_error("no plan today"); });
+  EXPECT_THAT(error_with("edited"), HasSubstr("no plan today"));
+}
+
+TEST_F(WrongLoadPlanners, ThatResolveWronglyAreTheSameErrorOnAllRanks) {
+  resolve = [](const LoadItem&, const Tensor& right) {
+    return Tensor::empty(DType::kFloat64, right.shape());
+  };
+  EXPECT_THAT(error_with("wrong_resolver"), HasSubstr("resolve_tensor() returned"));
+  resolve = [](const LoadItem&, const Tensor& right) {
+    static Tensor shared;
+    if (shared.nbytes() < 256) shared = Tensor::empty(DType::kFloat32, {64});
+    return shared.narrow(0, 0, right.numel()).view(right.shape());
+  };
+  EXPECT_THAT(error_with("wrong_resolver"), HasSubstr("returned the memory that"));
+  resolve = {};
+  commit = [](const Tensor& read) { return read.narrow(0, 0, 1); };
+  EXPECT_THAT(error_with("wrong_resolver"), HasSubstr("commit_tensor() returned"));
+  commit = [](const Tensor&) -> Tensor { throw std::runtime_error("no tensor today"); };
+  EXPECT_THAT(error_with("wrong_resolver"), HasSubstr("no tensor today"));
+}
+
+// ---- Tensors that are told as they arrive.
+
+TEST_F(LoadPlanners, TensorsAreToldOnceTheyAreComplete) {
+  const Policy policy = with("planner: {kind: int8_weights}", "planner: {kind: int8_weights}");
+  save_state(policy.save);
+  for (const bool parallel : {false, true}) {
+    LoadOptions options = policy.load;
+    options.parallel.enabled = parallel;
+    run_ranks(kRanks, [&](Communicator& comm) {
+      std::vector<std::string> told;
+      const StateDict expected = state_of(comm.rank(), kRanks, 1);
+      LoadHooks hooks;
+      hooks.tensor_ready = [&](const std::string& key, const Tensor& tensor) {
+        told.push_back(key);
+        const std::string name = key.substr(key.find('.') + 1);
+        EXPECT_TRUE(equal(tensor, *expected.at(name).as_sharded_tensor().data)) << key;
+      };
+      StateDict state = state_of(comm.rank(), kRanks, 0);
+      load(state, checkpoint(), options, comm, hooks);
+      EXPECT_THAT(told, UnorderedElementsAre("decoder.w", "optimizer.m", "decoder.norm"));
+    });
+  }
+}
+
+TEST_F(LoadPlanners, ATensorIsToldBeforeOthersAreRead) {
+  // Many tensors that one thread reads: the first is told while the last is not there yet.
+  StateDict saved = Value::dict();
+  for (int i = 0; i < 40; ++i) {
+    const std::string key = "t" + std::to_string(i);
+    saved[key] = ShardedTensor::whole(key, part(1000, i));
+  }
+  save(saved, checkpoint());
+  StateDict state = Value::dict();
+  for (int i = 0; i < 40; ++i) {
+    const std::string key = "t" + std::to_string(i);
+    state[key] = ShardedTensor::whole(key, Tensor::zeros(DType::kFloat32, {1000, 4}));
+  }
+  const auto complete = [&] {
+    return std::ranges::count_if(state.as_dict(), [](const auto& entry) {
+      return entry.second.as_sharded_tensor().data->template data<float>()[3999] != 0;
+    });
+  };
+  std::vector<std::ptrdiff_t> progress;
+  LoadHooks hooks;
+  hooks.tensor_ready = [&](const std::string&, const Tensor&) { progress.push_back(complete()); };
+  const auto alone = single_rank();
+  load(state, checkpoint(), {.threads = 1}, *alone, hooks);
+  EXPECT_EQ(progress.size(), 40);
+  EXPECT_EQ(progress.front(), 1);
+  EXPECT_EQ(progress.back(), 40);
+}
+
+TEST_F(LoadPlanners, PaddedTensorsAreToldWithTheirPadding) {
+  save(Value::dict({{"w", ShardedTensor::whole("w", part(2, 1))}}), checkpoint());
+  StateDict state = Value::dict();
+  state["w"] = ShardedTensor::whole("w", part(4, 0, 0), {.allow_shape_mismatch = true});
+  LoadHooks hooks;
+  float last = 0;
+  hooks.tensor_ready = [&](const std::string&, const Tensor& tensor) {
+    last = tensor.data<float>()[15];
+  };
+  const auto alone = single_rank();
+  load(state, checkpoint(), {.padding = Padding::kReplicate}, *alone, hooks);
+  EXPECT_EQ(last, part(2, 1).data<float>()[7]);
+}
+
+TEST_F(LoadPlanners, AnErrorInTheHookIsTheLoads) {
+  save_state();
+  LoadHooks hooks;
+  hooks.tensor_ready = [](const std::string&, const Tensor&) {
+    throw std::runtime_error("no memory for graphs");
+  };
+  EXPECT_THAT(error_of([&] {
+                load_on(
+                    2, {}, [](int, const StateDict&) {}, hooks);
+              }),
+              HasSubstr("no memory for graphs"));
+}
+
+}  // namespace
+}  // namespace dckpt::testing
