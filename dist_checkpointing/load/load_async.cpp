@@ -9,6 +9,7 @@
 #include <thread>
 #include <utility>
 
+#include "dist_checkpointing/background_thread.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
 #include "mapping/base/format.h"
@@ -72,12 +73,16 @@ void PendingLoad::cancel() const noexcept {
   outcome_->cancel.request_stop();
 }
 
-AsyncLoader::AsyncLoader(Communicator& comm) try : comm_(comm.split(0)) {
+AsyncLoader::AsyncLoader(Communicator& comm) try
+    : comm_(split_off(comm, "preparing loads in the background")) {
 } catch (...) {
   throw_checkpoint_error();
 }
 
-AsyncLoader::~AsyncLoader() = default;
+AsyncLoader::~AsyncLoader() {
+  if (running_ && is_beyond_reach(running_->thread, running_->outcome->maker))
+    keep_for_good(std::move(comm_), std::move(running_));
+}
 
 PendingLoad AsyncLoader::load(StateDict state, const Location& location, const LoadOptions& options,
                               LoadHooks hooks) try {

@@ -38,6 +38,7 @@
 #include <stop_token>
 #include <thread>
 
+#include "dist_checkpointing/background_thread.h"
 #include "dist_checkpointing/save/save.h"
 #include "dist_checkpointing/save/save_steps.h"
 #include "mapping/base/error.h"
@@ -48,6 +49,7 @@
 #include "mapping/base/thread_priority.h"
 #include "strategies/comm/agree.h"
 #include "strategies/comm/heartbeat.h"
+#include "strategies/comm/phase_label.h"
 #include "strategies/formats/torch_archive/torch_file.h"
 #include "strategies/tensor_io/staged_source.h"
 #include "strategies/tensor_io/staging_pool.h"
@@ -143,7 +145,8 @@ void PendingSave::cancel() const noexcept {
 /// What one save is planned with at a time.
 struct AsyncSaver::Slot {
   Slot(Communicator& callers, SavePlanCache* cache)
-      : comm(callers.split(0)), plan_cache(cache != nullptr ? *cache : own_cache) {}
+      : comm(split_off(callers, "preparing saves in the background")),
+        plan_cache(cache != nullptr ? *cache : own_cache) {}
   /// For a save that is planned while others have not ended, and with them their plans. It begins
   /// with what is known before the first one.
   Slot(Communicator& callers, const SavePlanCache& known, std::string why_no_plans)
@@ -294,23 +297,12 @@ AsyncSaver::AsyncSaver(SaveOptions options, Communicator& comm, SaveHooks hooks,
   throw_checkpoint_error();
 }
 
-/// Threads of another process cannot be joined, nor this one by itself, which runs here if it is
-/// the last of a process that ends: then what they refer to stays.
 AsyncSaver::~AsyncSaver() {
-  const auto is_beyond_reach = [](const std::unique_ptr<Job>& job) {
-    const std::thread::id self = std::this_thread::get_id();
-    return job->outcome->maker != ::getpid() || job->thread.get_id() == self ||
-           job->copying.get_id() == self;
-  };
-  if (std::ranges::none_of(jobs_, is_beyond_reach)) return;
-  struct Kept {
-    decltype(slots_) slots;
-    decltype(pools_) pools;
-    decltype(turns_) turns;
-    decltype(jobs_) jobs;
-  };
-  static auto* const kept = new std::vector<Kept>;  // reachable, so that no leak is reported
-  kept->push_back({std::move(slots_), std::move(pools_), std::move(turns_), std::move(jobs_)});
+  if (std::ranges::any_of(jobs_, [](const std::unique_ptr<Job>& job) {
+        return is_beyond_reach(job->thread, job->outcome->maker) ||
+               is_beyond_reach(job->copying, job->outcome->maker);
+      }))
+    keep_for_good(std::move(slots_), std::move(pools_), std::move(turns_), std::move(jobs_));
 }
 
 /// Throws where a save runs in the process of which this one was forked.
@@ -334,6 +326,7 @@ void AsyncSaver::wait_staged() const {
 bool AsyncSaver::busy() try {
   require_its_process();
   if (jobs_.empty()) return false;
+  const PhaseLabel label("looking whether a save still runs");
   const std::array<std::int64_t, 1> mine{PendingSave(jobs_.back()->outcome).done() ? 0 : 1};
   return callers_.all_reduce(mine, ReduceOp::kMax).front() != 0;
 } catch (...) {
@@ -357,6 +350,7 @@ void AsyncSaver::settle(std::size_t count) {
 /// Those that have ended on all ranks.
 void AsyncSaver::settle_ended() {
   if (jobs_.empty()) return;
+  const PhaseLabel label("finishing the save before");
   const auto running = std::ranges::find_if(
       jobs_, [](const auto& job) { return !PendingSave(job->outcome).done(); });
   const std::array<std::int64_t, 1> ended{running - jobs_.begin()};
@@ -375,6 +369,7 @@ void AsyncSaver::make_room(const Location& location) {
 }
 
 bool AsyncSaver::replace_queued(const Location& by) {
+  const PhaseLabel label("replacing the queued save");
   {
     Job& queued = *jobs_.back();
     const std::lock_guard lock(turns_->mutex);
