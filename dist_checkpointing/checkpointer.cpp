@@ -197,6 +197,7 @@ LoadReport Checkpointer::load_from(const Location& checkpoint, StateDict& state)
 /// A state whose tensors have lost their descriptions would be saved as rank 0's common state, and
 /// no load would find its keys again.
 void Checkpointer::require_descriptions(const StateDict& state) {
+  const PhaseLabel label("checking the state");
   TensorKinds mine;
   agree(comm_, "checking the state", [&] {
     sharded_paths_.require_still_sharded(state);
@@ -291,8 +292,10 @@ void Checkpointer::compare_arguments(const std::string& attempt,
 
 /// Claims the root and decides whether the save may replace what is there.
 SaveOptions Checkpointer::prepare(std::uint64_t iteration) {
+  const std::string task = "preparing the save of iteration " + std::to_string(iteration);
+  const PhaseLabel label(task);
   std::array<std::int64_t, 1> replace{0};
-  Heartbeat(comm_).agree("preparing the save of iteration " + std::to_string(iteration), [&] {
+  Heartbeat(comm_).agree(task, [&] {
     if (comm_.rank() != 0) return;
     take_root();
     if (!std::exchange(has_saved_, true)) warn_if_behind(iteration);

@@ -12,6 +12,7 @@
 #include "mapping/base/ranks_text.h"
 #include "mapping/base/text.h"
 #include "mapping/base/wire.h"
+#include "strategies/comm/phase_label.h"
 
 namespace dckpt {
 namespace {
@@ -72,6 +73,7 @@ CheckpointError garbled(const std::string& attempt) {
 
 void require_same(Communicator& comm, const std::string& attempt,
                   std::span<const SharedArgument> arguments) {
+  const PhaseLabel label("comparing the arguments of all ranks (" + attempt + ")");
   std::vector<std::int64_t> bounds;  // of each argument, the least hashes and minus the greatest
   for (const SharedArgument& argument : arguments) {
     const auto [low, high] = hashes_of(argument.text);

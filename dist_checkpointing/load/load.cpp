@@ -264,6 +264,7 @@ LoadReport load(StateDict& state, const Location& location, const LoadOptions& o
 
 StateDict load_state_dict(const Location& location, const std::vector<std::string>& keys,
                           const LoadOptions& options, Communicator& comm) try {
+  const PhaseLabel label("loading the checkpoint");
   const LoadHooks no_hooks;
   LoadWatch watch(comm, options, no_hooks);
   std::unique_ptr<CheckpointReader> reader;

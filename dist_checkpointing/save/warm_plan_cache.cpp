@@ -16,6 +16,7 @@
 #include "mapping/base/wire.h"
 #include "mapping/planning/save/plan_file.h"
 #include "strategies/comm/agree.h"
+#include "strategies/comm/phase_label.h"
 #include "strategies/contract/common_state.h"
 
 namespace dckpt {
@@ -91,6 +92,7 @@ Bytes message_to(std::size_t rank, const KeptPlans& kept) {
 
 bool warm_plan_cache(SavePlanCache& cache, const Location& location, Communicator& comm,
                      const OpenOptions& options) try {
+  const PhaseLabel label("reading the plans that the checkpoint keeps");
   KeptPlans kept;
   const auto ranks = static_cast<std::size_t>(comm.size());
   std::vector<Bytes> messages;

@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <map>
 #include <numeric>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 
@@ -12,45 +14,18 @@
 #include "mapping/base/error_boundary.h"
 #include "mapping/base/fingerprint.h"
 #include "mapping/base/format.h"
+#include "mapping/base/ranks_text.h"
 #include "mapping/base/text.h"
 #include "strategies/comm/device_exchange.h"
+#include "strategies/comm/message_header.h"
 #include "strategies/comm/phase_label.h"
 #include "strategies/comm/reduce.h"
 
 namespace dckpt {
 namespace {
 
-enum class Operation : std::uint32_t {
-  kBarrier,
-  kGather,
-  kAllGather,
-  kScatter,
-  kBroadcast,
-  kAllToAll,
-  kAllReduce,
-  kSplit
-};
-
-const char* name_of(Operation operation) {
-  constexpr const char* kNames[] = {"barrier",   "gather",     "all_gather", "scatter",
-                                    "broadcast", "all_to_all", "all_reduce", "split"};
-  const auto index = static_cast<std::size_t>(operation);
-  return index < std::size(kNames) ? kNames[index] : "an unknown operation";
-}
-
-/// Goes ahead of every buffer: how long it is, in which call it was sent, and by what a network
-/// that changes or mixes up messages is noticed before they are acted upon.
-struct Header {
-  Operation operation;
-  std::uint32_t number;
-  std::uint64_t size;
-  std::uint64_t content;  ///< hash of the buffer; 0: not checked
-  std::uint64_t check;    ///< hash of the fields before
-};
-
-std::uint64_t check_of(const Header& header) noexcept {
-  return fingerprint_of(std::as_bytes(std::span(&header, 1)).first(offsetof(Header, check))).low;
-}
+// Enough for a message between ranks that both wait for it.
+constexpr std::chrono::milliseconds kShort{5};
 
 // Elements of tensors travel by all_to_all, in buffers that take as long to hash as to copy.
 constexpr std::size_t kMostHashedElements = std::size_t{1} << 20;
@@ -203,7 +178,8 @@ class PointToPoint : public Communicator {
   struct Announced {
     int to;
     std::uint64_t size;
-    std::uint64_t content;  ///< see Header
+    std::uint64_t content;  ///< see MessageHeader
+    ByteView inlined{};
   };
 
   CheckpointError misuse(const std::string& message) const {
@@ -231,11 +207,14 @@ class PointToPoint : public Communicator {
     operation_ = operation;
     ++number_;
     deadline_ = Deadline::after(timeout_);
+    announced_.clear();
+    talking_to_.clear();
     try {
       return body();
     } catch (...) {
       failure_ = current_error();
-      throw;
+      failure_ = give_up(*failure_);
+      throw CheckpointError(*failure_);
     }
   }
 
@@ -306,14 +285,13 @@ class PointToPoint : public Communicator {
   }
 
   /// Sends the headers of buffers to ranks, and returns those of others.
-  std::vector<Header> announce(std::span<const Announced> to, std::span<const int> from) {
-    std::vector<Header> mine(to.size());
-    std::vector<Header> theirs(from.size());
+  std::vector<MessageHeader> announce(std::span<const Announced> to, std::span<const int> from) {
+    std::vector<MessageHeader> mine(to.size());
+    std::vector<MessageHeader> theirs(from.size());
     std::vector<Transport::Outgoing> outgoing;
     std::vector<Transport::Incoming> incoming;
     for (std::size_t i = 0; i < to.size(); ++i) {
-      mine[i] = {operation_, number_, to[i].size, to[i].content, 0};
-      mine[i].check = check_of(mine[i]);
+      mine[i] = message_header(operation_, number_, to[i].size, to[i].content, to[i].inlined);
       outgoing.push_back({members_[index(to[i].to)], std::as_bytes(std::span(&mine[i], 1))});
     }
     for (std::size_t i = 0; i < from.size(); ++i)
@@ -324,20 +302,37 @@ class PointToPoint : public Communicator {
     return theirs;
   }
 
-  /// First the headers, then what they announce.
+  /// First the headers, then what they announce and do not hold.
   void exchange(std::span<const Sending> sendings, std::span<Receiving> receivings) {
+    // All ranks decide alike: only all_to_all() gives its buffers away.
+    const bool hand_over = operation_ == Operation::kAllToAll && transport_->hands_over();
+    const auto is_inlined = [&](std::uint64_t size) {
+      return !hand_over && size <= MessageHeader::kInlined;
+    };
     std::vector<Announced> to;
     std::vector<int> from;
-    for (const Sending& sending : sendings)
-      to.push_back({sending.to, sending.bytes.size(), content_of(operation_, sending.bytes)});
+    for (const Sending& sending : sendings) {
+      if (is_inlined(sending.bytes.size())) {
+        to.push_back({sending.to, sending.bytes.size(), 0, sending.bytes});
+      } else {
+        to.push_back({sending.to, sending.bytes.size(), content_of(operation_, sending.bytes)});
+        announced_[sending.to] = sending.bytes.size();
+      }
+    }
     for (const Receiving& receiving : receivings) from.push_back(receiving.from);
-    const std::vector<Header> theirs = announce(to, from);
+    talking_to_.clear();
+    for (const Announced& one : to) talking_to_.push_back(one.to);
+    talking_to_.insert(talking_to_.end(), from.begin(), from.end());
+    const std::vector<MessageHeader> theirs = announce(to, from);
 
     std::vector<Transport::Outgoing> outgoing;
     std::vector<Transport::Incoming> incoming;
-    // All ranks decide alike: only all_to_all() gives its buffers away.
-    const bool hand_over = operation_ == Operation::kAllToAll && transport_->hands_over();
     for (std::size_t i = 0; i < receivings.size(); ++i) {
+      if (is_inlined(theirs[i].size)) {
+        const auto begin = theirs[i].inlined.begin();
+        receivings[i].bytes.assign(begin, begin + static_cast<std::ptrdiff_t>(theirs[i].size));
+        continue;
+      }
       if (hand_over)
         receivings[i].bytes.clear();
       else
@@ -347,16 +342,20 @@ class PointToPoint : public Communicator {
                             hand_over ? &receivings[i].bytes : nullptr});
     }
     for (const Sending& sending : sendings) {
-      if (!sending.bytes.empty())
+      if (!is_inlined(sending.bytes.size()) && !sending.bytes.empty())
         outgoing.push_back(
             {members_[index(sending.to)], sending.bytes, hand_over ? sending.whole : nullptr});
     }
     move(outgoing, incoming);
+    announced_.clear();
+    talking_to_.clear();
     for (std::size_t i = 0; i < receivings.size(); ++i) {
       const ByteView bytes = receivings[i].bytes;
-      if (bytes.size() != theirs[i].size ||
-          (theirs[i].content != 0 && theirs[i].content != content_of(operation_, bytes)))
-        throw garbled(receivings[i].from);
+      if (bytes.size() == theirs[i].size &&
+          (theirs[i].content == 0 || theirs[i].content == content_of(operation_, bytes)))
+        continue;
+      if (const auto last = farewell_in(bytes)) throw has_given_up(receivings[i].from, *last);
+      throw garbled(receivings[i].from);
     }
   }
 
@@ -379,15 +378,16 @@ class PointToPoint : public Communicator {
     try {
       work();
     } catch (const CheckpointError& error) {
-      throw CheckpointError(
-          error.code(),
-          PhaseLabel::before(str_format("{}: {}", name_of(operation_), error.message())),
-          error.context(), error.cause());
+      throw CheckpointError(error.code(),
+                            str_format("{}: {}", name_of(operation_), error.message()),
+                            error.context(), error.cause());
     }
   }
 
-  void check(int from, const Header& header) const {
-    if (header.check != check_of(header)) throw garbled(from);
+  void check(int from, const MessageHeader& header) {
+    if (!is_sound(header)) throw garbled(from);
+    if (const auto last = farewell_in(std::as_bytes(std::span(&header, 1))))
+      throw has_given_up(from, *last);
     if (header.operation == operation_ && header.number == number_) return;
     throw misuse(
         str_format("rank {} called {} (operation {}) where rank {} called {} (operation {}): all "
@@ -396,7 +396,7 @@ class PointToPoint : public Communicator {
                    members_[index(rank_)], name_of(operation_), number_));
   }
 
-  void make_room(Receiving& receiving, const Header& header) const {
+  void make_room(Receiving& receiving, const MessageHeader& header) const {
     try {
       if (receiving.bytes.capacity() < header.size) receiving.bytes = Bytes();
       receiving.bytes.resize(static_cast<std::size_t>(header.size));
@@ -409,6 +409,180 @@ class PointToPoint : public Communicator {
     }
   }
 
+  // After a failure the other ranks are told why, so that they do not take this one for the rank
+  // that is gone. After a time-out it is unknown who is: a rank that did not answer may have waited
+  // itself. Therefore all that live ask the first of them, which hears so who does not. All of that
+  // is as good as the transport still is: whatever fails in it does not matter.
+
+  CheckpointError give_up(const CheckpointError& failure) {
+    const std::optional<CheckpointError> told =
+        failure.code() == ErrorCode::kInvalidArgument || failure.code() == ErrorCode::kInternal
+            ? find_farewell()
+            : std::nullopt;
+    const CheckpointError& error = told ? *told : failure;
+    std::string message = error.message();
+    // Threads of one process learn from their network why another one has ended.
+    const bool is_told = transport_->hands_over() && error.cause() != nullptr;
+    const bool late = error.code() == ErrorCode::kUnavailable && deadline_.passed();
+    try {
+      if (size() > 2 && !is_told) {
+        if (!asked_by_.empty() || (late && !heard_)) {
+          message += about_silent_ranks(message);
+        } else {
+          tell_others(error);
+        }
+      }
+    } catch (const std::exception&) {  // no memory for it
+    }
+    return {error.code(), PhaseLabel::before(message), error.context(), error.cause()};
+  }
+
+  CheckpointError has_given_up(int from, const Farewell& farewell) {
+    std::string why = farewell.text;
+    if (farewell.kind == Farewell::Kind::kAsks) {
+      asked_by_.insert(from);
+      why = "it has waited too long";
+    } else {
+      if (farewell.kind == Farewell::Kind::kSilent) why = answer_text(why);
+      heard_ = why;
+    }
+    return {ErrorCode::kUnavailable, str_format("{}: rank {} has given up: {}", name_of(operation_),
+                                                members_[index(from)], why)};
+  }
+
+  static std::string answer_text(const std::string& silent) {
+    return silent.empty() ? "all ranks answer, so none is gone"
+                          : str_format("no answer from {}", silent);
+  }
+
+  std::string about_silent_ranks(const std::string& message) {
+    const std::optional<Farewell> answer = ask_who_is_silent();
+    if (!answer || answer->kind == Farewell::Kind::kAsks) return "";
+    const std::string& text = answer->text;
+    if (answer->kind == Farewell::Kind::kFailed) return "; " + text;
+    return !text.empty() && message.ends_with(" for " + text) ? "" : "; " + answer_text(text);
+  }
+
+  /// Time for one step among ranks that have begun to wait at about the same time.
+  std::chrono::milliseconds patience() const {
+    return std::clamp<std::chrono::milliseconds>(timeout_ / 8, std::chrono::milliseconds(1),
+                                                 std::chrono::seconds(10));
+  }
+
+  /// Null if that cannot be found out.
+  std::optional<Farewell> ask_who_is_silent() {
+    constexpr int kMostAsked = 3;
+    constexpr int kMostOnTheWay = 8;  // messages that were sent before
+    std::set<int> silent;
+    for (int first = 0; first < std::min(size(), kMostAsked); ++first) {
+      if (first == rank_) return hear_who_is_silent(std::move(silent));
+      const MessageHeader question = header_of({Farewell::Kind::kAsks, ""});
+      MessageHeader answer{};
+      const Transport::Outgoing out{members_[index(first)], std::as_bytes(std::span(&question, 1))};
+      const Transport::Incoming in{members_[index(first)],
+                                   std::as_writable_bytes(std::span(&answer, 1))};
+      const Deadline deadline = Deadline::after((7 + 5 * first) * patience());
+      for (int message = 0; message < kMostOnTheWay && !deadline.passed(); ++message) {
+        exchange_fails({&out, message == 0 ? 1U : 0U}, {&in, 1}, deadline);
+        if (auto last = farewell_in(std::as_bytes(std::span(&answer, 1)))) return last;
+      }
+      if (!deadline.passed()) return std::nullopt;  // the transport does nothing any more
+      silent.insert(first);
+    }
+    return std::nullopt;
+  }
+
+  /// A rank that sends anything lives. Answers all of them.
+  std::optional<Farewell> hear_who_is_silent(std::set<int> silent) {
+    const Deadline until = Deadline::after(2 * patience());
+    bool all_known = true;  // the transport may have given up a rank by itself
+    for (int other = 0; other < size(); ++other) {
+      if (other == rank_ || silent.contains(other) || asked_by_.contains(other)) continue;
+      MessageHeader question{};
+      const Transport::Incoming in{members_[index(other)],
+                                   std::as_writable_bytes(std::span(&question, 1))};
+      const Deadline deadline = until.passed() ? Deadline::after(kShort) : until;
+      if (exchange_fails({}, {&in, 1}, deadline) != ErrorCode::kUnavailable) continue;
+      deadline.passed() ? void(silent.insert(other)) : void(all_known = false);
+    }
+    if (static_cast<int>(silent.size()) == size() - 1 || (silent.empty() && !all_known))
+      return std::nullopt;
+    std::vector<int> ranks;
+    for (const int rank : silent) ranks.push_back(members_[index(rank)]);
+    const Farewell found{Farewell::Kind::kSilent, ranks.empty() ? "" : ranks_text(ranks)};
+    const MessageHeader answer = header_of(found);
+    for (int other = 0; other < size(); ++other) {
+      if (other == rank_ || silent.contains(other)) continue;
+      const Transport::Outgoing out{members_[index(other)], std::as_bytes(std::span(&answer, 1))};
+      exchange_fails({&out, 1}, {}, Deadline::after(patience()));
+    }
+    return found;
+  }
+
+  void tell_others(const CheckpointError& error) {
+    constexpr std::chrono::milliseconds kLongest{1000};
+    if (transport_->hands_over()) return;
+    const MessageHeader message =
+        header_of({Farewell::Kind::kFailed, heard_ ? *heard_ : error.message()});
+    const ByteView bytes = std::as_bytes(std::span(&message, 1));
+    std::vector<Bytes> instead;  // of buffers that were announced
+    instead.reserve(members_.size());
+    std::vector<Transport::Outgoing> outgoing;
+    for (int to = 0; to < size(); ++to) {
+      if (to == rank_ || members_[index(to)] == error.context().rank) continue;
+      ByteView one = bytes;
+      if (const auto announced = announced_.find(to); announced != announced_.end()) {
+        if (announced->second < bytes.size()) continue;  // no room for it
+        instead.emplace_back(bytes.begin(), bytes.end());
+        instead.back().resize(static_cast<std::size_t>(announced->second));
+        one = instead.back();
+      }
+      outgoing.push_back({members_[index(to)], one});
+    }
+    const Deadline deadline = Deadline::after(std::min(patience(), kLongest));
+    if (!exchange_fails(outgoing, {}, deadline)) return;
+    // The transport may have stopped at a rank that is gone, or at one that sends something itself
+    // and listens only then. Whether others have got the announcements is unknown.
+    for (const auto& [to, size] : announced_) outgoing.push_back({members_[index(to)], bytes});
+    while (!outgoing.empty() && !deadline.passed()) {
+      std::erase_if(outgoing, [&](const Transport::Outgoing& one) {
+        MessageHeader ignored;
+        const Transport::Incoming in{one.to, std::as_writable_bytes(std::span(&ignored, 1))};
+        const Deadline soon = Deadline::after(kShort);
+        const auto failure = exchange_fails({&one, 1}, {&in, 1}, soon);
+        return !failure || (failure == ErrorCode::kUnavailable && !soon.passed());
+      });
+    }
+  }
+
+  /// A rank that does not answer as it should may have said why.
+  std::optional<CheckpointError> find_farewell() {
+    const Deadline deadline = Deadline::after(10 * kShort);
+    for (const int from : talking_to_) {
+      MessageHeader header{};
+      const Transport::Incoming in{members_[index(from)],
+                                   std::as_writable_bytes(std::span(&header, 1))};
+      std::optional<ErrorCode> failure;
+      do {
+        failure = exchange_fails({}, {&in, 1}, deadline);
+        if (const auto last = farewell_in(std::as_bytes(std::span(&header, 1))))
+          return has_given_up(from, *last);
+      } while (failure == ErrorCode::kInternal && !deadline.passed());  // one of another length
+    }
+    return std::nullopt;
+  }
+
+  std::optional<ErrorCode> exchange_fails(std::span<const Transport::Outgoing> outgoing,
+                                          std::span<const Transport::Incoming> incoming,
+                                          const Deadline& deadline) {
+    try {
+      transport_->exchange(outgoing, incoming, deadline);
+      return std::nullopt;
+    } catch (...) {
+      return current_error().code();
+    }
+  }
+
   std::shared_ptr<Transport> transport_;
   std::vector<int> members_;
   int rank_;
@@ -416,6 +590,10 @@ class PointToPoint : public Communicator {
   Operation operation_{};
   std::uint32_t number_ = 0;
   Deadline deadline_{};
+  std::map<int, std::uint64_t> announced_{};  ///< bytes that ranks expect of this one
+  std::vector<int> talking_to_{};             ///< at present
+  std::set<int> asked_by_{};                  ///< ranks that have waited too long
+  std::optional<std::string> heard_{};        ///< why another rank has given up
   std::optional<CheckpointError> failure_{};  ///< why it is unusable
 };
 
@@ -448,7 +626,7 @@ class OverDevices final : public PointToPoint, public DeviceExchange {
             std::span<const MessagePart> incoming) {
     const Announced sent{to, length_of(outgoing), 0};
     const std::uint64_t due = length_of(incoming);
-    const Header theirs = announce({&sent, 1}, {&from, 1}).front();
+    const MessageHeader theirs = announce({&sent, 1}, {&from, 1}).front();
     if (theirs.size != due) {
       throw CheckpointError(
           ErrorCode::kCorrupt,

@@ -43,7 +43,8 @@ class Transport {
   /// and the other side passes the same length. Messages between two ranks arrive in the order of
   /// their calls. One call has any number of messages in one direction, or one in each. Throws
   /// CheckpointError (unavailable) that names the ranks waited for, at the latest at the deadline;
-  /// after that nothing refers to the buffers, and the transport is unusable.
+  /// after that nothing refers to the buffers. The transport may refuse all further messages. If it
+  /// still carries those between other ranks, these learn by them who is gone.
   virtual void exchange(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming,
                         const Deadline& deadline) = 0;
 
@@ -60,8 +61,9 @@ class Transport {
 /// Builds collectives from point-to-point messages, for buffers of different lengths and for any
 /// group of ranks. Gathering is direct, broadcasting uses a binomial tree. Ranks that are out of
 /// step are detected, because a header with the operation precedes every buffer. `timeout`: for
-/// each operation; positive. `rank` and `size` are those of the whole job. Throws CheckpointError
-/// (invalid argument).
+/// each operation; positive. A rank that has waited so long takes at most as long again, and no
+/// more than two minutes, to find out which ranks are silent. `rank` and `size` are those of the
+/// whole job. Throws CheckpointError (invalid argument).
 std::unique_ptr<Communicator> point_to_point(std::shared_ptr<Transport> transport, int rank,
                                              int size, std::chrono::milliseconds timeout);
 

@@ -154,7 +154,9 @@ class Channel {
     mine().waits_for.store(peer ? *peer + 1 : 0, std::memory_order_relaxed);
   }
 
+  /// What is said first counts.
   void say_farewell(const std::string& why) noexcept {
+    if (mine().length.load(std::memory_order_relaxed) != 0) return;
     const std::size_t count = std::min(why.size(), mine().farewell.size());
     std::memcpy(mine().farewell.data(), why.data(), count);
     mine().length.store(static_cast<std::uint32_t>(count), std::memory_order_release);
@@ -372,7 +374,8 @@ class SharedMemoryTransport final : public Transport {
       if (ended)
         throw CheckpointError(
             ErrorCode::kUnavailable,
-            str_format("lost the connection to rank {}: its process has ended", *ended));
+            str_format("lost the connection to rank {}: its process has ended", *ended),
+            {.rank = *ended});
       const Moving& silent = awaited(moving);
       const std::optional<int> other = culprit(silent);
       if (deadline.passed()) {

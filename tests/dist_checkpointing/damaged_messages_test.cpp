@@ -8,11 +8,10 @@
 #include <atomic>
 #include <thread>
 
-#include "dist_checkpointing/save/save_async.h"
 #include "strategies/comm/point_to_point.h"
 #include "strategies/comm/thread_transport.h"
 #include "strategies/storage/memory.h"
-#include "tests/dist_checkpointing/training_run.h"
+#include "tests/dist_checkpointing/collective_jobs.h"
 #include "tests/support/random.h"
 
 namespace dckpt::testing {
@@ -144,55 +143,14 @@ class DamagingCommunicator final : public Communicator {
   Bytes earlier_;
 };
 
-using Task = std::function<void(const Location& root, Communicator& comm)>;
-
-struct Job {
-  std::string name;
-  Task before;  ///< with sound messages
-  Task run;
-};
-
-void save_state(const Location& root, Communicator& comm) {
-  save(state_at(1, comm.rank(), kRanks), root / "iter_0000001", {}, comm);
-}
-
-void load_state(const LoadOptions& options, const Location& root, Communicator& comm) {
-  StateDict state = empty_state(comm.rank(), kRanks);
-  load(state, root / "iter_0000001", options, comm);
-}
-
-std::vector<Job> jobs() {
-  LoadOptions parallel;
-  parallel.parallel.enabled = true;
-  return {
-      {"save", nullptr, save_state},
-      {"save in the background", nullptr,
-       [](const Location& root, Communicator& comm) {
-         AsyncSaver saver({}, comm);
-         saver.save(state_at(1, comm.rank(), kRanks), root / "iter_0000001");
-         saver.wait();
-       }},
-      {"load", save_state,
-       [](const Location& root, Communicator& comm) { load_state({}, root, comm); }},
-      {"load in parallel", save_state,
-       [=](const Location& root, Communicator& comm) { load_state(parallel, root, comm); }},
-      {"resume and save", nullptr,
-       [](const Location& root, Communicator& comm) {
-         Checkpointer checkpointer(root, {.retention = {.keep_last = 1}}, comm);
-         StateDict state = empty_state(comm.rank(), kRanks);
-         checkpointer.resume(state);
-         checkpointer.save(state_at(1, comm.rank(), kRanks), 1);
-       }},
-  };
-}
-
 struct Outcome {
   std::vector<std::string> errors;  ///< of the ranks that have one
   std::uint64_t messages = 0;
   bool struck = false;
 };
 
-Outcome run_damaged(const Job& job, bool below, Damage damage, std::uint64_t at, Random& random) {
+Outcome run_damaged(const CollectiveJob& job, bool below, Damage damage, std::uint64_t at,
+                    Random& random) {
   const Location root(memory_storage("memory:"), "run");
   if (job.before) run_ranks(kRanks, [&](Communicator& comm) { job.before(root, comm); });
   Outcome outcome;
@@ -230,7 +188,7 @@ TEST(DamagedMessages, AreErrorsAndNeverCrashes) {
   Random random;
   int runs = 0;
   int unnoticed = 0;
-  for (const Job& job : jobs()) {
+  for (const CollectiveJob& job : collective_jobs(kRanks)) {
     for (const bool below : {true, false}) {
       const std::uint64_t messages =
           run_damaged(job, below, Damage::kChanged, UINT64_MAX, random).messages;
@@ -264,7 +222,7 @@ TEST(DamagedMessages, ADifferenceThatNoRankHasIsOfTheMessages) {
     Striker striker(Damage::kChanged, 0, random);  // the same on every rank
     DamagingCommunicator damaged(comm.split(0), striker);
     try {
-      save_state(root, damaged);
+      save(state_at(1, comm.rank(), kRanks), root / "iter_0000001", {}, damaged);
       ADD_FAILURE() << "saved";
     } catch (const CheckpointError& error) {
       EXPECT_THAT(error.what(), ::testing::HasSubstr("did not arrive as they were sent"));

@@ -27,15 +27,18 @@ void backend_call(std::span<const int> peers, const Deadline& deadline,
     call();
   } catch (const std::exception& error) {
     const auto* torch_error = dynamic_cast<const c10::Error*>(&error);
+    const bool late = deadline.passed();
+    ErrorContext context;
+    if (!late && peers.size() == 1) context.rank = peers[0];
     throw CheckpointError(
         ErrorCode::kUnavailable,
         str_format("{}{}: {}",
-                   deadline.passed() ? str_format("waited {} ms for ", deadline.timeout.count())
-                                     : "lost the connection to ",
+                   late ? str_format("waited {} ms for ", deadline.timeout.count())
+                        : "lost the connection to ",
                    ranks_text(peers),
                    printable(torch_error != nullptr ? torch_error->what_without_backtrace()
                                                     : error.what())),
-        {}, std::current_exception());
+        context, std::current_exception());
   }
 }
 

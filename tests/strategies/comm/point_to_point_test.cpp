@@ -47,36 +47,58 @@ std::string error_after(const std::vector<Bytes>& messages) {
   return text;
 }
 
-/// Of a buffer whose content is `content`, or is not checked.
+/// A header and the buffer in it, or the hash of the one that follows.
 Bytes header(std::uint32_t operation, std::uint32_t number, std::uint64_t size,
-             const std::string& content = "") {
-  Bytes bytes;
-  append_le(bytes, operation);
-  append_le(bytes, number);
-  append_le(bytes, size);
-  append_le(bytes, content.empty() ? 0 : fingerprint_of(as_bytes(content)).low);
-  append_le(bytes, fingerprint_of(bytes).low);
-  return bytes;
+             const std::string& inlined = "", const std::string& follows = "") {
+  Bytes before;
+  append_le(before, operation);
+  append_le(before, number);
+  append_le(before, size);
+  append_le(before, follows.empty() ? 0 : fingerprint_of(as_bytes(follows)).low);
+  Bytes after = to_bytes(inlined);
+  after.resize(224);
+  const auto with_check = [&](std::uint64_t check) {
+    Bytes whole = before;
+    append_le(whole, check);
+    whole.insert(whole.end(), after.begin(), after.end());
+    return whole;
+  };
+  return with_check(fingerprint_of(with_check(0)).low);
 }
 
 TEST(PointToPoint, WhatDoesNotArriveAsItWasSentIsAnError) {
-  EXPECT_EQ(error_after({header(1, 1, 3, "abc"), to_bytes("abc")}), "no error");
-  EXPECT_THAT(error_after({header(1, 1, 3, "abc"), to_bytes("abd")}),
-              HasSubstr("a message from rank 1 did not arrive as it was sent"));
-  Bytes changed = header(1, 1, 3);
-  changed[9] = std::byte{1};
-  EXPECT_THAT(error_after({changed}), HasSubstr("did not arrive as it was sent"));
+  EXPECT_EQ(error_after({header(1, 1, 3, "abc")}), "no error");
+  Bytes changed = header(1, 1, 3, "abc");
+  for (const std::size_t at : {9U, 33U}) {
+    Bytes one = changed;
+    one[at] ^= std::byte{1};
+    EXPECT_THAT(error_after({one}),
+                HasSubstr("a message from rank 1 did not arrive as it was sent"));
+  }
+  const std::string content(300, 'c');
+  EXPECT_EQ(error_after({header(1, 1, 300, "", content), to_bytes(content)}), "no error");
+  EXPECT_THAT(error_after({header(1, 1, 300, "", content), to_bytes("d" + content.substr(1))}),
+              HasSubstr("did not arrive as it was sent"));
 }
 
 TEST(PointToPoint, HeadersOfOtherOperationsAreTold) {
-  EXPECT_EQ(error_after({header(1, 1, 3), to_bytes("abc")}), "no error");
   EXPECT_THAT(
-      error_after({header(4, 1, 3)}),
+      error_after({header(4, 1, 3, "abc")}),
       HasSubstr("rank 1 called broadcast (operation 1) where rank 0 called gather (operation 1)"));
   EXPECT_THAT(
-      error_after({header(1, 7, 3)}),
+      error_after({header(1, 7, 3, "abc")}),
       HasSubstr("rank 1 called gather (operation 7) where rank 0 called gather (operation 1)"));
   EXPECT_THAT(error_after({header(99, 1, 3)}), HasSubstr("rank 1 called an unknown operation"));
+}
+
+TEST(PointToPoint, ARankThatGivesUpSaysWhyInPlaceOfAHeaderOrOfABuffer) {
+  const std::string why = "lost the connection to rank 7";
+  const Bytes last = header(8, 0, why.size(), why);
+  EXPECT_EQ(error_after({last}), "gather: rank 1 has given up: " + why);
+  Bytes instead = last;
+  instead.resize(300);
+  EXPECT_EQ(error_after({header(1, 1, 300, "", "the buffer"), instead}),
+            "gather: rank 1 has given up: " + why);
 }
 
 TEST(PointToPoint, ABufferThatNoMemoryCanHoldIsAnError) {
