@@ -18,12 +18,14 @@ namespace {
 constexpr std::size_t kMaxDirectories = 300;
 constexpr std::size_t kMaxDepth = 4;
 constexpr std::size_t kShownCheckpoints = 8;
+constexpr std::size_t kMaxShownPath = 4096;  // to be copied
 
 /// A layout, by the names of entries of which one directory has all.
 struct Layout {
   const char* framework;
   std::array<const char*, 2> names;
-  const char* what_to_do = "";  ///< where there are no checkpoints that can be read
+  const char* what_to_do = "";   ///< where there are no checkpoints that can be read
+  const char* checkpoints = "";  ///< its word for them, with a blank behind it
 };
 
 // What is more specific comes first.
@@ -51,12 +53,12 @@ constexpr std::array kLayouts = {
     Layout{"verl", {"*", "latest_checkpointed_iteration.txt"}},
     Layout{"verl", {"*", "actor"}},
     Layout{"torchtitan", {"*", "step-[0-9]*"}},
-    Layout{"NVRx local checkpoints", {"*", "iter_*_local.pt"}},
+    Layout{"NVRx local checkpoints", {"*", "iter_*_local.pt"}, "", "the sessions "},
 };
 
 class Search {
  public:
-  void run(const Location& root) {
+  explicit Search(const Location& root) : root_(root) {
     open_.push_back({root, "", 0});
     for (std::size_t count = 0; !open_.empty() && count < kMaxDirectories; ++count) {
       const Directory next = std::move(open_.front());
@@ -74,9 +76,11 @@ class Search {
       message = str_format("it is a folder of {}", kLayouts[layout_].framework);
     if (!checkpoints_.empty())
       message +=
-          str_format("{} {}; name {}", message.empty() ? "it is a folder around" : ", around",
+          str_format("{} {}{}; name {}{}", message.empty() ? "it is a folder around" : ", around",
+                     layout_ < kLayouts.size() ? kLayouts[layout_].checkpoints : "",
                      quoted_list(checkpoints_, kShownCheckpoints),
-                     checkpoints_.size() == 1 ? "that directory" : "one of them");
+                     checkpoints_.size() == 1 ? "" : "one of them, such as ",
+                     quote((root_ / checkpoints_.front()).display(), kMaxShownPath));
     else if (layout_ < kLayouts.size())
       message += str_format(": {}", *kLayouts[layout_].what_to_do != '\0'
                                         ? kLayouts[layout_].what_to_do
@@ -89,10 +93,12 @@ class Search {
     Location location;
     std::string path;
     std::size_t depth = 0;
+    bool is_part = false;  ///< of a checkpoint
   };
 
   void look_into(const Directory& directory) {
-    std::vector<FileInfo> entries = directory.location.directory()->list("");
+    const std::shared_ptr<Storage> storage = directory.location.directory();
+    std::vector<FileInfo> entries = storage->list("");
     std::ranges::sort(entries, {}, &FileInfo::name);
     for (std::size_t i = 0; i < kLayouts.size(); ++i) {
       if (std::ranges::all_of(kLayouts[i].names, [&](const char* name) {
@@ -101,27 +107,25 @@ class Search {
           }))
         layout_ = std::min(layout_, i);
     }
-    if (directory.depth > 0 && is_checkpoint(entries)) {
-      checkpoints_.push_back(directory.path);
-      return;
-    }
-    if (directory.depth == kMaxDepth) return;
+    if (directory.is_part) return;
+    const bool has_config =
+        std::ranges::find(entries, kConfigFile, &FileInfo::name) != entries.end();
+    const auto strategy = std::ranges::find_if(
+        load_strategies(), [&](const auto& entry) { return recognizes(entry, *storage, entries); });
+    const bool is_known = has_config || strategy != load_strategies().end();
+    const bool is_found = is_known && directory.depth > 0;
+    if (is_found) checkpoints_.push_back(directory.path);
+    // The layout of a checkpoint that is recognized by what lies deeper is seen there.
+    if (directory.depth == kMaxDepth || (is_found && (has_config || !strategy->holds))) return;
     for (const FileInfo& entry : entries) {
       if (entry.kind != FileInfo::Kind::kDirectory || entry.name.starts_with('.')) continue;
       open_.push_back({directory.location / entry.name,
                        directory.path + (directory.path.empty() ? "" : "/") + entry.name,
-                       directory.depth + 1});
+                       directory.depth + 1, is_found});
     }
   }
 
-  static bool is_checkpoint(const std::vector<FileInfo>& entries) {
-    return std::ranges::any_of(entries,
-                               [](const FileInfo& entry) { return entry.name == kConfigFile; }) ||
-           std::ranges::any_of(load_strategies(), [&](const LoadStrategyEntry& strategy) {
-             return strategy.matches && strategy.matches(entries);
-           });
-  }
-
+  Location root_;
   std::deque<Directory> open_;
   std::vector<std::string> checkpoints_;
   std::size_t layout_ = kLayouts.size();
@@ -130,9 +134,7 @@ class Search {
 }  // namespace
 
 std::string describe_foreign_root(const Location& directory) {
-  Search search;
-  search.run(directory);
-  return search.text();
+  return Search(directory).text();
 }
 
 }  // namespace dckpt

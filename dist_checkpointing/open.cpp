@@ -17,7 +17,6 @@
 #include "strategies/formats/safetensors/header.h"
 #include "strategies/formats/safetensors/index.h"
 #include "strategies/key_map/mapped_reader.h"
-#include "strategies/local/local_reader.h"
 
 namespace dckpt {
 namespace {
@@ -26,9 +25,10 @@ constexpr std::uint64_t kMaxConfigBytes = std::uint64_t{1} << 20;
 
 /// Whether the files themselves, not directories, are those of several iterations.
 bool holds_iterations(const Location& location) {
-  const std::vector<FileInfo> entries = location.directory()->list("");
+  const std::shared_ptr<Storage> directory = location.directory();
+  const std::vector<FileInfo> entries = directory->list("");
   return std::ranges::any_of(load_strategies(), [&](const LoadStrategyEntry& strategy) {
-    return strategy.holds_iterations && strategy.matches && strategy.matches(entries);
+    return strategy.holds_iterations && recognizes(strategy, *directory, entries);
   });
 }
 
@@ -101,7 +101,9 @@ bool is_torch_model(const FileInfo& entry) {
         "have transformers write safetensors (save_pretrained)",
         quoted_list(torch_models));
   } else {
-    message += "there is no metadata.json, .metadata, mp_rank_* or *.safetensors in it";
+    message +=
+        "there is no metadata.json, .metadata, mp_rank_*, RANK/iter_*_local.pt or *.safetensors in "
+        "it";
   }
   throw CheckpointError(ErrorCode::kIncomplete,
                         str_format("{} {}", quote(location.display()), message),
@@ -150,9 +152,10 @@ const LoadStrategyEntry& named_strategy(const Location& location, const Strategy
 /// The strategy whose files are there, without metadata.json: the one that is asked for, if it
 /// knows them, else the first that does; null if none does.
 const LoadStrategyEntry* matching_strategy(const Location& location, const StrategySpec& asked) {
-  const std::vector<FileInfo> entries = location.directory()->list("");
+  const std::shared_ptr<Storage> directory = location.directory();
+  const std::vector<FileInfo> entries = directory->list("");
   const auto matches = [&](const LoadStrategyEntry& strategy) {
-    return strategy.matches && strategy.matches(entries);
+    return recognizes(strategy, *directory, entries);
   };
   const LoadStrategyEntry* const forced =
       asked.name == kAutoStrategy ? nullptr : &find_load_strategy(asked);
@@ -224,22 +227,6 @@ Location resolve_checkpoint(const Location& location, const OpenOptions& options
 
 namespace {
 
-/// Directories with numbers may be the ranks of local checkpoints, or the steps of another
-/// framework.
-void refuse_foreign_root(const Storage& storage, const Location& location) {
-  const auto is_of_ranks = [&](const FileInfo& entry) {
-    return entry.kind != FileInfo::Kind::kDirectory ||
-           is_local_checkpoint(storage.list(entry.name));
-  };
-  if (std::ranges::any_of(storage.list(""), is_of_ranks)) return;
-  const std::string foreign = describe_foreign_root(location);
-  if (foreign.empty()) return;
-  throw CheckpointError(
-      ErrorCode::kIncomplete,
-      str_format("{} is not a distributed checkpoint: {}", quote(location.display()), foreign),
-      {.file = location.display()});
-}
-
 std::unique_ptr<CheckpointReader> open_stored(const Location& location,
                                               const OpenOptions& options) {
   const bool forced = options.strategy.name != kAutoStrategy;
@@ -269,7 +256,6 @@ std::unique_ptr<CheckpointReader> open_stored(const Location& location,
   } catch (const CheckpointError&) {
     // A complete checkpoint of another format must not read as an incomplete one of this.
     if (by_name != nullptr) recognised();
-    if (!forced) refuse_foreign_root(*storage, resolved);
     throw;
   }
 }

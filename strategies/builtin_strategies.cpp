@@ -141,7 +141,8 @@ std::vector<LoadStrategyEntry> builtin_load_strategies() {
            }});
   entries.push_back({.name = "local",
                      .about = "Megatron's local non-persistent checkpoints (RANK/iter_*_local.pt)",
-                     .matches = is_local_checkpoint,
+                     .matches = may_be_local_checkpoint,
+                     .holds = is_local_checkpoint,
                      .holds_iterations = true,
                      .open = [](std::shared_ptr<Storage> storage, const OpenHints& hints) {
                        return open_local(std::move(storage), hints.iteration);

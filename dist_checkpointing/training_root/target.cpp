@@ -15,14 +15,14 @@ namespace dckpt {
 
 namespace {
 
-bool looks_like_checkpoint(std::span<const FileInfo> entries) {
+bool looks_like_checkpoint(const Storage& directory, std::span<const FileInfo> entries) {
   const auto is_part = [](const FileInfo& entry) {
     return entry.name == kConfigFile || entry.name.ends_with(".distcp");
   };
   const std::span<const LoadStrategyEntry> strategies = load_strategies();
   return std::any_of(entries.begin(), entries.end(), is_part) ||
          std::any_of(strategies.begin(), strategies.end(), [&](const LoadStrategyEntry& strategy) {
-           return strategy.matches && strategy.matches(entries);
+           return recognizes(strategy, directory, entries);
          });
 }
 
@@ -50,7 +50,7 @@ void check_replaceable(const Location& target) {
   if (iterations.empty() && !directory->stat(kTrackerFile)) {
     if (parse_iteration_directory(target.name())) return;  // whatever a save has left of it
     const std::vector<FileInfo> entries = directory->list("");
-    if (entries.empty() || looks_like_checkpoint(entries)) return;
+    if (entries.empty() || looks_like_checkpoint(*directory, entries)) return;
     throw CheckpointError(
         ErrorCode::kAlreadyExists,
         str_format(

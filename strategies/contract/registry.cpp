@@ -115,6 +115,12 @@ void register_strategy(LoadStrategyEntry entry) {
   add(registry().load, std::move(entry));
 }
 
+bool recognizes(const LoadStrategyEntry& strategy, const Storage& directory,
+                std::span<const FileInfo> entries) {
+  return strategy.matches && strategy.matches(entries) &&
+         (!strategy.holds || strategy.holds(directory));
+}
+
 std::span<const SaveStrategyEntry> save_strategies() {
   return registry().save;
 }

@@ -69,6 +69,9 @@ struct LoadStrategyEntry {
   /// single file that the user names is the only one. Empty: it always has one, or, without
   /// versions, the strategy is opened by name only (load.strategy), whatever is there.
   std::function<bool(std::span<const FileInfo> entries)> matches{};
+  /// Judges a directory that matches by what lies deeper, for formats whose names alone could be
+  /// anyone's. Empty: the names decide.
+  std::function<bool(const Storage& directory)> holds{};
   /// A directory can hold several iterations, of which OpenHints::iteration chooses one.
   bool holds_iterations = false;
   /// Reads the strategy's own options, with read_options(), and throws for mistakes, so that a
@@ -83,6 +86,10 @@ struct LoadStrategyEntry {
 /// null pointer is (internal) where it is called.
 void register_strategy(SaveStrategyEntry entry);
 void register_strategy(LoadStrategyEntry entry);
+
+/// Whether a directory with these entries is of the strategy, by `matches` and `holds`.
+bool recognizes(const LoadStrategyEntry& strategy, const Storage& directory,
+                std::span<const FileInfo> entries);
 
 /// All entries; load strategies in the order of detection.
 std::span<const SaveStrategyEntry> save_strategies();

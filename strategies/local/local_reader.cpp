@@ -337,10 +337,14 @@ class Join {
 
 }  // namespace
 
-bool is_local_checkpoint(std::span<const FileInfo> entries) {
-  return std::ranges::any_of(
-             entries, [](const FileInfo& e) { return parse_local_name(e.name).has_value(); }) ||
-         (!entries.empty() && std::ranges::all_of(entries, is_rank_directory));
+bool may_be_local_checkpoint(std::span<const FileInfo> entries) {
+  return std::ranges::any_of(entries, [](const FileInfo& entry) {
+    return parse_local_name(entry.name) || is_rank_directory(entry);
+  });
+}
+
+bool is_local_checkpoint(const Storage& directory) {
+  return !find_files(directory).empty();
 }
 
 std::unique_ptr<CheckpointReader> open_local(std::shared_ptr<const Storage> storage,

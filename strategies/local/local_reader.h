@@ -10,9 +10,13 @@
 
 namespace dckpt {
 
-/// Whether a directory looks like a session of Megatron's local checkpoints, or like one rank's
-/// part of it.
-bool is_local_checkpoint(std::span<const FileInfo> entries);
+/// Whether the directories among the entries may be the ranks' of a session of Megatron's local
+/// checkpoints, or the files those of one rank.
+bool may_be_local_checkpoint(std::span<const FileInfo> entries);
+
+/// Whether local files are in the directory or in ranks' directories in it; other files may be
+/// beside them.
+bool is_local_checkpoint(const Storage& directory);
 
 /// Opens Megatron's "local" non-persistent checkpoints, as NVRx's LocalCheckpointManager leaves
 /// them on the nodes:

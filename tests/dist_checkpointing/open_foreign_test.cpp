@@ -10,6 +10,8 @@
 #include "dist_checkpointing/inspect/diff.h"
 #include "dist_checkpointing/inspect/verify.h"
 #include "dist_checkpointing/rewrite/convert.h"
+#include "mapping/base/format.h"
+#include "mapping/base/text.h"
 #include "strategies/formats/torch_archive/torch_file.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/golden.h"
@@ -62,7 +64,39 @@ TEST(OpenCheckpoint, StepsOfOrbaxAreNoRanks) {
   std::ofstream(directory.path() / "1000/_CHECKPOINT_METADATA") << "{}";
   expect_refused(directory.path(), ErrorCode::kIncomplete, "it is a folder of Orbax");
   fs::create_directories(directory.path() / "ranks/0");
-  expect_refused(directory.path() / "ranks", ErrorCode::kIncomplete, "_local.pt is there");
+  expect_refused(directory.path() / "ranks", ErrorCode::kIncomplete, "RANK/iter_*_local.pt");
+}
+
+/// NVRx keeps the ranks of a session in a folder below its root. Others may have put files there.
+TEST(OpenCheckpoint, TheRootOfLocalCheckpointsNamesItsSessions) {
+  for (const char* const second : {"1", "evening"}) {
+    TempDir root;
+    const auto sessions = {root.path() / "0", root.path() / second};
+    for (const fs::path& session : sessions) {
+      fs::copy(testing::golden("mcore-0.16-nvrx-local"), session, fs::copy_options::recursive);
+      std::ofstream(session / "notes.txt") << "keep";
+      fs::create_directory(session / "logs");
+      EXPECT_EQ(open_checkpoint(session)->info().format, "local");
+    }
+    const std::string names = str_format("sessions '0', '{}'; name one of them, such as {}", second,
+                                         quote((root.path() / "0").string()));
+    expect_refused(root.path(), ErrorCode::kIncomplete,
+                   "it is a folder of NVRx local checkpoints, around the " + names);
+    const CheckpointError error =
+        error_of([&] { open_checkpoint(root.path(), {.iteration = 10}); });
+    EXPECT_THAT(error.what(), HasSubstr(names));
+  }
+}
+
+TEST(OpenCheckpoint, AFolderWithNumbersIsNoCheckpointToReplace) {
+  TempDir directory;
+  fs::create_directories(directory.path() / "results/1");
+  const CheckpointError error = error_of([&] {
+    convert(testing::golden("dcp-hf-safetensors"), directory.path() / "results",
+            {.to = "dcp", .overwrite = true});
+  });
+  EXPECT_EQ(error.code(), ErrorCode::kAlreadyExists) << error.what();
+  EXPECT_TRUE(fs::exists(directory.path() / "results/1"));
 }
 
 TEST(OpenCheckpoint, AFolderOfTorchWeightsIsNamed) {
