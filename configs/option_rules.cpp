@@ -26,7 +26,7 @@ constexpr std::string_view kNoEffect =
     "would have no effect in a load without a state dict, which takes what is stored as it is "
     "stored; leave the default";
 constexpr std::string_view kNoKeys =
-    "a conversion asks for no keys; choose them with include and exclude";
+    "a conversion asks for no keys; choose them with --include and --exclude";
 constexpr std::string_view kNoShapes = "a conversion keeps every shape";
 
 template <auto Field>

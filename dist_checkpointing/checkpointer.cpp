@@ -31,6 +31,7 @@
 #include "dist_checkpointing/training_root/removal.h"
 #include "dist_checkpointing/training_root/retention.h"
 #include "dist_checkpointing/training_root/staging_token.h"
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
 #include "mapping/base/format.h"
@@ -455,8 +456,8 @@ void Checkpointer::remember_found(const Location& checkpoint, std::vector<FoundT
   const std::vector<FoundTensor> left = not_requested(found_);
   if (left.empty()) return;
   log_warning(str_format(
-      "{} of the {} tensors of {} are not in the state of any rank, so they were not loaded; {}:{}",
-      grouped(left.size()), grouped(found_.size()), quote(resumed_from_),
+      "no rank's state has {} of the {} of {}, so they were not loaded; {}:{}",
+      grouped(left.size()), counted(found_.size(), "tensor"), quote(resumed_from_),
       policy_.resume.allow_dropped_keys
           ? "the policy allows saves without them"
           : "saves without them will be refused (resume.allow_dropped_keys). Put them into the "
@@ -470,11 +471,11 @@ void Checkpointer::require_nothing_dropped(const Metadata& planned, const Value*
   if (dropped.empty()) return;
   throw CheckpointError(
       ErrorCode::kMismatch,
-      str_format("refusing to save a state that lacks {} of the {} tensors of {}, from which this "
+      str_format("refusing to save a state that lacks {} of the {} of {}, from which this "
                  "run has resumed: the next resume would not find them. Put them into the state; "
                  "or, if they are to be left out, say 'resume: {{allow_dropped_keys: true}}' in "
                  "the policy, or pass {{.dropped_keys = true}} to this call of save:{}",
-                 grouped(dropped.size()), grouped(found_.size()), quote(resumed_from_),
+                 grouped(dropped.size()), counted(found_.size(), "tensor"), quote(resumed_from_),
                  table_of_bytes(dropped)),
       {.file = root_.display()});
 }

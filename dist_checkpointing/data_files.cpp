@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "mapping/base/counted.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/rearrange.h"
@@ -15,8 +16,9 @@ std::string describe(const DataFiles::Truncated& file) {
                     grouped(file.needed));
 }
 
-std::string counted(std::size_t some, std::size_t all, const char* one, const char* many) {
-  return str_format("{} of {} data files {}", grouped(some), grouped(all), some == 1 ? one : many);
+std::string share(std::size_t some, std::size_t all, const char* one, const char* many) {
+  return str_format("{} of {} {}", grouped(some), counted(all, "data file"),
+                    some == 1 ? one : many);
 }
 
 }  // namespace
@@ -53,21 +55,20 @@ std::string describe(const DataFiles& files) {
   };
   if (files.missing.size() == 1) add(quote(files.missing.front()) + " is missing");
   if (files.missing.size() > 1) {
-    add(str_format("{}: {}",
-                   counted(files.missing.size(), files.needed, "is missing", "are missing"),
+    add(str_format("{}: {}", share(files.missing.size(), files.needed, "is missing", "are missing"),
                    quoted_list(files.missing)));
   }
   if (files.irregular.size() == 1) add(quote(files.irregular.front()) + " is not a regular file");
   if (files.irregular.size() > 1) {
     add(str_format("{}: {}",
-                   counted(files.irregular.size(), files.needed, "is not a regular file",
-                           "are not regular files"),
+                   share(files.irregular.size(), files.needed, "is not a regular file",
+                         "are not regular files"),
                    quoted_list(files.irregular)));
   }
   if (files.truncated.size() == 1) add(describe(files.truncated.front()) + ": it is truncated");
   if (files.truncated.size() > 1) {
     add(str_format("{}; the first, {}",
-                   counted(files.truncated.size(), files.needed, "is truncated", "are truncated"),
+                   share(files.truncated.size(), files.needed, "is truncated", "are truncated"),
                    describe(files.truncated.front())));
   }
   return text;

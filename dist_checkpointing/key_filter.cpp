@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
@@ -93,8 +94,8 @@ std::string suggest_keys(std::string_view wanted, std::span<const std::string> k
   if (const auto example = std::ranges::find_if(keys, is_wider);
       example != keys.end() && !wanted.empty()) {
     const auto count = static_cast<std::uint64_t>(std::ranges::count_if(keys, is_wider));
-    return str_format(" (did you mean {}? It matches {}{}{})", quote(wider), grouped(count),
-                      count == 1 ? " key, " : " keys, for example ", quote(*example));
+    return str_format(" (did you mean {}? It matches {}{})", quote(wider),
+                      counted(count, "key, ", "keys, for example "), quote(*example));
   }
   if (const auto close = nearest(wanted, keys))
     return str_format(" (did you mean {}?)", quote(*close));

@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <unordered_set>
 
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
@@ -116,8 +117,9 @@ std::string_view stray_state(const Metadata& metadata) {
 
 std::string optimizer_readers(const StoredForm& form, const Forms& forms) {
   if (form.state_left_out > 0)
-    return str_format("nothing, as {} of its tensors and objects {} left out",
-                      grouped(form.state_left_out), form.state_left_out == 1 ? "is" : "are");
+    return str_format("nothing, as {} left out",
+                      counted(form.state_left_out, "of its tensors and objects is",
+                              "of its tensors and objects are"));
   if (!form.readers.empty() || form.conventions.megatron_fsdp) return model_readers(form);
   const std::string sharding = optimizer_sharding(form.common);
   if (form.conventions.keys_are_paths)
@@ -202,10 +204,11 @@ std::size_t reformulate_optimizer_state(Metadata& metadata, const Value& common,
   const std::string sharding = optimizer_sharding(common);
   const Forms forms = optimizer_forms(metadata);
   if (sharding == kBucketSpace && fragments_lost && forms.any && !forms.fragments) {
-    throw CheckpointError(ErrorCode::kUnsupported,
-                          "the optimizer's state is in bucket space (fully_sharded_bucket_space), "
-                          "whose fragments cannot be flattened anew; write it as boxes (flattened: "
-                          "boxes), or leave the optimizer out (--exclude 'optimizer.*')");
+    throw CheckpointError(
+        ErrorCode::kUnsupported,
+        "the optimizer's state is in bucket space (fully_sharded_bucket_space), "
+        "whose fragments cannot be flattened anew; write it as boxes (--flattened "
+        "boxes), or leave the optimizer out (--exclude 'optimizer.*')");
   }
   if (sharding != kModelSpace) return 0;
   std::unordered_map<std::string_view, const TensorStorageMetadata*> models;

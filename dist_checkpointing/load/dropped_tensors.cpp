@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "dist_checkpointing/load/key_groups.h"
+#include "mapping/base/counted.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/state/flatten.h"
@@ -34,7 +35,7 @@ std::string table_of_bytes(std::span<const FoundTensor> tensors) {
     table += str_format("\n  {}, {}", to_string(group),
                         human_bytes(bytes.at(without_numbers(group.first))));
   if (groups.size() > kShownGroups)
-    table += str_format("\n  … and {} more groups", grouped(groups.size() - kShownGroups));
+    table += str_format("\n  … and {}", counted(groups.size() - kShownGroups, "more group"));
   return table;
 }
 

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstdint>
 
+#include "mapping/base/counted.h"
 #include "mapping/base/format.h"
 #include "mapping/base/log.h"
 #include "mapping/base/text.h"
@@ -15,9 +16,9 @@ void warn_if_nothing_is_asked(const LoadContext& load, bool asks, const std::str
   const Metadata& metadata = load.reader.metadata();
   if (metadata.tensors.empty()) return;
   log_warning(str_format(
-      "{}, none of the checkpoint's {} tensors; load_state_dict() and load_plain_tensors() return "
+      "{}, none of the checkpoint's {}; load_state_dict() and load_plain_tensors() return "
       "tensors, load_sharded_metadata() a state dict that asks for all",
-      consequence, grouped(metadata.tensors.size())));
+      consequence, counted(metadata.tensors.size(), "tensor")));
 }
 
 }  // namespace dckpt

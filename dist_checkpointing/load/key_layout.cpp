@@ -5,6 +5,7 @@
 #include <map>
 #include <string_view>
 
+#include "mapping/base/counted.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 
@@ -67,8 +68,7 @@ struct Explained {
     if (keys++ == 0) asked = key, stored = counterpart;
   }
   std::string example() const {
-    return str_format("{}{} ({} is {} there)", grouped(keys), keys == 1 ? " key" : " keys",
-                      quote(asked), quote(stored));
+    return str_format("{} ({} is {} there)", counted(keys, "key"), quote(asked), quote(stored));
   }
 };
 

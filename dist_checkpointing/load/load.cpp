@@ -28,6 +28,7 @@
 #include "dist_checkpointing/open_together.h"
 #include "dist_checkpointing/planner/planner_registry.h"
 #include "dist_checkpointing/same_on_all_ranks.h"
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
 #include "mapping/base/format.h"
@@ -111,8 +112,9 @@ LostData excused_loss(const CheckpointReader& reader, const LoadOptions& options
   if (!options.allow_partial_load) return {};
   LostData lost = find_lost_data(reader, reader.metadata());
   if (!lost.empty() && comm.rank() == 0)
-    log_warning(str_format("{}; {} keys are not loaded", lost.where(),
-                           grouped(lost.tensors.size() + lost.objects.size())));
+    log_warning(
+        str_format("{}; {} not loaded", lost.where(),
+                   counted(lost.tensors.size() + lost.objects.size(), "key is", "keys are")));
   return lost;
 }
 

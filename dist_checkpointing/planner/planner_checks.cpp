@@ -4,6 +4,7 @@
 #include <set>
 #include <tuple>
 
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/problem_list.h"
@@ -29,8 +30,8 @@ std::string problem_of(const WriteItem& item, const ItemSources& sources,
                       to_string(item.size));
   const std::int64_t elements = numel(item.chunk.sizes);
   if (item.source_begin < 0 || elements > tensor.numel() - item.source_begin)
-    return str_format("takes {} elements from number {} on, but the tensor has {}", elements,
-                      item.source_begin, tensor.numel());
+    return str_format("takes {} from number {} on, but the tensor has {}",
+                      counted(elements, "element"), item.source_begin, tensor.numel());
   const auto nbytes = static_cast<std::uint64_t>(elements) * item_size(item.properties.dtype);
   if (item.nbytes != nbytes)
     return str_format("says {} bytes, but {} elements of {} are {}", item.nbytes, elements,

@@ -141,7 +141,7 @@ class JournalReader {
     if (!holds)
       throw CheckpointError(ErrorCode::kCorrupt,
                             "this is no journal of a conversion; remove it, or convert without "
-                            "resume",
+                            "--resume",
                             {.file = name_});
   }
   const ValueList& list(const Value& value) const {

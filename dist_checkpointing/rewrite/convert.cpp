@@ -27,6 +27,7 @@
 #include "dist_checkpointing/rewrite/source_check.h"
 #include "dist_checkpointing/save/write_checkpoint.h"
 #include "dist_checkpointing/training_root/target.h"
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
 #include "mapping/base/format.h"
@@ -135,10 +136,10 @@ void require_whole_model(const KeyFilter& keys, const Metadata& with_buckets) {
   for (const BytesStorageMetadata& object : with_buckets.objects) {
     if (is_optimizer_key(object.key) && !keys.object(object.key)) left_out.add(quote(object.key));
   }
-  left_out.raise_if_any(
-      ErrorCode::kInvalidArgument,
-      "dp_reshardable is the state of the whole model, of which the patterns (include, exclude) "
-      "leave out these; leave them out before, in a conversion of its own:");
+  left_out.raise_if_any(ErrorCode::kInvalidArgument,
+                        "dp_reshardable is the state of the whole model, of which the patterns "
+                        "(--include, --exclude) "
+                        "leave out these; leave them out before, in a conversion of its own:");
 }
 
 std::uint64_t bytes_of(const std::vector<SavePlan>& ranks) {
@@ -404,7 +405,7 @@ std::optional<Interrupted> find_left(const Location& destination, const Conversi
   if (!copy.target.format->capabilities.resume)
     throw CheckpointError(ErrorCode::kUnsupported,
                           str_format("the format {} cannot go on with an interrupted conversion; "
-                                     "leave out resume",
+                                     "leave out --resume",
                                      quote(report.to)));
   std::optional<Interrupted> left = find_interrupted(destination, facts);
   if (left)
@@ -436,7 +437,7 @@ void require_not_stopped(const ConvertOptions& options) {
   throw CheckpointError(
       ErrorCode::kCancelled,
       options.resume ? "the conversion was stopped before it was complete; what it had finished "
-                       "is kept, and resume goes on with it"
+                       "is kept, and --resume goes on with it"
                      : "the conversion was stopped before it was complete; what it had begun is "
                        "removed");
 }
@@ -548,8 +549,8 @@ void leave_optimizer(const CheckpointReader& reader, const ConvertTarget& target
                             [&](const auto& key) { return glob_match(pattern, key); }))
       options.keys.exclude.emplace_back(pattern);
   }
-  remarks.push_back(str_format("the optimizer stays behind: {} tensors; include '*' takes them",
-                               grouped(of_optimizer.size())));
+  remarks.push_back(str_format("the optimizer stays behind: {}; --include '*' takes them",
+                               counted(of_optimizer.size(), "tensor")));
 }
 
 ConvertReport convert_checkpoint(const Location& source, const Location& destination,
@@ -576,10 +577,11 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
     reader = from_megatron_fsdp(std::move(reader), report.remarks);
   if (options.optimizer && options.optimizer != OptimizerSharding::kDpReshardable &&
       !takes_state(options.keys, reader->metadata()))
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          str_format("the patterns (include, exclude) leave out the optimizer's "
-                                     "state, which is to become {}; leave out one of them",
-                                     name_of(kOptimizerShardingNames, *options.optimizer)));
+    throw CheckpointError(
+        ErrorCode::kInvalidArgument,
+        str_format("the patterns (--include, --exclude) leave out the optimizer's "
+                   "state, which is to become {}; leave out one of them",
+                   name_of(kOptimizerShardingNames, *options.optimizer)));
   if (options.optimizer)
     reader = with_optimizer_sharding(std::move(reader), *options.optimizer, of_optimizer,
                                      {.threads = options.read_threads.value_or(options.io.threads),
@@ -590,7 +592,7 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
   if (target.format->conventions.megatron_fsdp && !of_fsdp) {
     require_no_lost_data(*reader, reader->metadata(),
                          "fsdp_dtensor is made of whole checkpoints; first convert what is whole "
-                         "to torch_dist (allow_partial)");
+                         "to torch_dist (--allow-partial)");
     reader = to_megatron_fsdp(std::move(reader), read_fsdp_save_options(target.save.strategy),
                               report.remarks);
   }
@@ -709,7 +711,7 @@ ConvertReport convert(const Location& source, const Location& destination,
       resolved.flattened = FlattenedForm::kMegatron;
   } else if (options.flattened == FlattenedForm::kMegatron) {
     throw CheckpointError(ErrorCode::kInvalidArgument,
-                          str_format("{} optimizer state is not flattened; leave flattened at "
+                          str_format("{} optimizer state is not flattened; leave --flattened at "
                                      "'boxes'",
                                      name_of(kOptimizerShardingNames, *options.optimizer)));
   }

@@ -60,17 +60,18 @@ ConvertTarget choose_target(const CheckpointReader& reader, const std::string& s
       (options.compat && save.compat != *options.compat)) {
     throw CheckpointError(
         ErrorCode::kInvalidArgument,
-        str_format("the format {} and compat {} contradict each other; {}", quote(asked),
-                   quote(to_string(*options.compat)),
-                   keys_are_paths && format == asked
-                       ? "Megatron-Core reads 'torch_dist', and plain DCP has only compat 'dcp'"
-                       : "for PyTorch DCP alone say 'dcp' for the format, for Megatron-Core "
-                         "compat 'megatron' or 'megatron-0.19'"));
+        str_format(
+            "the format {} and --compat {} contradict each other; {}", quote(asked),
+            to_string(*options.compat),
+            keys_are_paths && format == asked
+                ? "Megatron-Core reads 'torch_dist', and plain DCP has only --compat dcp"
+                : "for PyTorch DCP alone say --to dcp, for Megatron-Core --compat megatron or "
+                  "megatron-0.19"));
   }
   if (keys_are_paths && options.flattened == FlattenedForm::kMegatron) {
     throw CheckpointError(ErrorCode::kInvalidArgument,
                           "only Megatron-Core reads its flattened form, and not from plain DCP; "
-                          "leave flattened at 'boxes', or write 'torch_dist'");
+                          "leave --flattened at boxes, or write 'torch_dist'");
   }
   if (options.ranks && !target.format->capabilities.cut_tensors) {
     throw CheckpointError(ErrorCode::kInvalidArgument,
@@ -118,7 +119,7 @@ void require_free_name(const Location& destination, bool overwrite) {
     return;
   if (overwrite) return check_replaceable(destination);
   throw CheckpointError(ErrorCode::kAlreadyExists,
-                        "the destination exists and is not to be replaced (overwrite)",
+                        "the destination exists and is not to be replaced (--overwrite)",
                         {.file = destination.display()});
 }
 

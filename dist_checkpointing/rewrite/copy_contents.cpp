@@ -10,6 +10,7 @@
 
 #include "dist_checkpointing/inspect/inspect.h"
 #include "dist_checkpointing/load/stored_keys.h"
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/problem_list.h"
@@ -172,7 +173,7 @@ CopyContents tensors_only(CopyContents contents, const CheckpointReader& source,
   };
   if (const auto lost = objects_with_tensors(contents, source); !lost.empty())
     refuse("tensors that are stored as objects", lost,
-           "leave them out (exclude), or write a format that holds objects, such as dcp");
+           "leave them out (--exclude), or write a format that holds objects, such as dcp");
   std::vector<std::string> objects;
   for (const BytesStorageMetadata& object : metadata.objects) objects.push_back(object.key);
   std::vector<std::string> values, with_tensors;
@@ -185,11 +186,11 @@ CopyContents tensors_only(CopyContents contents, const CheckpointReader& source,
   }
   if (!with_tensors.empty() && !chosen)
     refuse("tensors of the common state", with_tensors,
-           "say which keys are wanted (include '*' takes all other tensors), or write a format "
+           "say which keys are wanted (--include '*' takes all other tensors), or write a format "
            "that holds a common state, such as torch_dist");
   if (!objects.empty())
-    remarks.push_back(str_format("left out, as the format holds tensors only: {} objects, {}",
-                                 grouped(objects.size()), quoted_list(objects)));
+    remarks.push_back(str_format("left out, as the format holds tensors only: {}, {}",
+                                 counted(objects.size(), "object"), quoted_list(objects)));
   if (!values.empty())
     remarks.push_back("left out, as the format holds tensors only: the common state with " +
                       quoted_list(values, 10));

@@ -44,9 +44,10 @@ CopyMemory share_memory(const WriteOptions& io, std::uint64_t limit, std::uint64
                                 (has_compressed_tensors(source) ? kDecoder : 0);
   const std::uint64_t least = buffers + 2 * kSmallestPiece;
   if (limit < least) {
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          str_format("a conversion takes at least {} of memory, got a limit of {}",
-                                     human_bytes(least), human_bytes(limit)));
+    throw CheckpointError(
+        ErrorCode::kInvalidArgument,
+        str_format("a conversion takes at least {} of memory (--max-memory), got {}",
+                   human_bytes(least), human_bytes(limit)));
   }
   threads =
       static_cast<int>(std::min<std::uint64_t>(limit / least, static_cast<std::uint64_t>(threads)));

@@ -146,7 +146,7 @@ std::optional<Interrupted> find_interrupted(const Location& target, const Conver
     throw CheckpointError(
         ErrorCode::kMismatch,
         str_format("the interrupted conversion was another one; repeat it as it was, or convert "
-                   "without resume, which removes what it had finished. What differs:{}",
+                   "without --resume, which removes what it had finished. What differs:{}",
                    others),
         {.file = target.display()});
   return best;

@@ -18,6 +18,7 @@
 
 #include "dist_checkpointing/inspect/optimizer_form.h"
 #include "dist_checkpointing/rewrite/bucket_layout.h"
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/problem_list.h"
@@ -75,12 +76,11 @@ class IntoBuckets {
            .parts = {{.target = all, .tensor = position++, .source = all}}});
     }
     contents_.common = common(remarks);
-    remarks.push_back(
-        str_format("the optimizer's state became {} for {} in {}", kDpReshardable, sizes(),
-                   settings_.bucket_size == 0
-                       ? "one bucket per buffer (no overlap_grad_reduce)"
-                       : str_format("buckets from {} elements on",
-                                    grouped(static_cast<std::uint64_t>(settings_.bucket_size)))));
+    remarks.push_back(str_format(
+        "the optimizer's state became {} for {} in {}", kDpReshardable, sizes(),
+        settings_.bucket_size == 0
+            ? "one bucket per buffer (no overlap_grad_reduce)"
+            : str_format("buckets from {} on", counted(settings_.bucket_size, "element"))));
     return rearranged_reader(concatenated_reader(std::move(source_), std::move(tensors)),
                              std::move(contents_));
   }
@@ -186,9 +186,10 @@ class IntoBuckets {
     if (std::max<std::int64_t>(members, 1) != optimizers_)
       throw CheckpointError(
           ErrorCode::kUnsupported,
-          str_format("the checkpoint's common state is that of {} optimizers, but a run with "
+          str_format("the checkpoint's common state is that of {}, but a run with "
                      "expert_model_parallel_size {} has {}; keep expert parallelism on or off",
-                     std::max<std::int64_t>(members, 1), settings_.expert, optimizers_));
+                     counted(std::max<std::int64_t>(members, 1), "optimizer"), settings_.expert,
+                     optimizers_));
     return members == 0 ? all : all->find(Value(chain));
   }
 

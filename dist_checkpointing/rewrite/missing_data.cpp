@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "dist_checkpointing/lost_data.h"
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/problem_list.h"
@@ -53,7 +54,7 @@ CopyContents without_lost_data(CopyContents contents, const CheckpointReader& so
     for (std::string& line : describe_lost_keys(lost, metadata)) keys.add(std::move(line));
     keys.raise_if_any(
         ErrorCode::kIncomplete,
-        lost.where() + "; of these keys data are lost (allow_partial takes the rest):");
+        lost.where() + "; of these keys data are lost (--allow-partial takes the rest):");
   }
   std::vector<std::uint32_t> tensors;
   std::uint64_t bytes = 0;
@@ -68,8 +69,8 @@ CopyContents without_lost_data(CopyContents contents, const CheckpointReader& so
   const std::unordered_set<std::string_view> keys(lost_keys.begin(), lost_keys.end());
   std::erase_if(metadata.paths, [&](const auto& path) { return keys.contains(path.first); });
   contents.left_out += keys.size();
-  remarks.push_back(str_format("left out, as {}: {} keys with {} of {} of tensors, {}",
-                               lost.where(), grouped(keys.size()), human_bytes(bytes),
+  remarks.push_back(str_format("left out, as {}: {} with {} of {} of tensors, {}", lost.where(),
+                               counted(keys.size(), "key"), human_bytes(bytes),
                                human_bytes(all_bytes), quoted_list(lost_keys, 10)));
   return contents;
 }

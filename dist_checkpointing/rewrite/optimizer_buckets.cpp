@@ -11,6 +11,7 @@
 
 #include "dist_checkpointing/inspect/inspect.h"
 #include "dist_checkpointing/rewrite/module_order.h"
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/fingerprint.h"
 #include "mapping/base/format.h"
@@ -199,9 +200,9 @@ class BucketSearch {
     }
     if (drifted_ > 0)
       remarks.push_back(
-          str_format("{} chunks have main parameters that differ between ranks which "
+          str_format("{} main parameters that differ between ranks which "
                      "hold the same chunk; those of the first rank were taken",
-                     grouped(drifted_)));
+                     counted(drifted_, "chunk has", "chunks have")));
     std::vector<BucketPlace> places;
     for (std::size_t i = 0; i < chunks_.size(); ++i) {
       if (found_[i])
@@ -393,7 +394,7 @@ class BucketSearch {
         str_format("these are main parameters of float8 weights (--fp8-param-gather), which the "
                    "model has rounded with scales that are not known here, so what the "
                    "optimizer's state belongs to cannot be found out by values; resume once in {}, "
-                   "or convert the model alone (exclude 'optimizer*')",
+                   "or convert the model alone (--exclude 'optimizer*')",
                    kRemedy),
         {.key = key});
   }

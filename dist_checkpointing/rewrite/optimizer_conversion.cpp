@@ -25,6 +25,7 @@
 #include "dist_checkpointing/rewrite/into_buckets.h"
 #include "dist_checkpointing/rewrite/missing_data.h"
 #include "dist_checkpointing/rewrite/optimizer_buckets.h"
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/problem_list.h"
@@ -172,9 +173,9 @@ void add_state(std::span<const BucketPlace> places, const Metadata& metadata,
   std::int64_t found = 0;
   for (const BucketPlace& place : places) found += numel(place.chunk.sizes);
   if (found != numel(model.size)) {
-    problems.add(str_format("of {}, {} elements of {} have state", quote(model.key),
+    problems.add(str_format("{} of the {} of {} have state",
                             grouped(static_cast<std::uint64_t>(found)),
-                            grouped(static_cast<std::uint64_t>(numel(model.size)))));
+                            counted(numel(model.size), "element"), quote(model.key)));
     return;
   }
   for (const auto& [name, position] : buckets[places[0].bucket].state) {
@@ -214,7 +215,7 @@ void require_all_values(const CheckpointReader& source) {
       source, needed,
       "the optimizer's state is in buckets, which are recognised by the model's values, so it "
       "cannot change its form when some of either are lost; convert what is whole as it is "
-      "(allow_partial without optimizer)");
+      "(--allow-partial without --optimizer)");
 }
 
 /// State in buckets, under keys that are made of the model's.
@@ -253,10 +254,9 @@ RearrangedContents name_state(const CheckpointReader& source, std::span<const St
   for (const auto& [key, path] : metadata.paths) {
     if (!is_in_groups(key)) contents.paths.emplace_back(key, path);
   }
-  remarks.push_back(str_format(
-      "the optimizer's state became {}; the model's values say what lies in its {}",
-      name_of(kOptimizerShardingNames, wanted),
-      str_format("{} bucket{}", grouped(buckets.size()), buckets.size() == 1 ? "" : "s")));
+  remarks.push_back(
+      str_format("the optimizer's state became {}; the model's values say what lies in its {}",
+                 name_of(kOptimizerShardingNames, wanted), counted(buckets.size(), "bucket")));
   if (!stateless.empty())
     remarks.push_back(
         str_format("no optimizer state for {} (buffers, or parameters that were not "

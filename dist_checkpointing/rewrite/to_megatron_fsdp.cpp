@@ -13,6 +13,7 @@
 #include "dist_checkpointing/rewrite/megatron_fsdp_keys.h"
 #include "dist_checkpointing/rewrite/megatron_fsdp_names.h"
 #include "dist_checkpointing/rewrite/parameter_groups.h"
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/problem_list.h"
@@ -295,7 +296,7 @@ class ToMegatronFsdp {
     });
     choose([&](const Value& group) { return is(group, "is_decoupled_lr", true) == embeds; });
     if (candidates.size() != 1) {
-      ambiguous_.add(str_format("{}: {} groups", quote(key), candidates.size()));
+      ambiguous_.add(str_format("{}: {}", quote(key), counted(candidates.size(), "group")));
       return;
     }
     meta_.emplace_back(wrappers_ + key, *candidates.front());
@@ -375,14 +376,14 @@ class ToMegatronFsdp {
                    wrappers_));
     if (main_parameters_ > 0)
       remarks_.push_back(str_format(
-          "weights: {} tensors are the optimizer's main parameters, as Megatron-FSDP has them; the "
+          "weights: {} of the optimizer, as Megatron-FSDP has them; the "
           "model's own, which Megatron makes of these, are left out",
-          grouped(main_parameters_)));
+          counted(main_parameters_, "tensor is a main parameter", "tensors are main parameters")));
     if (others_ > 0)
-      remarks_.push_back(str_format(
-          "{} objects (extra state and others) keep their keys, under which Megatron-FSDP does not "
-          "look for them",
-          grouped(others_)));
+      remarks_.push_back(
+          str_format("{} (extra state and others), under which Megatron-FSDP does not "
+                     "look for them",
+                     counted(others_, "object keeps its key", "objects keep their keys")));
     if (!states_.empty() && groups_.empty())
       remarks_.push_back(
           "the common state has no param_groups of the optimizer, which Megatron-FSDP asks for");

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <vector>
 
+#include "mapping/base/counted.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/base/wire.h"
@@ -86,9 +87,9 @@ PhaseReport phase_of(std::span<const RankSaveReport> ranks,
 }  // namespace
 
 std::string to_string(const SaveReport& report) {
-  std::string text = str_format("{} in {}{} in {:.2f} s ({}", human_bytes(report.bytes),
-                                report.files, report.files == 1 ? " file" : " files",
-                                report.seconds, to_string(Phase::kPlan, report.plan));
+  std::string text = str_format("{} in {} in {:.2f} s ({}", human_bytes(report.bytes),
+                                counted(report.files, "file"), report.seconds,
+                                to_string(Phase::kPlan, report.plan));
   text += report.plan_cached ? ", cached" : ", not cached: " + report.why_planned;
   if (report.stage.bytes > 0) text += "; " + to_string(Phase::kStage, report.stage);
   return str_format("{}; {}{}, rank {} was the last; {})", text,

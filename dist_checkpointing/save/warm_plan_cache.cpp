@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
 #include "mapping/base/format.h"
@@ -45,8 +46,8 @@ KeptPlans find_kept_plans(const CheckpointReader& reader, std::size_t ranks) {
   const Storage& storage = reader.storage();
   const auto check_ranks = [&](std::size_t stored) {
     if (stored != ranks)
-      kept.why_none = str_format("the checkpoint keeps the plans of {} ranks, and this job has {}",
-                                 stored, ranks);
+      kept.why_none = str_format("the checkpoint keeps the plans of {}, and this job has {}",
+                                 counted(stored, "rank"), ranks);
     return stored == ranks;
   };
   try {

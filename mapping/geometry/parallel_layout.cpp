@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "mapping/base/checked.h"
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
@@ -152,23 +153,23 @@ Grids arrange(ParallelLayout layout, std::optional<int> world_size) {
           "the parallel layout has dp = 0; take the layout of parallel_rank(), where dp is "
           "what the number of ranks leaves");
     if (*world_size < 1 || *world_size % together != 0)
-      refuse(
-          str_format("{} ranks do not divide by {} = {}", *world_size, to_string(model), together));
+      refuse(str_format("{} not divide by {} = {}", counted(*world_size, "rank does", "ranks do"),
+                        to_string(model), together));
     layout.dp = *world_size / together;
   }
   const Dims dense{{"tp", layout.tp}, {"cp", layout.cp}, {"dp", layout.dp}, {"pp", layout.pp}};
   const int ranks = product(dense);
   if (world_size && *world_size != ranks) {
     refuse(
-        str_format("the parallel layout {} has {} ranks, but the job has {}; dp = 0 takes what "
+        str_format("the parallel layout {} has {}, but the job has {}; dp = 0 takes what "
                    "the other sizes leave",
-                   to_string(dense), ranks, *world_size));
+                   to_string(dense), counted(ranks, "rank"), *world_size));
   }
   if (layout.etp == 0) layout.etp = layout.tp;
   const Dims cut{{"etp", layout.etp}, {"ep", layout.ep}, {"pp", layout.pp}};
   if (const int experts = product(cut); ranks % experts != 0)
-    refuse(str_format("{} ranks do not divide by {} = {}, the ranks that share the experts", ranks,
-                      to_string(cut), experts));
+    refuse(str_format("{} not divide by {} = {}, the ranks that share the experts",
+                      counted(ranks, "rank does", "ranks do"), to_string(cut), experts));
   const int edp = ranks / product(cut);
   Grids grids{
       layout,
@@ -198,7 +199,8 @@ int ParallelRank::expert_copies() const {
 ParallelRank parallel_rank(const ParallelLayout& layout, int rank, int world_size) {
   const Grids grids = arrange(layout, world_size);
   if (rank < 0 || rank >= world_size)
-    refuse(str_format("rank {} is out of range (the job has {} ranks)", rank, world_size));
+    refuse(
+        str_format("rank {} is out of range (the job has {})", rank, counted(world_size, "rank")));
   const auto dense = [&](std::string_view dims) { return grids.dense.position(rank, dims); };
   const auto experts = [&](std::string_view dims) { return grids.experts.position(rank, dims); };
   return {.layout = grids.layout,
@@ -243,8 +245,8 @@ LayerRange pipeline_layers(const ParallelRank& rank, std::int64_t layers, std::i
   if (chunks < 1 || chunk < 0 || chunk >= chunks)
     refuse(str_format("model chunk {} of {} does not exist", chunk, chunks));
   if (layers < 0 || layers % stages != 0 || layers / stages % chunks != 0) {
-    refuse(str_format("{} layers do not divide by {} pipeline stages of {} model chunk{}", layers,
-                      stages, chunks, chunks == 1 ? "" : "s"));
+    refuse(str_format("{} not divide by {} of {}", counted(layers, "layer does", "layers do"),
+                      counted(stages, "pipeline stage"), counted(chunks, "model chunk")));
   }
   const std::int64_t count = layers / stages / chunks;
   return {(chunk * stages + rank.pp) * count, count};

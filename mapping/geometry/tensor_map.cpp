@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 
@@ -21,9 +22,9 @@ void check_fields(const TensorMapLayout& layout, ShapeView global_shape) {
   if (layout.rank_list.empty()) missing("rank_list");
   if (layout.tensor_map.empty() && !global_shape.empty()) missing("tensor_map");
   if (layout.tensor_map.size() != global_shape.size()) {
-    refuse(str_format(
-        "tensor_map has {} entries for a tensor of shape {}; it needs one per tensor dim",
-        layout.tensor_map.size(), to_string(global_shape)));
+    refuse(str_format("tensor_map has {} for a tensor of shape {}; it needs one per tensor dim",
+                      counted(layout.tensor_map.size(), "entry", "entries"),
+                      to_string(global_shape)));
   }
 }
 

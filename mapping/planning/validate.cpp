@@ -8,6 +8,7 @@
 #include <unordered_set>
 
 #include "mapping/base/checked.h"
+#include "mapping/base/counted.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/reformulation.h"
@@ -285,8 +286,7 @@ std::vector<CoverageProblem> validate_coverage(const TensorStorageMetadata& tens
   };
   if (chosen.empty()) {
     report(CoverageProblem::Kind::kMissing,
-           str_format("no chunk holds any of the {} elements",
-                      grouped(static_cast<std::uint64_t>(elements))),
+           str_format("no chunk holds any of the {}", counted(elements, "element")),
            whole(tensor.size));
     return problems;
   }
@@ -305,9 +305,9 @@ std::vector<CoverageProblem> validate_coverage(const TensorStorageMetadata& tens
   } else {
     std::string message = str_format("element {} is in no chunk", to_string(found->at));
     if (held && *held < elements) {
-      message += str_format("; the chunks hold {} of {} elements",
-                            grouped(static_cast<std::uint64_t>(*held)),
-                            grouped(static_cast<std::uint64_t>(elements)));
+      message +=
+          str_format("; the chunks hold {} of {}", grouped(static_cast<std::uint64_t>(*held)),
+                     counted(elements, "element"));
     }
     report(CoverageProblem::Kind::kMissing, message,
            hole_at(tensor.size, tensor.chunks, chosen, found->at));

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "mapping/base/checked.h"
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
@@ -211,7 +212,7 @@ class ConcatenatedReader final : public ForwardingReader {
     for (const ConcatenatedTensor::Part& part : tensor.parts) {
       const std::int64_t count = numel(part.box.sizes);
       if (part.begin < end || count > tensor.size - part.begin)
-        refuse(str_format("{} elements at {} of {}", count, part.begin, tensor.size));
+        refuse(str_format("{} at {} of {}", counted(count, "element"), part.begin, tensor.size));
       end = part.begin + count;
     }
     if (tensor.chunk < 1 || (tensor.size + tensor.chunk - 1) / tensor.chunk !=

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "configs/key_pattern.h"
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
@@ -380,10 +381,11 @@ class Mapping {
     for (const std::string& number : numbers_->overridden())
       remarks.push_back("numbers: " + number);
     if (report.dequantised > 0)
-      remarks.push_back(str_format(
-          "dequantised: {} weights are {} now; they stay so on the way back, and a round trip "
-          "compares these values",
-          grouped(report.dequantised), std::string(name_of(kMapCastNames, settings_.values))));
+      remarks.push_back(
+          str_format("dequantised: {} {} now, on the way back, too; a round trip "
+                     "compares these values",
+                     counted(report.dequantised, "weight is", "weights are"),
+                     std::string(name_of(kMapCastNames, settings_.values))));
     if (keys.prefix.is_of_text)
       remarks.push_back(str_format("only the language model is mapped, whose keys have {}",
                                    quote(keys.prefix.stored)));
@@ -391,8 +393,8 @@ class Mapping {
       remarks.push_back("there are no layers for multi-token prediction, although " +
                         numbers_->describe(kMtpLayers));
     if (keys.state_elements > 0)
-      remarks.push_back(str_format("the state of the optimizer goes along: {} elements",
-                                   grouped(keys.state_elements)));
+      remarks.push_back(str_format("the state of the optimizer goes along: {}",
+                                   counted(keys.state_elements, "element")));
     if (keys.to == KeyNames::kHf && keys.padded_rows && !numbers_->find("vocab_size"))
       remarks.push_back(str_format(
           "the size of the vocabulary is not known: all {} rows are there, padding included; give "
@@ -406,7 +408,8 @@ class Mapping {
     }
     if (report.dropped.size() > kShownDropped)
       remarks.push_back(
-          str_format("dropped: {} more kinds of keys", report.dropped.size() - kShownDropped));
+          str_format("dropped: {}", counted(report.dropped.size() - kShownDropped,
+                                            "more kind of keys", "more kinds of keys")));
     if (keys.from == KeyNames::kMegatron && keys.to == KeyNames::kHf)
       remarks.push_back("dropped: the common state, which Hugging Face files do not have");
   }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "configs/key_map_rows.h"
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
@@ -88,7 +89,7 @@ std::vector<std::int64_t> row_counts(const MapTransform& step, std::size_t count
     if (share < 0 || __builtin_add_overflow(sum, share, &sum)) fail("the parts are too large");
   }
   if (sum == 0 || rows % sum != 0)
-    fail(str_format("{} rows cannot be divided into {} parts", rows, sum));
+    fail(str_format("{} cannot be divided into {}", counted(rows, "row"), counted(sum, "part")));
   for (std::int64_t& share : shares) share *= rows / sum;
   return shares;
 }
@@ -143,7 +144,7 @@ Canvas rope(const Canvas& canvas, std::int64_t heads, bool interleave, const Map
   if (heads == 0) return canvas;
   const std::int64_t rows = rows_of(canvas.shape);
   if (heads < 0 || rows % heads != 0)
-    fail(str_format("{} rows cannot be divided into {} heads", rows, heads));
+    fail(str_format("{} cannot be divided into {}", counted(rows, "row"), counted(heads, "head")));
   if (rows > kMaxRopeRows || canvas.pieces.size() > kMaxRopePieces)
     fail(str_format("more than {} rows, or rows in too many pieces, are not put into another order",
                     kMaxRopeRows));

@@ -1,5 +1,6 @@
 #include "strategies/legacy_torch/gradient_buffer.h"
 
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 
@@ -27,10 +28,10 @@ void require_full(std::int64_t rest, std::int64_t most_padding) {
   if (rest <= most_padding) return;
   throw CheckpointError(
       ErrorCode::kUnsupported,
-      str_format("the gradient buffer has {} elements that are not those of a parameter in the "
+      str_format("the gradient buffer has {} not those of a parameter in the "
                  "model's state, so where the others lie is not known; leave the optimizer out by "
                  "removing distrib_optim.pt from a copy",
-                 rest));
+                 counted(rest, "element that is", "elements that are")));
 }
 
 }  // namespace

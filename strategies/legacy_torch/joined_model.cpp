@@ -6,6 +6,7 @@
 #include <string_view>
 #include <tuple>
 
+#include "mapping/base/counted.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "strategies/contract/run_args.h"
@@ -62,8 +63,8 @@ void JoinedModel::number_layers() {
   const auto wanted = run_arg(files_.args(), "num_layers");
   if (wanted && layers_ > 0 && *wanted != layers_)
     throw CheckpointError(ErrorCode::kCorrupt,
-                          str_format("the ranks hold {} layers, but their args say num_layers: {}",
-                                     layers_, *wanted));
+                          str_format("the ranks hold {}, but their args say num_layers: {}",
+                                     counted(layers_, "layer"), *wanted));
   for (LocalParameter& parameter : parameters_) {
     if (parameter.key.layer)
       *parameter.key.layer += first_layer_.at({parameter.chunk, parameter.rank.pipeline});

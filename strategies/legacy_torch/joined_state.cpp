@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "mapping/base/counted.h"
 #include "mapping/base/format.h"
 #include "mapping/base/log.h"
 
@@ -47,9 +48,9 @@ std::vector<RearrangedObject> joined_objects(const RankFiles& files, const Joine
   }
   if (rng_states_left_out > 0)
     log_warning(
-        str_format("rng_state of {} folders is left out: there is one for each tensor and "
+        str_format("rng_state of {} is left out: there is one for each tensor and "
                    "pipeline rank, that of the first expert-parallel rank",
-                   rng_states_left_out));
+                   counted(rng_states_left_out, "folder")));
   return objects;
 }
 

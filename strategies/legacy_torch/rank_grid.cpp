@@ -11,6 +11,7 @@
 #include <tuple>
 #include <utility>
 
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/hash.h"
@@ -154,9 +155,9 @@ class Grid {
     if (known_ && sizes_.size() == numbers) return;
     if (known_) {
       fail(ErrorCode::kCorrupt,
-           str_format("the folder's name has {} numbers, but the run had parallel sizes {}, whose "
+           str_format("the folder's name has {}, but the run had parallel sizes {}, whose "
                       "folders have {}{}",
-                      numbers, describe(layout_), sizes_.size(), kAdvice),
+                      counted(numbers, "number"), describe(layout_), sizes_.size(), kAdvice),
            folders_.begin()->second->folder);
     }
     sizes_.assign(numbers, 1);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "mapping/base/checked.h"
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
@@ -129,9 +130,8 @@ class Split {
           "load with --no-load-rng");
     }
     if (!left_out.empty())
-      remarks_.push_back(
-          str_format("left out, as rank folders have no place for them: {} objects, {}",
-                     grouped(left_out.size()), quoted_list(left_out)));
+      remarks_.push_back(str_format("left out, as rank folders have no place for them: {}, {}",
+                                    counted(left_out.size(), "object"), quoted_list(left_out)));
   }
 
   void prepare_common() {
@@ -153,8 +153,8 @@ class Split {
     }
     common_["checkpoint_version"] = 3.0;
     if (const std::vector<std::string> uneven = uneven_stages(args_); !uneven.empty())
-      remarks_.push_back(str_format("all pipeline stages have {} layers; start Megatron without {}",
-                                    layout_.layers_of_chunk() * layout_.chunks,
+      remarks_.push_back(str_format("all pipeline stages have {}; start Megatron without {}",
+                                    counted(layout_.layers_of_chunk() * layout_.chunks, "layer"),
                                     quoted_list(uneven)));
     remark_padding();
     const auto share = run_arg(args_, "expert_tensor_parallel_size");

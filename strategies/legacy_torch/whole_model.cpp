@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
@@ -78,17 +79,17 @@ class Cutting {
           "there are none; a map gives Hugging Face's keys these names (--map)",
           metadata_.tensors[model_.parameters.front().tensor].key);
     if (layout_.layers % stages != 0)
-      refuse(
-          str_format("{} layers cannot be shared out evenly to {} pipeline stages{}; give a "
-                     "pipeline_model_parallel_size (--pipeline-parallel) that divides them",
-                     layout_.layers, layout_.sizes.pipeline,
-                     layout_.chunks > 1 ? str_format(" of {} chunks", layout_.chunks) : ""));
+      refuse(str_format(
+          "{} cannot be shared out evenly to {}{}; give a "
+          "pipeline_model_parallel_size (--pipeline-parallel) that divides them",
+          counted(layout_.layers, "layer"), counted(layout_.sizes.pipeline, "pipeline stage"),
+          layout_.chunks > 1 ? str_format(" of {} chunks", layout_.chunks) : ""));
     if (layout_.sizes.expert > 1 &&
         (model_.experts == 0 || model_.experts % layout_.sizes.expert != 0))
       refuse(
-          str_format("{} experts cannot be shared out evenly to {} ranks; give an "
+          str_format("{} cannot be shared out evenly to {} ranks; give an "
                      "expert_model_parallel_size (--expert-parallel) that divides them",
-                     model_.experts, layout_.sizes.expert));
+                     counted(model_.experts, "expert"), layout_.sizes.expert));
   }
 
   /// Sizes may come from args, and tensors without elements have any shape.

@@ -6,6 +6,7 @@
 
 #include "configs/schema.h"
 #include "configs/strategy_options.h"
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/parallel_for.h"
@@ -93,9 +94,9 @@ void require_places(const std::vector<StorageInfo>& places, const DataFile& file
   if (places.size() == file.items.size()) return;
   throw CheckpointError(
       ErrorCode::kCorrupt,
-      str_format("the interrupted attempt put {} items into the file, not {}; convert without "
-                 "resume",
-                 places.size(), file.items.size()),
+      str_format("the interrupted attempt put {} into the file, not {}; convert without "
+                 "--resume",
+                 counted(places.size(), "item"), file.items.size()),
       {.file = file.name});
 }
 

@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/readable_file.h"
@@ -49,11 +50,11 @@ void require_files(const Storage& storage, const ModelFiles& model) {
   }
   throw CheckpointError(
       ErrorCode::kIncomplete,
-      str_format("of the {} files that the index names, {} missing: {}, with {} of its {} tensors: "
+      str_format("of the {} that the index names, {} missing: {}, with {} of its {}: "
                  "{}",
-                 grouped(model.files.size()), missing.size() == 1 ? "one is" : "some are",
+                 counted(model.files.size(), "file"), missing.size() == 1 ? "one is" : "some are",
                  quoted_list(std::vector(missing.begin(), missing.end())), grouped(keys.size()),
-                 grouped(model.index.weight_map.size()), quoted_list(keys)),
+                 counted(model.index.weight_map.size(), "tensor"), quoted_list(keys)),
       {.file = storage.display_path(*model.index_file)});
 }
 

@@ -6,6 +6,7 @@
 #include <random>
 #include <utility>
 
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/log.h"
@@ -68,9 +69,9 @@ bool must_replace(const Storage& storage, const std::string& name, bool overwrit
   const std::size_t entries = storage.list(name).size();
   if (entries > 0) {
     throw CheckpointError(ErrorCode::kAlreadyExists,
-                          str_format("refusing to replace the directory: it holds {} entries; "
+                          str_format("refusing to replace the directory: it holds {}; "
                                      "choose another name, or allow overwriting",
-                                     grouped(entries)),
+                                     counted(entries, "entry", "entries")),
                           {.file = storage.display_path(name)});
   }
   return true;

@@ -93,7 +93,8 @@ void RecordChecks::compare(ChunkNumber chunk, const RecordedCrc& record, std::ui
   throw CheckpointError(
       ErrorCode::kCorrupt,
       "the stored elements do not match the CRC-32 recorded with them: they were damaged after "
-      "writing; restore the file from another copy (load.verify: none loads what is there)",
+      "writing; restore the file from another copy (load.verify: none, or --trust-source of dckpt "
+      "convert, takes what is there)",
       {.key = tensor.key,
        .file = metadata_.files[tensor.places[chunk.chunk].file],
        .offset = record.offset});

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "mapping/base/checked.h"
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/storage_name.h"
@@ -256,8 +257,8 @@ class IndexReader {
       with_context({.key = item.name}, [&, &entry = entry] {
         const Dict& files = dict_of(member(entry, "rank_to_layout_info"), "the layouts");
         if (files.size() != static_cast<std::size_t>(index_.world_size))
-          throw_corrupt(str_format("the item has files of {} ranks (expected: {})", files.size(),
-                                   index_.world_size));
+          throw_corrupt(str_format("the item has files of {} (expected: {})",
+                                   counted(files.size(), "rank"), index_.world_size));
         for (int rank = 0; rank < index_.world_size; ++rank)
           add_file(item, rank, files.find(Value(rank)));
         for (const auto& [path, groups] :

@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/storage_name.h"
@@ -166,7 +167,8 @@ class Scan {
       if (by_rank.contains(rank)) continue;
       throw CheckpointError(
           ErrorCode::kIncomplete,
-          str_format("the item has files of {} ranks, but none of rank {}", by_rank.size(), rank),
+          str_format("the item has files of {}, but none of rank {}",
+                     counted(by_rank.size(), "rank"), rank),
           {.key = name, .file = files().display_path(default_item_file(name, rank))});
     }
     if (by_rank.begin()->second.form == ItemForm::kTorch) {

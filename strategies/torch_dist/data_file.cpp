@@ -4,6 +4,7 @@
 #include <span>
 #include <utility>
 
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/hash.h"
@@ -78,8 +79,8 @@ void require_places(const std::vector<StorageInfo>& places, std::size_t items,
                     const std::string& file) {
   if (places.size() == items) return;
   throw CheckpointError(ErrorCode::kCorrupt,
-                        str_format("the interrupted attempt put {} items into the file, not {}",
-                                   places.size(), items),
+                        str_format("the interrupted attempt put {} into the file, not {}",
+                                   counted(places.size(), "item"), items),
                         {.file = file});
 }
 

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
@@ -89,7 +90,8 @@ Stages stages_of(const Value& args) {
   const std::uint64_t layers = number("num_layers"), ranks = number("world_size");
   const std::uint64_t count = number("pipeline_model_parallel_size");
   if (layers % count != 0 || ranks % count != 0)
-    throw refuse(str_format("{} stages have {} layers and {} ranks", count, layers, ranks));
+    throw refuse(str_format("{} {} and {}", counted(count, "stage has", "stages have"),
+                            counted(layers, "layer"), counted(ranks, "rank")));
   return {count, layers / count, ranks / count};
 }
 
@@ -180,14 +182,14 @@ void check_layers(const Metadata& metadata, const Value& args) {
     return;
   throw CheckpointError(
       ErrorCode::kUnsupported,
-      str_format("the model has {} layers, but the checkpoint only {}, and {} pipeline stages have "
+      str_format("the model has {}, but the checkpoint only {}, and {} pipeline stages have "
                  "saved it: Megatron-FSDP has numbered the layers of each stage from 0, and the "
                  "stages have overwritten each other's. The other layers are lost; to look at what "
                  "is there, use a policy with load: {{backend: {{name: fsdp_dtensor, options: "
                  "{{stage_local: keep}}}}}}, or renumber, which gives layers their numbers in the "
                  "model (--policy FILE of dckpt inspect, verify, digest, explain, extract and "
                  "convert)",
-                 *expected, found, stages));
+                 counted(*expected, "layer"), found, stages));
 }
 
 }  // namespace dckpt

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "configs/strategy_options.h"
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/parallel_for.h"
@@ -119,9 +120,8 @@ void require_place(std::span<const StorageInfo> places, const std::string& file)
   if (places.size() == 1) return;
   throw CheckpointError(
       ErrorCode::kCorrupt,
-      str_format(
-          "the interrupted attempt put {} items into the file, not 1; convert without resume",
-          places.size()),
+      str_format("the interrupted attempt put {} into the file, not 1; convert without --resume",
+                 counted(places.size(), "item")),
       {.file = file});
 }
 

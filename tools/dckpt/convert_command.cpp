@@ -6,6 +6,7 @@
 #include "dist_checkpointing/open.h"
 #include "dist_checkpointing/rewrite/convert.h"
 #include "dist_checkpointing/rewrite/convert_policy.h"
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
@@ -77,8 +78,8 @@ void print_report(const ConvertReport& report, bool dry_run, bool cut_for_ranks)
   table.add({"from", str_format("{} ({})", shown(report.source), shown(report.from))});
   table.add({"to", str_format("{} ({})", shown(report.destination), shown(report.to))});
   table.add({"content",
-             str_format("{} tensors of {}, {} objects{}", grouped(report.tensors),
-                        human_bytes(report.bytes), grouped(report.objects),
+             str_format("{} of {}, {}{}", counted(report.tensors, "tensor"),
+                        human_bytes(report.bytes), counted(report.objects, "object"),
                         report.left_out > 0 ? str_format("; {} left out", grouped(report.left_out))
                                             : "")});
   table.add({"chunks", str_format("{} before, {} after, in {}{} for {}{}",
@@ -87,8 +88,8 @@ void print_report(const ConvertReport& report, bool dry_run, bool cut_for_ranks)
                                   grouped(static_cast<std::uint64_t>(report.ranks)),
                                   report.ranks == 1 ? " rank" : " ranks")});
   if (report.kept_files > 0)
-    table.add({"resumed", str_format("{} of {} files had been finished before",
-                                     grouped(report.kept_files), grouped(report.files))});
+    table.add({"resumed", str_format("{} of {} had been finished before",
+                                     grouped(report.kept_files), counted(report.files, "file"))});
   table.add({"on disk", std::string(dry_run ? "about " : "") + human_bytes(report.disk_bytes)});
   table.print();
   if (cut_for_ranks) print_held(report);

@@ -4,6 +4,7 @@
 
 #include "dist_checkpointing/inspect/diff.h"
 #include "dist_checkpointing/inspect/element.h"
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
@@ -65,10 +66,9 @@ std::string what_differs(const Difference& difference) {
   if (difference.kind == Difference::Kind::kOnlyInB) return difference.b;
   if (!difference.elements) return either(difference.a, difference.b);
   const ElementDifferences& elements = *difference.elements;
-  std::string text =
-      str_format("{} of {}{}, first at {}: {}", grouped(elements.count), grouped(elements.elements),
-                 elements.elements == 1 ? " element" : " elements", to_string(elements.first),
-                 either(elements.first_a, elements.first_b));
+  std::string text = str_format("{} of {}, first at {}: {}", grouped(elements.count),
+                                counted(elements.elements, "element"), to_string(elements.first),
+                                either(elements.first_a, elements.first_b));
   if (elements.max_abs) text += ", max |a - b| " + shortest(*elements.max_abs);
   return text;
 }
@@ -115,16 +115,13 @@ void print_report(const Options& options, const DiffReport& report,
     print("\n");
     print_layers(report, keys);
   }
-  print(str_format("{} tensors and {} objects are in both{}\n", grouped(report.tensors_compared),
-                   grouped(report.objects_compared),
+  print(str_format("{} and {} in both{}\n", counted(report.tensors_compared, "tensor"),
+                   counted(report.objects_compared, "object are", "objects are"),
                    report.common_compared ? "; the common state was compared, too"
                                           : "; no common state was compared"));
   print(report.equal()
             ? styled(Style::kGreen, "equal") + "\n"
-            : styled(Style::kRed,
-                     grouped(report.differences.size()) +
-                         (report.differences.size() == 1 ? " difference" : " differences")) +
-                  "\n");
+            : styled(Style::kRed, counted(report.differences.size(), "difference")) + "\n");
 }
 
 /// Gives the sides what they share: --iteration to those without an iteration of their own, and A

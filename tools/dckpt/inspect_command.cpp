@@ -10,6 +10,7 @@
 #include "dist_checkpointing/inspect/extract/render.h"
 #include "dist_checkpointing/inspect/inspect.h"
 #include "dist_checkpointing/inspect/optimizer_form.h"
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
@@ -154,18 +155,18 @@ Value to_json_value(const CheckpointSummary& summary, const Resume& resume, bool
 /// "Namespace, 42 entries" rather than all of them.
 std::string short_value(const Value& value) {
   constexpr std::size_t kLongest = 68;
-  const auto counted = [](const std::string& what, std::size_t count) {
-    return str_format("{}, {}{}", what, grouped(count), count == 1 ? " entry" : " entries");
+  const auto with_size = [](const std::string& what, std::size_t count) {
+    return str_format("{}, {}", what, counted(count, "entry", "entries"));
   };
   if (value.is(Value::Kind::kOpaque)) {
     const Opaque& object = value.as_opaque();
     const std::string path = object.class_path();
     if (object.states.size() == 1 && object.states.front().is_dict())
-      return shown(counted(path, object.states.front().size()));
+      return shown(with_size(path, object.states.front().size()));
   }
   std::string text = to_json(render(value));
   if (text.size() <= kLongest) return text;
-  if (value.is_dict() || value.is_list()) return counted(to_string(value.kind()), value.size());
+  if (value.is_dict() || value.is_list()) return with_size(to_string(value.kind()), value.size());
   return text.substr(0, kLongest) + "…";
 }
 
@@ -247,8 +248,8 @@ void print_head(const Options& options, const CheckpointSummary& summary, const 
   if (summary.info.version) format += " version " + std::to_string(*summary.info.version);
   if (!summary.info.producer.empty()) format += str_format(" ({})", summary.info.producer);
   head.add("format", shown(format));
-  head.add("on disk", str_format("{} in {}{}", human_bytes(bytes), grouped(summary.files.size()),
-                                 summary.files.size() == 1 ? " file" : " files"));
+  head.add("on disk",
+           str_format("{} in {}", human_bytes(bytes), counted(summary.files.size(), "file")));
   std::uint64_t unused = 0;
   for (const FileSummary& file : summary.files) unused += file.unused.value_or(0);
   if (unused > 0)
@@ -305,8 +306,7 @@ void print_tree(const CheckpointSummary& summary, std::size_t depth) {
   const std::vector<std::string> in_front = branches(depths, shows_unicode());
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const KeyTreeRow& row = rows[i];
-    std::string holds =
-        grouped(row.total.tensors) + (row.total.tensors == 1 ? " tensor" : " tensors");
+    std::string holds = counted(row.total.tensors, "tensor");
     if (row.leaf != KeyTreeRow::kNoLeaf)
       holds = str_format("{} {}", to_string(summary.tensors[row.leaf].dtype),
                          to_string(summary.tensors[row.leaf].shape));

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "dist_checkpointing/save/report_file.h"
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
@@ -72,9 +73,8 @@ int show_timing(const CheckpointArgument& checkpoint, bool json) {
   }
   print(styled(Style::kBold, shown(checkpoint.resolved())) + "\n");
   HeadRows head;
-  head.add("saved",
-           str_format("{} in {}{} in {}", human_bytes(report->bytes), grouped(report->files),
-                      report->files == 1 ? " file" : " files", seconds_text(report->seconds)));
+  head.add("saved", str_format("{} in {} in {}", human_bytes(report->bytes),
+                               counted(report->files, "file"), seconds_text(report->seconds)));
   head.add("plan", report->plan_cached ? "cached" : "not cached: " + shown(report->why_planned));
   head.add("engine", shown(report->engine));
   head.print();

@@ -1,4 +1,5 @@
 #include "dist_checkpointing/rewrite/remove_sharded_tensors.h"
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
@@ -29,12 +30,9 @@ Value to_json_value(const RemovedTensors& removed, const Options& options) {
 }
 
 void print_report(const RemovedTensors& removed, bool dry_run) {
-  const auto count = [](std::uint64_t number, const std::string& noun) {
-    return str_format("{} {}{}", grouped(number), noun, number == 1 ? "" : "s");
-  };
-  print(str_format("keys   {} and {}\n", count(removed.tensors, "tensor"),
-                   count(removed.objects, "object")));
-  print(str_format("files  {} of {}\n", count(removed.files.size(), "data file"),
+  print(str_format("keys   {} and {}\n", counted(removed.tensors, "tensor"),
+                   counted(removed.objects, "object")));
+  print(str_format("files  {} of {}\n", counted(removed.files.size(), "data file"),
                    human_bytes(removed.bytes_freed)));
   if (removed.bytes_kept > 0) {
     print(

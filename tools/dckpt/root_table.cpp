@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "mapping/base/counted.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "tools/dckpt/table.h"
@@ -172,9 +173,7 @@ void print_root(const RootSurvey& survey, const std::string& root, bool all) {
   std::size_t iterations = survey.iterations.size();
   const bool has_release = iterations > 0 && !survey.iterations.front().iteration;
   if (has_release) --iterations;
-  const std::string count = iterations == 0   ? "no iterations"
-                            : iterations == 1 ? "1 iteration"
-                                              : grouped(iterations) + " iterations";
+  const std::string count = iterations == 0 ? "no iterations" : counted(iterations, "iteration");
   print(str_format("{}  {}{}\n", styled(Style::kBold, shown(root)), count,
                    has_release ? " and a release" : ""));
   if (!survey.iterations.empty() || !survey.unfinished.empty()) print_table(survey, all);

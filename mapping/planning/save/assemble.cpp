@@ -4,6 +4,7 @@
 #include <string_view>
 #include <unordered_map>
 
+#include "mapping/base/counted.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/ownership.h"
@@ -125,8 +126,8 @@ void check_grids(const CollectedItems& collected, const AssembledPlan& assembled
     if (grid.chunks.size() >= cells) continue;
     const std::vector<CoverageProblem> holes = validate_coverage(grid);
     problems.push_back(str_format(
-        "{}: {} of {} objects are missing{}; no rank has them as main replica", quote(grid.key),
-        grouped(cells - grid.chunks.size()), grouped(cells),
+        "{}: {} of {} missing{}; no rank has them as main replica", quote(grid.key),
+        grouped(cells - grid.chunks.size()), counted(cells, "object is", "objects are"),
         holes.empty() || !holes.front().region
             ? ""
             : str_format(", from offset {} of the grid {}",

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
@@ -55,10 +56,11 @@ Metadata written_metadata(const GlobalPlan& plan, std::span<const std::vector<St
     const auto first_file = static_cast<std::uint32_t>(metadata.files.size());
     metadata.files.insert(metadata.files.end(), files[rank].begin(), files[rank].end());
     if (places[rank].size() != plan.slots[rank].size()) {
-      throw CheckpointError(ErrorCode::kIncomplete,
-                            str_format("wrote {} items, but its plan has {}", places[rank].size(),
-                                       plan.slots[rank].size()),
-                            {.rank = static_cast<int>(rank)});
+      throw CheckpointError(
+          ErrorCode::kIncomplete,
+          str_format("wrote {}, but its plan has {}", counted(places[rank].size(), "item"),
+                     plan.slots[rank].size()),
+          {.rank = static_cast<int>(rank)});
     }
     for (std::size_t i = 0; i < places[rank].size(); ++i) {
       const GlobalPlan::Slot& slot = plan.slots[rank][i];

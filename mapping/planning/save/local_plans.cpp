@@ -5,6 +5,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/problem_list.h"
@@ -108,10 +109,10 @@ GlobalPlan create_default_global_save_plan(const LocalPlans& plans,
 void validate_global_plan(const GlobalPlan& plan, const LocalPlans& plans, bool redundant) {
   ProblemList problems;
   if (plan.items.size() != plans.size() || plan.slots.size() != plans.size())
-    throw CheckpointError(
-        ErrorCode::kMismatch,
-        str_format("the global plan is for {} ranks with slots for {}, but {} have planned",
-                   plan.items.size(), plan.slots.size(), plans.size()));
+    throw CheckpointError(ErrorCode::kMismatch,
+                          str_format("the global plan is for {} with slots for {}, but {} planned",
+                                     counted(plan.items.size(), "rank"), plan.slots.size(),
+                                     counted(plans.size(), "has", "have")));
   Claims claims(plan.metadata, redundant, problems);
   for (std::size_t rank = 0; rank < plans.size(); ++rank) {
     const SavePlan local = plans[rank];
@@ -122,8 +123,9 @@ void validate_global_plan(const GlobalPlan& plan, const LocalPlans& plans, bool 
             str_format("rank {} plans {}, which the global plan drops", rank, quote(item.key)));
     }
     if (plan.slots[rank].size() != plan.items[rank].size()) {
-      problems.add(str_format("rank {} has {} items and {} slots", rank, plan.items[rank].size(),
-                              plan.slots[rank].size()));
+      problems.add(str_format("rank {} has {} and {}", rank,
+                              counted(plan.items[rank].size(), "item"),
+                              counted(plan.slots[rank].size(), "slot")));
       continue;
     }
     std::vector<bool> taken(local.size());

@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "mapping/base/checked.h"
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/storage_name.h"
@@ -187,8 +188,8 @@ class MetadataReader {
     if (state != MetadataGraph::kAbsent && graph_.kind(state) == Kind::kTuple) {
       const auto members = graph_.list_or_tuple(state, "the state");
       if (members.size() < std::size(parts))
-        throw_corrupt(
-            str_format("TensorProperties has {} fields (expected: at least 5)", members.size()));
+        throw_corrupt(str_format("TensorProperties has {} (expected: at least 5)",
+                                 counted(members.size(), "field")));
       std::copy_n(members.begin(), std::size(parts),
                   parts);  // torch 2.15 adds the strides of the tensor in memory
     } else {

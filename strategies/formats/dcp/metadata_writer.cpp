@@ -7,6 +7,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/planning/save/messages.h"
@@ -212,8 +213,9 @@ class MetadataWriter {
         const TensorStorageMetadata& tensor = metadata_.tensors[i];
         if (tensor.places.size() != tensor.chunks.size()) {
           throw CheckpointError(ErrorCode::kInvalidArgument,
-                                str_format("cannot write metadata with {} chunks and {} places",
-                                           tensor.chunks.size(), tensor.places.size()),
+                                str_format("cannot write metadata with {} and {}",
+                                           counted(tensor.chunks.size(), "chunk"),
+                                           counted(tensor.places.size(), "place")),
                                 {.key = tensor.key});
         }
         Text key{tensor.key};

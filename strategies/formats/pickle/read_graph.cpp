@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
@@ -36,7 +37,8 @@ using Part = GraphBuilder::Part;
 }
 
 [[noreturn, gnu::cold, gnu::noinline]] void too_few_values(std::size_t wanted) {
-  corrupt(str_format("the opcode takes {} values from the stack, which has fewer", wanted));
+  corrupt(
+      str_format("the opcode takes {} from the stack, which has fewer", counted(wanted, "value")));
 }
 
 [[noreturn, gnu::cold, gnu::noinline]] void unknown_index(std::uint32_t index) {
@@ -215,7 +217,7 @@ Graph Machine::run() {
       case Op::kStop: {
         const Id root = pop();
         if (!stack_.empty())
-          corrupt(str_format("STOP leaves {} more values on the stack", stack_.size()));
+          corrupt(str_format("STOP leaves {} on the stack", counted(stack_.size(), "more value")));
         at_ = in.position();
         return std::move(graph_).finish(root);
       }

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "mapping/base/checked.h"
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
@@ -110,9 +111,9 @@ Tensor view_storage(const TorchStorage& storage, DType dtype, const ValueList& a
   const std::uint64_t available = storage.elements.nbytes() / item_size(dtype);
   const std::optional<std::int64_t> end = view_end(offset, shape, strides);
   if (!end || static_cast<std::uint64_t>(*end) > available) {
-    corrupt(str_format(
-        "a tensor of shape {}, stride {} at offset {} reaches beyond its storage of {} elements",
-        to_string(shape), to_string(strides), offset, available));
+    corrupt(
+        str_format("a tensor of shape {}, stride {} at offset {} reaches beyond its storage of {}",
+                   to_string(shape), to_string(strides), offset, counted(available, "element")));
   }
   if (static_cast<std::uint64_t>(*nbytes) >
       std::max(storage.elements.nbytes(), kMaxExpandedBytes)) {

@@ -3,6 +3,7 @@
 #include <unordered_map>
 
 #include "mapping/base/checked.h"
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
@@ -42,9 +43,9 @@ std::string_view id_kind(const Value& id) {
 /// The id without its sixth field.
 Value storage_id(const Value& id) {
   if (id.size() != 6)
-    throw CheckpointError(
-        ErrorCode::kCorrupt,
-        str_format("a storage id of the torch stream has {} fields, expected 6", id.size()));
+    throw CheckpointError(ErrorCode::kCorrupt,
+                          str_format("a storage id of the torch stream has {}, expected 6",
+                                     counted(id.size(), "field")));
   return Value::tuple(ValueList(id.items().begin(), id.items().end() - 1));
 }
 
@@ -55,8 +56,8 @@ TorchStorage slice(const TorchStorage& storage, const Value& view) {
   const std::int64_t numel = storage.elements.numel();
   if (!sound || view.items()[1].as_int() > numel ||
       view.items()[2].as_int() > numel - view.items()[1].as_int()) {
-    throw CheckpointError(ErrorCode::kCorrupt,
-                          str_format("a view lies outside its storage of {} elements", numel));
+    throw CheckpointError(ErrorCode::kCorrupt, str_format("a view lies outside its storage of {}",
+                                                          counted(numel, "element")));
   }
   TorchStorage part = storage;
   part.elements =

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "mapping/base/checked.h"
+#include "mapping/base/counted.h"
 #include "mapping/base/format.h"
 #include "mapping/base/hash.h"
 #include "mapping/base/text.h"
@@ -200,8 +201,8 @@ ZipArchive::End ZipArchive::read_end() {
 void ZipArchive::read_directory(const End& end) {
   directory_offset_ = end.offset;
   if (end.count > end.size / zip::kEntrySize)
-    corrupt(str_format("the zip archive claims {} members, more than fit into its directory",
-                       end.count),
+    corrupt(str_format("the zip archive claims {}, more than fit into its directory",
+                       counted(end.count, "member")),
             end.offset);
   if (end.count == 0) corrupt("the zip archive is empty", end.offset);
   if (head_.size() < length_ && end.offset < tail_offset_) {  // the names point into the tail

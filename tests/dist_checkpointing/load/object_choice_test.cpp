@@ -184,7 +184,7 @@ TEST_F(ObjectChoice, AStateThatAsksForNothingLoadsTheCommonStateAndAWarningSaysW
     EXPECT_FALSE(state.contains("w"));
   });
   EXPECT_THAT(warnings_,
-              ElementsAre(AllOf(HasSubstr("none of the checkpoint's 1 tensors"),
+              ElementsAre(AllOf(HasSubstr("none of the checkpoint's 1 tensor;"),
                                 HasSubstr("load_state_dict()"), HasSubstr("load_plain_tensors()"),
                                 HasSubstr("load_sharded_metadata()"))));
 }
@@ -197,7 +197,7 @@ TEST_F(ObjectChoice, AnEmptyStateLoadsNothingOfAPlainDcpDirectoryAndAWarningSays
     EXPECT_FALSE(state.contains("w"));
   });
   EXPECT_THAT(warnings_, ElementsAre(AllOf(HasSubstr("nothing is loaded"),
-                                           HasSubstr("none of the checkpoint's 1 tensors"))));
+                                           HasSubstr("none of the checkpoint's 1 tensor;"))));
 }
 
 }  // namespace

@@ -426,7 +426,7 @@ TEST_F(Convert, AnOptimizerThatIsLeftOutGetsNoForm) {
                            .dry_run = true};
     const ErrorOf error = error_of([&] { convert(golden(name), at("out"), options); });
     EXPECT_EQ(error.first, ErrorCode::kInvalidArgument);
-    EXPECT_THAT(error.second, HasSubstr("(include, exclude) leave out the optimizer's state"));
+    EXPECT_THAT(error.second, HasSubstr("(--include, --exclude) leave out the optimizer's state"));
     options.keys = {.include = {"optimizer.state.exp_avg.*"}};
     EXPECT_THAT(convert(golden(name), at("out"), options).remarks,
                 Contains(HasSubstr("optimizer's state became")));

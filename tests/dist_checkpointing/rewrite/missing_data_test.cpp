@@ -67,7 +67,7 @@ TEST_F(MissingData, IsNamedWithItsShareOfEachKey) {
   EXPECT_THAT(error.what(),
               AllOf(HasSubstr("data files are missing or too short: '__3_0.distcp'"),
                     HasSubstr("'decoder.layers.mlp.linear_fc1.weight': 6.2 % of 32.0 KiB"),
-                    HasSubstr("allow_partial")));
+                    HasSubstr("--allow-partial")));
 }
 
 TEST_F(MissingData, WhatIsWholeIsTakenOnRequest) {
@@ -150,7 +150,7 @@ TEST_F(MissingData, BucketsAreNotRecognisedWithoutAllOfTheModel) {
         refused({.optimizer = OptimizerSharding::kFullyReshardable, .allow_partial = true});
     EXPECT_EQ(error.code(), ErrorCode::kIncomplete);
     EXPECT_THAT(error.what(),
-                AllOf(HasSubstr("'__1_0.distcp'"), HasSubstr("allow_partial without optimizer"),
+                AllOf(HasSubstr("'__1_0.distcp'"), HasSubstr("allow-partial without --optimizer"),
                       HasSubstr("self_attention.linear_proj.weight': 25.0 % of")));
   }
 }
@@ -165,7 +165,8 @@ TEST_F(MissingData, BucketsAndMegatronFsdpTakeWholeCheckpointsOnly) {
                                     HasSubstr("convert to fully_reshardable")));
   const CheckpointError fsdp = refused({.to = "fsdp_dtensor", .allow_partial = true});
   EXPECT_EQ(fsdp.code(), ErrorCode::kIncomplete);
-  EXPECT_THAT(fsdp.what(), HasSubstr("first convert what is whole to torch_dist (allow_partial)"));
+  EXPECT_THAT(fsdp.what(),
+              HasSubstr("first convert what is whole to torch_dist (--allow-partial)"));
 }
 
 }  // namespace

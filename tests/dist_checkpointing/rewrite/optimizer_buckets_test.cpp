@@ -389,7 +389,7 @@ TEST(OptimizerBuckets, WhatIsNotTheModelsIsRefused) {
   EXPECT_THAT(
       message(std::move(
           Job().model("w", {4}, {1, 2, 3, 4}, {{{0}, {2}}, {{2}, {2}}}).bucket(kGroup0, {{1, 2}}))),
-      HasSubstr("of 'w', 2 elements of 4 have state"));
+      HasSubstr("2 of the 4 elements of 'w' have state"));
 }
 
 }  // namespace

@@ -192,7 +192,7 @@ INSTANTIATE_TEST_SUITE_P(
             [](Index& i) {
               i.files = Value::dict({{0, Value()}});
             },
-            "files of 1 ranks (expected: 2)"},
+            "files of 1 rank (expected: 2)"},
         Lie{"WorldSize", [](Index& i) { i.world_size = -1; }, "world_size is -1"},
         Lie{"HugeWorld", [](Index& i) { i.world_size = INT64_MAX; }, "world_size is"},
         Lie{"PathIsNoJson", [](Index& i) { i.path = "layers"; }, "JSON"},

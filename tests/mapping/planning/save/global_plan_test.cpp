@@ -241,7 +241,7 @@ TEST(GlobalSavePlan, MissesObjectsOfAGrid) {
               HasSubstr("its grid is (3,)"));
   ObjectShard copy = cell(0, 1);
   copy.main_replica = false;
-  EXPECT_THAT(message_of({local({copy})}), HasSubstr("'rng': 1 of 1 objects are missing"));
+  EXPECT_THAT(message_of({local({copy})}), HasSubstr("'rng': 1 of 1 object is missing"));
   EXPECT_THAT(
       message_of({local({cell(0, 2)}), local({cell(0, 2), cell(1, 2)})}),
       HasSubstr("'rng/shard_0_2': the object is a main replica more than once (on ranks 0, 1)"));

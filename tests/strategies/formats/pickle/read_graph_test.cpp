@@ -53,7 +53,7 @@ const Malformed kMalformed[] = {
     {"BuildOnDict", "}}b."s, "plain value"},
     {"AppendOnTuple", ")K\1a."s, "neither a list nor an object"},
     {"AppendsOnDict", "}(K\1e."s, "neither a list nor an object"},
-    {"AppendsOnNothing", "(K\1e."s, "values from the stack"},
+    {"AppendsOnNothing", "(K\1e."s, "from the stack"},
     {"SetItemOnList", "]K\1K\2s."s, "neither a dict nor an object"},
     {"SetItemsOnInt", "K\1(K\1K\2u."s, "neither a dict nor an object"},
     {"SetItemsOdd", "}(K\1K\2K\3u."s, "key without a value"},
