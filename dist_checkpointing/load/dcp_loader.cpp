@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <utility>
@@ -97,11 +99,13 @@ void restore(const LoadContext& load, LeafRequest& leaf_request) {
 std::vector<Misfit> misfits_of(const LoadContext& load, const std::vector<LeafRequest>& requested) {
   std::vector<Misfit> misfits;
   for (const LeafRequest& leaf_request : requested) {
-    std::optional<Misfit> misfit;
+    const auto note = [&](std::optional<Misfit> misfit) {
+      if (misfit) misfits.push_back(std::move(*misfit));
+    };
     const auto stored = load.keys.tensor(leaf_request.name);
     if (!leaf_request.is_stored && !load.options.allow_partial_load &&
         leaf_request.value.is(Value::Kind::kShardedObject))
-      misfit = misfit_of(leaf_request.value.as_sharded_object(), load.keys, load.options);
+      note(misfit_of(leaf_request.value.as_sharded_object(), load.keys, load.options));
     else if (stored && (leaf_request.value.is(Value::Kind::kShardedTensor) ||
                         leaf_request.value.is_tensor())) {
       const TensorStorageMetadata& metadata = load.reader.metadata().tensors[*stored];
@@ -109,10 +113,10 @@ std::vector<Misfit> misfits_of(const LoadContext& load, const std::vector<LeafRe
           leaf_request.value.is_tensor()
               ? ShardedTensor::whole(leaf_request.name, leaf_request.value.as_tensor())
               : leaf_request.value.as_sharded_tensor();
-      misfit = misfit_of(shard, metadata, load.options, true);
-      if (!misfit) misfit = truncation_of(load, shard, metadata);
+      std::vector<Misfit> of_shard = misfits_of_shard(shard, metadata, load.options, true);
+      if (of_shard.empty()) note(truncation_of(load, shard, metadata));
+      std::ranges::move(of_shard, std::back_inserter(misfits));
     }
-    if (misfit) misfits.push_back(std::move(*misfit));
   }
   return misfits;
 }

@@ -88,8 +88,8 @@ struct AllRanks {
 };
 
 std::string advice(const KeySet& asked, const KeySet& stored) {
-  const auto rule = suggest_rename(asked, stored);
-  if (!rule) return explain_by_layout(asked, stored);
+  const std::vector<RenameRule> rules = suggest_rename(asked, stored);
+  if (rules.empty()) return explain_by_layout(asked, stored);
   const auto yaml = [](const std::string& text) {  // escapes mean in YAML's double quotes what they
                                                    // mean everywhere
     std::string out;
@@ -97,10 +97,14 @@ std::string advice(const KeySet& asked, const KeySet& stored) {
       out += c == '"' ? std::string("\\\"") : std::string(1, c);
     return str_format("\"{}\"", out);
   };
+  std::string list;
+  for (const RenameRule& rule : rules)
+    list += str_format("{}{{from: {}, to: {}}}", list.empty() ? "" : ", ", yaml(rule.from),
+                       yaml(rule.to));
   return str_format(
-      "\nAll of them are stored under another prefix. This in the policy gives them the names "
-      "asked for:\n  load: {{rename: [{{from: {}, to: {}}}]}}",
-      yaml(rule->from), yaml(rule->to));
+      "\nAll of them are stored under other names. This in the policy gives them the names asked "
+      "for:\n  load: {{rename: [{}]}}",
+      list);
 }
 
 /// A paragraph about what is stored in another form than requested; empty if nothing is.
@@ -175,8 +179,11 @@ KeyDifference check_keys(const Asked& asked, const KeySet& stored, StrictHandlin
   const bool misfits = raises(strict) && !ranks.misfits.empty();
   if (!tells || (found.missing.empty() && ranks.unexpected.empty() && !misfits)) return found;
   if (raises(strict)) {
-    throw CheckpointError(ErrorCode::kMismatch,
-                          joined(describe(found.missing, ranks, stored), misfits_as_text(ranks)));
+    std::string message = describe(found.missing, ranks, stored);
+    if (!message.empty())
+      message += str_format("\nload.strict: {} goes on without these keys.",
+                            checks_missing(strict) ? "log_all" : "log_unexpected");
+    throw CheckpointError(ErrorCode::kMismatch, joined(message, misfits_as_text(ranks)));
   }
   if (comm.rank() == 0) log_warning(describe(found.missing, ranks, stored));
   return found;

@@ -1,7 +1,10 @@
 #include "dist_checkpointing/load/key_groups.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
+#include <optional>
+#include <utility>
 
 #include "configs/rename.h"
 #include "mapping/base/format.h"
@@ -121,6 +124,102 @@ std::string escaped_for_replacement(std::string_view text) {
   return escaped;
 }
 
+/// For one common prefix too much or too little.
+std::optional<RenameRule> prefix_rule(const KeySet& asked, const KeySet& stored) {
+  const auto is_unknown = [&](const std::string& key) { return !stored.contains(key); };
+  const auto first = std::find_if(asked.begin(), asked.end(), is_unknown);
+  if (first == asked.end()) return std::nullopt;
+
+  const auto if_usable = [](RenameRule rule) {
+    return problem_of(rule) ? std::nullopt : std::optional(std::move(rule));
+  };
+  const auto all_stored_behind = [&](const std::string& prefix) {
+    return std::all_of(asked.begin(), asked.end(), [&](const std::string& key) {
+      return is_unknown(key) ? stored.contains(prefix + key) : !key.starts_with(prefix);
+    });
+  };
+  for (const std::string& key : stored) {
+    if (!key.ends_with(*first)) continue;
+    const std::string prefix = key.substr(0, key.size() - first->size());
+    if (all_stored_behind(prefix))
+      return if_usable({str_format("^{}(.*)$", escaped_for_regex(prefix)), "\\1"});
+  }
+
+  const auto all_stored_without = [&](std::size_t length) {
+    return std::all_of(asked.begin(), asked.end(), [&](const std::string& key) {
+      return is_unknown(key) && key.size() > length &&
+             key.compare(0, length, *first, 0, length) == 0 && stored.contains(key.substr(length));
+    });
+  };
+  for (std::size_t dot = first->find('.'); dot != std::string::npos;
+       dot = first->find('.', dot + 1)) {
+    if (all_stored_without(dot + 1))
+      return if_usable({"^(.*)$", escaped_for_replacement(first->substr(0, dot + 1)) + "\\1"});
+  }
+  return std::nullopt;
+}
+
+// Components that torch.compile, activation checkpointing and FSDP put before what they wrap.
+constexpr std::array<std::string_view, 3> kWrappers = {"_orig_mod", "_checkpoint_wrapped_module",
+                                                       "_fsdp_wrapped_module"};
+
+/// The first component of a key that is a wrapper's: where it begins, and its length with the dot.
+std::optional<std::pair<std::size_t, std::size_t>> find_wrapper(std::string_view key) {
+  for (std::size_t at = 0, dot = key.find('.'); dot != std::string_view::npos;
+       at = dot + 1, dot = key.find('.', at)) {
+    const std::string_view part = key.substr(at, dot - at);
+    if (std::ranges::find(kWrappers, part) != kWrappers.end()) return std::pair(at, dot + 1 - at);
+  }
+  return std::nullopt;
+}
+
+KeySet renamed(const KeySet& keys, const std::vector<RenameRule>& rules) {
+  if (std::ranges::any_of(rules,
+                          [](const RenameRule& rule) { return problem_of(rule).has_value(); }))
+    return {};
+  const KeyRenamer rename(rules);
+  KeySet names;
+  for (const std::string& key : keys) {
+    if (key.size() <= kMaxRenamedKey / 2) names.insert(rename(key));
+  }
+  return names;
+}
+
+/// Takes the wrappers that stored keys have out of them.
+std::optional<RenameRule> unwrapping_rule(const KeySet& stored) {
+  std::set<std::string> names;
+  for (const std::string& key : stored) {
+    std::string_view rest = key;
+    while (const auto found = find_wrapper(rest)) {
+      names.emplace(rest.substr(found->first, found->second - 1));
+      rest.remove_prefix(found->first + found->second);
+    }
+  }
+  if (names.empty()) return std::nullopt;
+  std::string pattern;
+  for (const std::string& name : names) pattern += (pattern.empty() ? "" : "|") + name;
+  return RenameRule{str_format("\\b({})\\.", pattern), ""};
+}
+
+/// Puts the wrapper that requested keys have into stored ones, behind the names that it follows.
+std::optional<RenameRule> wrapping_rule(const KeySet& asked, const KeySet& stored) {
+  std::set<std::string> heads;
+  std::set<std::string> names;
+  for (const std::string& key : asked) {
+    const auto found = find_wrapper(key);
+    if (!found || stored.contains(key)) continue;
+    names.insert(key.substr(found->first, found->second));
+    std::string head = escaped_for_regex(without_numbers(key.substr(0, found->first)));
+    for (std::size_t at = 0; (at = head.find("\\*", at)) != std::string::npos;)
+      head.replace(at, 2, "[0-9]+");
+    heads.insert(std::move(head));
+  }
+  if (names.size() != 1) return std::nullopt;
+  std::string pattern;
+  for (const std::string& head : heads) pattern += (pattern.empty() ? "" : "|") + head;
+  return RenameRule{str_format("^({})", pattern), "\\1" + *names.begin()};
+}
+
 }  // namespace
 
 std::string to_string(const KeyGroup& group) {
@@ -173,38 +272,20 @@ std::string table_of_unknown(const KeySet& unknown, const KeySet& stored) {
   });
 }
 
-std::optional<RenameRule> suggest_rename(const KeySet& asked, const KeySet& stored) {
-  const auto is_unknown = [&](const std::string& key) { return !stored.contains(key); };
-  const auto first = std::find_if(asked.begin(), asked.end(), is_unknown);
-  if (first == asked.end()) return std::nullopt;
-
-  const auto if_usable = [](RenameRule rule) {
-    return problem_of(rule) ? std::nullopt : std::optional(std::move(rule));
+std::vector<RenameRule> suggest_rename(const KeySet& asked, const KeySet& stored) {
+  if (std::ranges::includes(stored, asked)) return {};
+  if (const auto prefix = prefix_rule(asked, stored)) return {*prefix};
+  const auto serve = [&](const std::vector<RenameRule>& rules) {
+    return std::ranges::includes(renamed(stored, rules), asked);
   };
-  const auto all_stored_behind = [&](const std::string& prefix) {
-    return std::all_of(asked.begin(), asked.end(), [&](const std::string& key) {
-      return is_unknown(key) ? stored.contains(prefix + key) : !key.starts_with(prefix);
-    });
-  };
-  for (const std::string& key : stored) {
-    if (!key.ends_with(*first)) continue;
-    const std::string prefix = key.substr(0, key.size() - first->size());
-    if (all_stored_behind(prefix))
-      return if_usable({str_format("^{}(.*)$", escaped_for_regex(prefix)), "\\1"});
+  if (const auto unwrapping = unwrapping_rule(stored)) {
+    if (serve({*unwrapping})) return {*unwrapping};
+    if (const auto prefix = prefix_rule(asked, renamed(stored, {*unwrapping})))
+      return {*unwrapping, *prefix};
   }
-
-  const auto all_stored_without = [&](std::size_t length) {
-    return std::all_of(asked.begin(), asked.end(), [&](const std::string& key) {
-      return is_unknown(key) && key.size() > length &&
-             key.compare(0, length, *first, 0, length) == 0 && stored.contains(key.substr(length));
-    });
-  };
-  for (std::size_t dot = first->find('.'); dot != std::string::npos;
-       dot = first->find('.', dot + 1)) {
-    if (all_stored_without(dot + 1))
-      return if_usable({"^(.*)$", escaped_for_replacement(first->substr(0, dot + 1)) + "\\1"});
-  }
-  return std::nullopt;
+  if (const auto wrapping = wrapping_rule(asked, stored); wrapping && serve({*wrapping}))
+    return {*wrapping};
+  return {};
 }
 
 }  // namespace dckpt

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstddef>
-#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -40,8 +39,9 @@ std::string table_of(const KeySet& keys);
 /// The same for keys that are not stored, each with the most similar stored key, if one is close.
 std::string table_of_unknown(const KeySet& unknown, const KeySet& stored);
 
-/// The rule for load.rename under which all requested keys are stored, if the stored keys have one
-/// common prefix too much or too little.
-std::optional<RenameRule> suggest_rename(const KeySet& asked, const KeySet& stored);
+/// The rules for load.rename under which all requested keys are stored, if the stored keys have one
+/// common prefix too much or too little, or differ in the names that torch.compile and other
+/// wrappers of modules put into keys ("layers.0._orig_mod.w"). Empty if no rules do that.
+std::vector<RenameRule> suggest_rename(const KeySet& asked, const KeySet& stored);
 
 }  // namespace dckpt

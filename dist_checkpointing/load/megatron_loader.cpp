@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <vector>
@@ -34,8 +36,9 @@ std::vector<Misfit> misfits_of(const LoadContext& load, const Value& sharded) {
     const auto stored = load.keys.tensor(tensor->key);
     if (stored) {
       const TensorStorageMetadata& metadata = load.reader.metadata().tensors[*stored];
-      note(misfit_of(*tensor, metadata, load.options,
-                     load.reader.info().conventions.keys_are_paths));
+      std::ranges::move(misfits_of_shard(*tensor, metadata, load.options,
+                                         load.reader.info().conventions.keys_are_paths),
+                        std::back_inserter(misfits));
       note(truncation_of(load, *tensor, metadata));
     } else if (load.keys.grids(tensor->key) != nullptr)
       note(Misfit{"asked for as a tensor, but stored as an object:", tensor->key});
@@ -85,7 +88,9 @@ void require_all(const LoadContext& load, const Value& sharded, std::vector<Misf
         !is_gathered(*object, load))
       asked.keys.push_back(object->unique_key());
   }
-  require_stored(asked, load.keys, "keys are asked for that the checkpoint does not have",
+  require_stored(asked, load.keys,
+                 "keys are asked for that the checkpoint does not have (load.strict: "
+                 "log_unexpected leaves such keys as they are)",
                  load.comm);
 }
 

@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
@@ -146,8 +147,9 @@ class CommonMerge {
       if (leaves.plain || !leaves.staying) others.push_back(i);
     }
     if (others.size() != stored.size()) {
-      refuse(str_format("the list has {} items that are not sharded, but {} are stored",
-                        grouped(others.size()), grouped(stored.size())));
+      refuse(str_format("the list has {} not sharded, but {} stored",
+                        counted(others.size(), "item that is", "items that are"),
+                        counted(stored.size(), "is", "are")));
     }
     for (std::size_t i = 0; i < others.size(); ++i) {
       below(static_cast<std::int64_t>(others[i]), [&] { merge(into[others[i]], stored[i]); });
@@ -174,7 +176,7 @@ class CommonMerge {
   [[noreturn]] void refuse(const std::string& why) const {
     throw CheckpointError(
         ErrorCode::kMismatch,
-        str_format("cannot merge the common state at {}: {}", to_string(path_), why));
+        str_format("cannot merge the common state at {}: {}", quote(dotted_name(path_)), why));
   }
 
   MergedCommon& merged_;

@@ -84,37 +84,36 @@ bool shape_mismatch_allowed(const ShardedTensor& shard, const LoadOptions& optio
          });
 }
 
-std::optional<Misfit> misfit_of(const ShardedTensor& shard, const TensorStorageMetadata& stored,
-                                const LoadOptions& options, bool is_dcp) {
+std::vector<Misfit> misfits_of_shard(const ShardedTensor& shard,
+                                     const TensorStorageMetadata& stored,
+                                     const LoadOptions& options, bool is_dcp) {
   const Shape& shape = stored.global_shape();
   const DType dtype = stored.properties.dtype;
-  std::string what;
-  std::string advice;
-  const auto add = [](std::string& text, const std::string& part) {
-    text += (text.empty() ? "" : "; ") + part;
-  };
+  std::vector<Misfit> misfits;
   const bool castable = can_cast(dtype, shard.dtype);
   if (dtype != shard.dtype && !(castable && options.cast == Cast::kAllow)) {
-    add(what, str_format("dtype mismatch for loaded ({}) and expected ({}) tensor for key",
-                         to_string(dtype), to_string(shard.dtype)));
-    add(advice, castable ? "convert the destination, or set load.cast: allow; nothing is cast "
-                           "silently"
-                         : "convert the destination; load.cast converts floating types into each "
-                           "other, and integers into wider ones, but not these");
+    misfits.push_back(
+        {str_format("dtype mismatch for loaded ({}) and expected ({}) tensor for key",
+                    to_string(dtype), to_string(shard.dtype)),
+         shard.key,
+         castable ? "convert the destination, or set load.cast: allow; nothing is cast silently"
+                  : "convert the destination; load.cast converts floating types into each other, "
+                    "and integers into wider ones, but not these"});
   }
   const bool may_differ =
       shape.size() == shard.global_shape.size() && shape_mismatch_allowed(shard, options);
   if (!equal(shape, shard.global_shape) && !may_differ) {
-    add(what, is_dcp ? str_format("Size mismatch between saved {} and current: {} for",
-                                  to_string(shape), to_string(shard.global_shape))
-                     : str_format(
-                           "Global shape mismatch for loaded ({}) and expected ({}) tensor for key",
-                           to_string(shape), to_string(shard.global_shape)));
-    add(advice,
-        advice_for_uneven(shard, shape) + advice_for_shapes(shard.key, shape, shard.global_shape));
+    misfits.push_back(
+        {is_dcp
+             ? str_format("Size mismatch between saved {} and current: {} for", to_string(shape),
+                          to_string(shard.global_shape))
+             : str_format("Global shape mismatch for loaded ({}) and expected ({}) tensor for key",
+                          to_string(shape), to_string(shard.global_shape)),
+         shard.key,
+         advice_for_uneven(shard, shape) +
+             advice_for_shapes(shard.key, shape, shard.global_shape)});
   }
-  if (what.empty()) return std::nullopt;
-  return Misfit{what, shard.key, advice};
+  return misfits;
 }
 
 std::optional<Misfit> misfit_of(const ShardedObject& object, const StoredKeys& keys,

@@ -3,6 +3,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "configs/options.h"
 #include "dist_checkpointing/load/stored_keys.h"
@@ -27,10 +28,11 @@ bool shape_mismatch_allowed(const ShardedTensor& shard, const LoadOptions& optio
 /// shard is one of equal parts of a whole that is not a multiple of their number. Else empty.
 std::string advice_for_uneven(const ShardedTensor& shard, ShapeView stored);
 
-/// Why a stored tensor does not match the requested shard; in PyTorch's words for a plain DCP
-/// directory, otherwise in Megatron's.
-std::optional<Misfit> misfit_of(const ShardedTensor& shard, const TensorStorageMetadata& stored,
-                                const LoadOptions& options, bool is_dcp);
+/// Why a stored tensor does not match the requested shard: its dtype, its shape; in PyTorch's words
+/// for a plain DCP directory, otherwise in Megatron's.
+std::vector<Misfit> misfits_of_shard(const ShardedTensor& shard,
+                                     const TensorStorageMetadata& stored,
+                                     const LoadOptions& options, bool is_dcp);
 
 /// The same for a stored object; one that is missing in its grid is not a misfit.
 std::optional<Misfit> misfit_of(const ShardedObject& object, const StoredKeys& keys,

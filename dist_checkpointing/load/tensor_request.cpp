@@ -72,11 +72,10 @@ Tensor TensorRequestBuilder::add(const ShardedTensor& shard) {
   }
   const TensorStorageMetadata& tensor = reader_.metadata().tensors[*stored];
   const bool clip = shape_mismatch_allowed(shard, options_);
-  if (const auto misfit =
-          misfit_of(shard, tensor, options_, reader_.info().conventions.keys_are_paths)) {
-    problems_.add(to_string(*misfit));
-    return nothing();
-  }
+  const std::vector<Misfit> misfits =
+      misfits_of_shard(shard, tensor, options_, reader_.info().conventions.keys_are_paths);
+  for (const Misfit& misfit : misfits) problems_.add(to_string(misfit));
+  if (!misfits.empty()) return nothing();
   if (!is_covered(*stored)) return nothing();
   Tensor data = shard.data && shard.data->has_data()
                     ? *shard.data

@@ -1,15 +1,19 @@
 #include "dist_checkpointing/save/common_comparison.h"
 
 #include <algorithm>
-#include <array>
+#include <map>
+#include <utility>
 #include <vector>
 
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/hash.h"
 #include "mapping/base/key_path.h"
 #include "mapping/base/log.h"
+#include "mapping/base/ranks_text.h"
 #include "mapping/base/text.h"
+#include "mapping/state/flatten.h"
 #include "mapping/state/tree.h"
 #include "strategies/comm/agree.h"
 #include "strategies/formats/torch_archive/torch_file.h"
@@ -17,25 +21,9 @@
 namespace dckpt {
 namespace {
 
-constexpr std::size_t kShown = 20;  // of each kind
-
-/// Lines of one kind, the first of them in full.
-class CappedList {
- public:
-  void add(std::string line) {
-    if (++count_ <= kShown) text_ += (count_ == 1 ? "" : ", ") + std::move(line);
-  }
-  bool empty() const noexcept { return count_ == 0; }
-  std::string text() const {
-    return str_format(
-        "[{}{}]", text_,
-        count_ > kShown ? str_format(", … and {} more", grouped(count_ - kShown)) : "");
-  }
-
- private:
-  std::string text_;
-  std::size_t count_ = 0;
-};
+constexpr std::size_t kShown = 20;
+constexpr std::size_t kShownTexts = 4;  // of ranks that differ in different ways
+constexpr const char* kAttempt = "comparing the common state";
 
 /// Bounded in depth: what is nested deeper than a state dict may be has no tensors to save.
 bool holds_tensor(const Value& value, std::size_t depth = 0) {
@@ -53,20 +41,30 @@ class CommonComparison {
     if (a.is_dict() && b.is_dict()) return compare_dicts(a.as_dict(), b.as_dict());
     if (a.is_sequence() && a.kind() == b.kind()) return compare_lists(a.items(), b.items());
     if (a == b) return;
-    mismatched.add(
-        str_format("({}, {}, {})", to_string(path_), to_string(a.kind()), to_string(b.kind())));
-    note_lost(b);
+    const std::string there = short_text(b);
+    const std::string first = short_text(a);
+    add(there == first ? str_format("{} differs ({})", name(), there)
+                       : str_format("{} is {}, not {}", name(), there, first),
+        b);
   }
 
-  CappedList only_first;
-  CappedList only_second;
-  CappedList mismatched;
-  std::vector<std::string> lost;
+  CommonDifference result() && {
+    if (count_ > kShown) found_.text += str_format("; … and {} more", grouped(count_ - kShown));
+    return std::move(found_);
+  }
 
  private:
-  void note_lost(const Value& of_second) {
-    if (holds_tensor(of_second)) lost.push_back(to_string(path_));
+  std::string name() const { return quote(dotted_name(path_)); }
+
+  void add(const std::string& difference) {
+    if (++count_ <= kShown) found_.text += (count_ == 1 ? "" : "; ") + difference;
   }
+  void add(const std::string& difference, const Value& of_second) {
+    add(difference);
+    if (holds_tensor(of_second)) found_.lost.push_back(dotted_name(path_));
+  }
+  void add_first() { add(str_format("{} is missing", name())); }
+  void add_second(const Value& value) { add(str_format("{} is only there", name()), value); }
 
   static PathElement element(const Value& key) {
     if (key.is_int()) return key.as_int();
@@ -83,9 +81,8 @@ class CommonComparison {
   void compare_dicts(const Dict& a, const Dict& b) {
     for (const auto& [key, value] : a) {
       const Value* const other = b.find(key);
-      below(element(key), [&, &mine = value] {
-        other != nullptr ? compare(mine, *other) : only_first.add(to_string(path_));
-      });
+      below(element(key),
+            [&, &mine = value] { other != nullptr ? compare(mine, *other) : add_first(); });
     }
     for (const auto& [key, value] : b) {
       if (a.find(key) == nullptr) below(element(key), [&, &mine = value] { add_second(mine); });
@@ -96,7 +93,7 @@ class CommonComparison {
     for (std::size_t i = 0; i < std::max(a.size(), b.size()); ++i) {
       below(static_cast<std::int64_t>(i), [&] {
         if (i >= b.size())
-          only_first.add(to_string(path_));
+          add_first();
         else if (i >= a.size())
           add_second(b[i]);
         else
@@ -105,12 +102,9 @@ class CommonComparison {
     }
   }
 
-  void add_second(const Value& value) {
-    only_second.add(to_string(path_));
-    note_lost(value);
-  }
-
   KeyPath path_;
+  CommonDifference found_;
+  std::size_t count_ = 0;
 };
 
 /// The maximum of a digest and of its complement over all ranks: the same on all if and only if all
@@ -129,27 +123,36 @@ bool same_everywhere(const Sha256::Digest& digest, Communicator& comm) {
   return true;
 }
 
+/// "\n  on ranks 1, 3: 'lr' is 1, not 0.1", for each text.
+std::string by_rank(const std::vector<Bytes>& texts) {
+  std::map<std::string, std::vector<std::size_t>> ranks;
+  for (std::size_t rank = 0; rank < texts.size(); ++rank) {
+    if (!texts[rank].empty()) ranks[std::string(as_text(texts[rank]))].push_back(rank);
+  }
+  std::string list;
+  std::size_t shown = 0;
+  for (const auto& [text, of_these] : ranks) {
+    if (shown++ == kShownTexts)
+      return str_format("{}\n  … and {}", list,
+                        counted(ranks.size() - kShownTexts, "more difference"));
+    list += str_format("\n  on {}: {}", ranks_text(of_these), text);
+  }
+  return list;
+}
+
 }  // namespace
 
-CommonDifference compare_common(const Value& of_rank_0, const Value& mine, int rank) {
+CommonDifference compare_common(const Value& of_rank_0, const Value& mine) {
   CommonComparison comparison;
   comparison.compare(of_rank_0, mine);
-  if (comparison.only_first.empty() && comparison.only_second.empty() &&
-      comparison.mismatched.empty())
-    return {};
-  const std::string number = std::to_string(rank);
-  return {str_format("Rank {} common state dict differs from rank 0 common state dict. Keys only "
-                     "on rank 0: {}, Keys only on {}: {}, Mismatched keys: {}",
-                     number, comparison.only_first.text(), number, comparison.only_second.text(),
-                     comparison.mismatched.text()),
-          std::move(comparison.lost)};
+  return std::move(comparison).result();
 }
 
 void compare_common_states(const Value& mine, Communicator& comm) {
   if (comm.size() == 1) return;
   Bytes bytes;
   Sha256::Digest digest{};
-  agree(comm, "comparing the common state", [&] {
+  agree(comm, kAttempt, [&] {
     bytes = save_torch_file(mine);
     Sha256 hash;
     hash.update(bytes);
@@ -157,21 +160,22 @@ void compare_common_states(const Value& mine, Communicator& comm) {
   });
   if (same_everywhere(digest, comm)) return;
   const Bytes of_rank_0 = comm.broadcast(bytes, 0);
-  agree(comm, "comparing the common state", [&] {
+  CommonDifference difference;
+  agree(comm, kAttempt, [&] {
     if (comm.rank() == 0) return;
-    const CommonDifference difference = compare_common(
-        load_torch_bytes(of_rank_0, "the common state of rank 0"), mine, comm.rank());
-    if (!difference.lost.empty()) {
-      throw CheckpointError(
-          ErrorCode::kMismatch,
-          str_format(
-              "the common state is saved from rank 0 alone, and these tensors of rank {} are not "
-              "the same there: {}; describe what ranks hold parts of with ShardedTensor",
-              comm.rank(), quoted_list(difference.lost, kShown)),
-          {.rank = comm.rank()});
-    }
-    if (!difference.text.empty()) log_warning(difference.text + "; rank 0's is saved");
+    difference = compare_common(load_torch_bytes(of_rank_0, "the common state of rank 0"), mine);
+    if (difference.lost.empty()) return;
+    throw CheckpointError(
+        ErrorCode::kMismatch,
+        str_format("the common state is saved from rank 0 alone, and these tensors are not the "
+                   "same there: {}; describe what ranks hold parts of with ShardedTensor",
+                   quoted_list(difference.lost, kShown)),
+        {.rank = comm.rank()});
   });
+  const std::vector<Bytes> texts = comm.gather(as_bytes(difference.text), 0);
+  if (comm.rank() != 0) return;
+  if (const std::string list = by_rank(texts); !list.empty())
+    log_warning("the common state differs from rank 0's, which is saved:" + list);
 }
 
 }  // namespace dckpt

@@ -14,6 +14,7 @@
 #include "mapping/base/text.h"
 #include "mapping/base/wire.h"
 #include "mapping/geometry/cast.h"
+#include "mapping/state/tree.h"
 #include "strategies/comm/agree.h"
 
 namespace dckpt {
@@ -23,7 +24,6 @@ constexpr const char* kAttempt = "comparing the plain leaves of the ranks";
 constexpr std::size_t kSamples = 16;
 constexpr std::size_t kSampleBytes = 4096;
 constexpr std::size_t kShownLeaves = 4;
-constexpr std::size_t kShownText = 40;
 
 bool is_in_one_piece(const Tensor& tensor) {
   return tensor.device().kind == Device::Kind::kCpu && tensor.is_contiguous();
@@ -92,19 +92,11 @@ Bytes differing_keys(const std::vector<Bytes>& ranks) {
   return bytes;
 }
 
-/// "10", "'adam'", "float32[2] that begins with 20"
+/// "10", "'adam'", "float32 (2,) that begins with 20"
 std::string text_of(const Value& value) {
-  switch (value.kind()) {
-    case Value::Kind::kNone: return "None";
-    case Value::Kind::kBool: return value.as_bool() ? "True" : "False";
-    case Value::Kind::kInt: return std::to_string(value.as_int());
-    case Value::Kind::kFloat: return str_format("{}", value.as_float());
-    case Value::Kind::kStr: return quote(value.as_str().substr(0, kShownText));
-    case Value::Kind::kTensor: break;
-    default: return std::string(to_string(value.kind()));
-  }
+  std::string text = short_text(value);
+  if (!value.is_tensor()) return text;
   const Tensor& tensor = value.as_tensor();
-  std::string text = to_string(tensor);
   if (!is_in_one_piece(tensor) || tensor.numel() == 0 || !can_cast(tensor.dtype(), DType::kFloat64))
     return text;
   double element = 0;

@@ -21,9 +21,9 @@ bool describes_tensor(const Value& leaf) {
 ShardedPaths::ShardedPaths(const StateDict& loaded) {
   visit_leaves(loaded, [&](const KeyPath& path, const Value& leaf) {
     if (leaf.is(Value::Kind::kShardedTensor)) {
-      key_at_.emplace(to_string(path), leaf.as_sharded_tensor().key);
+      key_at_.emplace(path, leaf.as_sharded_tensor().key);
     } else if (leaf.is(Value::Kind::kShardedTensorFactory)) {
-      key_at_.emplace(to_string(path), leaf.as_factory().key);
+      key_at_.emplace(path, leaf.as_factory().key);
     }
   });
 }
@@ -33,7 +33,7 @@ void ShardedPaths::require_still_sharded(const StateDict& state) const {
   std::vector<std::string> plain;
   visit_leaves(state, [&](const KeyPath& path, const Value& leaf) {
     if (!leaf.is_tensor()) return;
-    const auto found = key_at_.find(to_string(path));
+    const auto found = key_at_.find(path);
     if (found != key_at_.end()) plain.push_back(found->second);
   });
   if (plain.empty()) return;

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "mapping/base/api.h"
+#include "mapping/base/key_path.h"
 #include "mapping/state/value.h"
 
 namespace DCKPT_API dckpt {
@@ -19,7 +20,7 @@ class ShardedPaths {
   void require_still_sharded(const StateDict& state) const;
 
  private:
-  std::map<std::string, std::string> key_at_;  // path → key
+  std::map<KeyPath, std::string> key_at_;
 };
 
 /// The kinds of tensors in a state dict.

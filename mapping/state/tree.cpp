@@ -6,6 +6,7 @@
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
+#include "mapping/state/flatten.h"
 
 namespace dckpt {
 namespace {
@@ -32,22 +33,9 @@ bool is_container(const Value& value) {
   return value.is_dict() || value.is_list();
 }
 
-/// For messages: the value of small leaves, the kind of others.
-std::string describe(const Value& value) {
-  constexpr std::size_t kShown = 60;
-  switch (value.kind()) {
-    case Value::Kind::kBool: return value.as_bool() ? "True" : "False";
-    case Value::Kind::kInt: return std::to_string(value.as_int());
-    case Value::Kind::kFloat: return std::to_string(value.as_float());
-    case Value::Kind::kStr: return quote(value.as_str(), kShown);
-    case Value::Kind::kTensor: return "tensor " + to_string(value.as_tensor());
-    default: return to_string(value.kind());
-  }
-}
-
 PathElement path_element(const Value& key) {
   if (key.is_int()) return key.as_int();
-  return key.is_str() ? key.as_str() : describe(key);
+  return key.is_str() ? key.as_str() : short_text(key);
 }
 
 class Visit {
@@ -209,7 +197,7 @@ class Merge {
       positions(into.mutable_items(), from.as_dict());
     } else {
       refuse(str_format("Duplicate non-dict and non-list values encountered: `{}` and `{}`",
-                        describe(into), describe(from)));
+                        short_text(into), short_text(from)));
     }
   }
 
@@ -228,7 +216,7 @@ class Merge {
         into.set(key, item);
       } else {
         refuse(str_format("Different dict keys encountered: there is no {} to merge into",
-                          describe(key)));
+                          short_text(key)));
       }
     }
   }
@@ -246,7 +234,7 @@ class Merge {
     for (const auto& [key, item] : from) {
       if (!key.is_int())
         refuse(str_format("Invalid dict key {} non-integer type encountered in a list-dict merge",
-                          describe(key)));
+                          short_text(key)));
       const std::int64_t position = key.as_int();
       if (position < 0 || static_cast<std::uint64_t>(position) >= into.size()) {
         refuse(str_format("Dict key {} out of bound for list of length {}", position, into.size()));
@@ -257,7 +245,7 @@ class Merge {
 
   [[noreturn]] void refuse(const std::string& message) const {
     throw CheckpointError(ErrorCode::kMismatch,
-                          str_format("{} (at level {})", message, to_string(path_)));
+                          str_format("{} (at {})", message, quote(dotted_name(path_))));
   }
 
   const MergeRule& rule_;
@@ -321,8 +309,8 @@ const Value* find_element(const Value& tree, const KeyPath& path) {
 std::size_t set_element(Value& tree, const KeyPath& path, Value value, std::size_t max_filled) {
   Bounds().check(path.size());
   const auto refuse = [&](const std::string& why) {
-    throw CheckpointError(ErrorCode::kCorrupt,
-                          str_format("cannot set the element at {}: {}", to_string(path), why));
+    throw CheckpointError(ErrorCode::kCorrupt, str_format("cannot set the element at {}: {}",
+                                                          quote(dotted_name(path)), why));
   };
   std::size_t filled = 0;
   Value* at = &tree;
@@ -354,14 +342,17 @@ std::size_t set_element(Value& tree, const KeyPath& path, Value value, std::size
   return filled;
 }
 
-std::string to_string(const KeyPath& path) {
-  std::string out = "(";
-  for (const PathElement& element : path) {
-    if (out.size() > 1) out += ", ";
-    const auto* name = std::get_if<std::string>(&element);
-    out += name != nullptr ? quote(*name) : std::to_string(std::get<std::int64_t>(element));
+std::string short_text(const Value& value) {
+  constexpr std::size_t kShown = 60;
+  switch (value.kind()) {
+    case Value::Kind::kNone: return "None";
+    case Value::Kind::kBool: return value.as_bool() ? "True" : "False";
+    case Value::Kind::kInt: return std::to_string(value.as_int());
+    case Value::Kind::kFloat: return str_format("{}", value.as_float());
+    case Value::Kind::kStr: return quote(value.as_str(), kShown);
+    case Value::Kind::kTensor: return to_string(value.as_tensor());
+    default: return to_string(value.kind());
   }
-  return out + (path.size() == 1 ? ",)" : ")");
 }
 
 }  // namespace dckpt

@@ -70,7 +70,7 @@ const Value* find_element(const Value& tree, const KeyPath& path);
 std::size_t set_element(Value& tree, const KeyPath& path, Value value,
                         std::size_t max_filled = 65'536);
 
-/// As Python prints a tuple: "('a', 0)".
-std::string to_string(const KeyPath& path);
+/// A value for messages: "None", "0.1", "'adam'", "float32 (2, 3)"; of others the kind.
+std::string short_text(const Value& value);
 
 }  // namespace dckpt

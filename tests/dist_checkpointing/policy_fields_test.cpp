@@ -15,6 +15,7 @@
 #include "dist_checkpointing/save/save.h"
 #include "dist_checkpointing/save/save_async.h"
 #include "mapping/base/hash.h"
+#include "mapping/state/flatten.h"
 #include "mapping/state/sharded_object.h"
 #include "mapping/state/sharded_tree.h"
 #include "strategies/comm/threads.h"
@@ -328,7 +329,7 @@ class PolicyFieldsOfLoads : public ::testing::Test {
     }
     std::string seen;
     visit_leaves(plain_state(state), [&](const KeyPath& at, const Value& leaf) {
-      seen += to_string(at) +
+      seen += dotted_name(at) +
               (leaf.is_tensor() ? sha256_hex(leaf.as_tensor().contiguous().bytes())
                : leaf.is_str()  ? leaf.as_str()
                                 : "") +

@@ -48,7 +48,8 @@ Missing keys (for all ranks):
   'layers.0.w'
   'norm'
 Unexpected keys (for rank 1 of 2):
-  'layers.2.w': the checkpoint has 2 others, e.g. 'layers.0.w')"));
+  'layers.2.w': the checkpoint has 2 others, e.g. 'layers.0.w'
+load.strict: log_all goes on without these keys.)"));
 }
 
 TEST(CheckKeys, ModesForUnexpectedKeysIgnoreMissingOnes) {
@@ -60,7 +61,8 @@ TEST(CheckKeys, ModesForUnexpectedKeysIgnoreMissingOnes) {
       ElementsAre(
           R"(Unexpected keys (not found in the checkpoint) encountered in the provided sharded state dict. 
 Unexpected keys (for this rank):
-  'norms': did you mean 'norm'?)"));
+  'norms': did you mean 'norm'?
+load.strict: log_unexpected goes on without these keys.)"));
   EXPECT_THAT(messages(2,
                        [](Communicator& comm) {
                          check_keys({.keys = {"norm"}}, kStored, StrictHandling::kRaiseUnexpected,
@@ -159,7 +161,7 @@ TEST(RequireStored, SuggestsTheRuleThatExplainsAll) {
               ElementsAre(R"(keys are asked for:
   'layers.0.w'
   'norm'
-All of them are stored under another prefix. This in the policy gives them the names asked for:
+All of them are stored under other names. This in the policy gives them the names asked for:
   load: {rename: [{from: "^module\\.(.*)$", to: "\\1"}]})"));
 }
 

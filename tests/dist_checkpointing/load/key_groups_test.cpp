@@ -1,11 +1,16 @@
 #include "dist_checkpointing/load/key_groups.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "configs/rename.h"
 
 namespace dckpt {
 namespace {
+
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
+using ::testing::Not;
 
 KeySet layers(const std::string& before, int count, const std::string& after) {
   KeySet keys;
@@ -53,9 +58,9 @@ TEST(KeyGroups, UnknownKeysComeWithTheStoredOneTheyResemble) {
   EXPECT_EQ(table_of_unknown({"something.else"}, stored), "\n  'something.else'");
 }
 
-/// The keys of a checkpoint, as a rule renames them.
-KeySet renamed(const KeySet& stored, const RenameRule& rule) {
-  const KeyRenamer rename(std::vector<RenameRule>{rule});
+/// The keys of a checkpoint, as rules rename them.
+KeySet renamed(const KeySet& stored, const std::vector<RenameRule>& rules) {
+  const KeyRenamer rename(rules);
   KeySet names;
   for (const std::string& key : stored) names.insert(rename(key));
   return names;
@@ -66,24 +71,42 @@ TEST(SuggestRename, FindsAPrefixThatIsTooMuchOrTooLittle) {
   for (const std::string prefix : {"module.", "model (1).\\n.", "a.b.c."}) {
     KeySet stored;
     for (const std::string& key : wanted) stored.insert(prefix + key);
-    EXPECT_EQ(renamed(stored, suggest_rename(wanted, stored).value()), wanted);
-    EXPECT_EQ(renamed(wanted, suggest_rename(stored, wanted).value()), stored);
+    EXPECT_EQ(renamed(stored, suggest_rename(wanted, stored)), wanted);
+    EXPECT_EQ(renamed(wanted, suggest_rename(stored, wanted)), stored);
   }
-  EXPECT_EQ(suggest_rename({"w"}, {"module.w"}), (RenameRule{"^module\\.(.*)$", "\\1"}));
+  EXPECT_THAT(suggest_rename({"w"}, {"module.w"}),
+              ElementsAre(RenameRule{"^module\\.(.*)$", "\\1"}));
+}
+
+/// torch.compile of each layer, or of all that is below a prefix.
+TEST(SuggestRename, FindsTheNamesOfWrappersInTheMiddleOfKeys) {
+  const KeySet wanted = layers("layers.", 12, ".w") | KeySet{"optimizer.layers.0.w", "norm.w"};
+  const KeySet compiled =
+      layers("layers.", 12, "._orig_mod.w") | KeySet{"optimizer.layers.0._orig_mod.w", "norm.w"};
+  EXPECT_EQ(renamed(compiled, suggest_rename(wanted, compiled)), wanted);
+  EXPECT_EQ(renamed(wanted, suggest_rename(compiled, wanted)), compiled);
+  EXPECT_THAT(suggest_rename({"a.w"}, {"a._fsdp_wrapped_module._orig_mod.w"}),
+              ElementsAre(RenameRule{"\\b(_fsdp_wrapped_module|_orig_mod)\\.", ""}));
+  const KeySet behind_prefix = layers("model.layers.", 2, "._orig_mod.w");
+  EXPECT_EQ(renamed(behind_prefix, suggest_rename(layers("layers.", 2, ".w"), behind_prefix)),
+            layers("layers.", 2, ".w"));
+  EXPECT_THAT(suggest_rename({"a.w", "b.w"}, {"a._orig_mod.w"}), IsEmpty()) << "b is nowhere";
+  EXPECT_THAT(suggest_rename({"norm.w"}, compiled), IsEmpty()) << "nothing to explain";
 }
 
 TEST(SuggestRename, NoRuleThatIsTooLongToBeUsed) {
-  EXPECT_FALSE(suggest_rename({"w"}, {std::string(kMaxRenamePattern, 'p') + ".w"}));
+  EXPECT_THAT(suggest_rename({"w"}, {std::string(kMaxRenamePattern, 'p') + ".w"}), IsEmpty());
 }
 
 TEST(SuggestRename, OnlyARuleThatExplainsAll) {
-  EXPECT_FALSE(suggest_rename({"a", "b"}, {"module.a"})) << "b is nowhere";
-  EXPECT_FALSE(suggest_rename({"a", "b"}, {"x.a", "y.b"}));
-  EXPECT_FALSE(suggest_rename({"a"}, {"a"})) << "nothing to explain";
-  EXPECT_FALSE(suggest_rename({"a", "module.c"}, {"module.a", "module.c"}))
+  EXPECT_THAT(suggest_rename({"a", "b"}, {"module.a"}), IsEmpty()) << "b is nowhere";
+  EXPECT_THAT(suggest_rename({"a", "b"}, {"x.a", "y.b"}), IsEmpty());
+  EXPECT_THAT(suggest_rename({"a"}, {"a"}), IsEmpty()) << "nothing to explain";
+  EXPECT_THAT(suggest_rename({"a", "module.c"}, {"module.a", "module.c"}), IsEmpty())
       << "the rule would take away what is found";
-  EXPECT_FALSE(suggest_rename({"module.a", "c"}, {"a", "c"})) << "the rule would rename c, too";
-  EXPECT_TRUE(suggest_rename({"a", "c"}, {"module.a", "c"}));
+  EXPECT_THAT(suggest_rename({"module.a", "c"}, {"a", "c"}), IsEmpty())
+      << "the rule would rename c, too";
+  EXPECT_THAT(suggest_rename({"a", "c"}, {"module.a", "c"}), Not(IsEmpty()));
 }
 
 }  // namespace

@@ -95,7 +95,7 @@ TEST(MergeCommon, ATensorWhoseElementsShareTheirMemoryIsNotFilled) {
   EXPECT_THAT(testing::error_of([&] {
                 merge(expanded, arange({2, 3}));
               }).what(),
-              HasSubstr("cannot merge the common state at ('bias',): the state's tensor has the "
+              HasSubstr("cannot merge the common state at 'bias': the state's tensor has the "
                         "shape (2, 3) and the strides (0, 1): several elements share their memory; "
                         "load into a tensor of its own"));
   EXPECT_TRUE(equal(row, Tensor::zeros(DType::kFloat32, {3})));
@@ -118,13 +118,13 @@ TEST(MergeCommon, StoredItemsOfAListTakeThePlacesBetweenShardedOnes) {
   const auto too_few = [&] {
     merge_common(Value::dict({{"l", list}}), Value::dict({{"l", Value::list({1})}}));
   };
-  EXPECT_THAT(testing::error_of(too_few).what(), HasSubstr("but 1 are stored"));
+  EXPECT_THAT(testing::error_of(too_few).what(), HasSubstr("but 1 is stored"));
 }
 
 TEST(MergeCommon, AShardedLeafIsNeverReplacedByAStoredValue) {
   const auto of_w = [](const Value& w) { return Value::dict({{"a", Value::dict({{"w", w}})}}); };
   EXPECT_THAT(testing::error_of([&] { merge_common(of_w(shard()), of_w(arange({2}))); }).what(),
-              HasSubstr("('a', 'w')"));
+              HasSubstr("'a.w'"));
 }
 
 }  // namespace

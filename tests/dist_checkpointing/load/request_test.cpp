@@ -150,7 +150,7 @@ TEST_F(SaveLoad, ATensorThatWasImportedToBeSavedIsNotLoadedInto) {
   wanted["plain"] = save_only(plain);
   EXPECT_THAT(
       error_of([&] { load(wanted, checkpoint()); }),
-      HasSubstr("cannot merge the common state at ('plain',): the state's tensor was "
+      HasSubstr("cannot merge the common state at 'plain': the state's tensor was "
                 "imported through DLPack to be saved only; import it with DlpackUse::kLoad"));
   EXPECT_TRUE(equal(plain, untouched({2})));
   wanted["plain"] = from_dlpack(to_dlpack(plain));
@@ -171,16 +171,20 @@ TEST_F(SaveLoad, KeysShapesAndDtypesAreOneErrorThatSaysWhyAndWhatToDo) {
     wanted["e"] = ShardedTensor::whole("embedding.word_embeddings.weight", untouched({12, 2}),
                                        {.replica_id = comm.rank()});
     if (comm.rank() == 1) {
-      wanted["w"] = ShardedTensor::whole("w", Tensor::zeros(DType::kBFloat16, {2}));
+      wanted["w"] = ShardedTensor::whole("w", Tensor::zeros(DType::kBFloat16, {4}));
       wanted["x"] = ShardedTensor::whole("ww", untouched({2}));
       for (const char* const layer : {"layers.0.w", "layers.1.w"})
         wanted[layer] = ShardedTensor::whole(layer, untouched({4}));
     }
     EXPECT_EQ(
         testing::error_of([&] { load(wanted, checkpoint(), {}, comm); }).message(),
-        "keys are asked for that the checkpoint does not have, on rank 1 of 2:\n"
+        "keys are asked for that the checkpoint does not have (load.strict: log_unexpected leaves "
+        "such keys as they are), on rank 1 of 2:\n"
         "  'ww': did you mean 'w'?\n"
         "the request does not fit what is stored, on all 2 ranks:\n"
+        "  Global shape mismatch for loaded ((2,)) and expected ((4,)) tensor for key 'w': axis 0 "
+        "has 2 in the checkpoint, not 4; load.allow_shape_mismatch for this key reads the common "
+        "part and pads the rest\n"
         "  Global shape mismatch for loaded ((3,)) and expected ((4,)) tensor for key 'layers.*.w' "
         "(2 keys, e.g. 'layers.0.w'): axis 0 has 3 in the checkpoint, not 4; "
         "load.allow_shape_mismatch for this key reads the common part and pads the rest\n"
@@ -191,6 +195,25 @@ TEST_F(SaveLoad, KeysShapesAndDtypesAreOneErrorThatSaysWhyAndWhatToDo) {
         "  dtype mismatch for loaded (float32) and expected (bfloat16) tensor for key 'w': convert "
         "the destination, or set load.cast: allow; nothing is cast silently");
   });
+}
+
+/// LoRA: the adapters are new, or the base model is loaded without those of the checkpoint.
+TEST_F(SaveLoad, AdaptersOnOneSideOnlyAreAMatterOfTheStrictMode) {
+  StateDict base;
+  base["w"] = ShardedTensor::whole("fc.weight", arange({2}));
+  StateDict tuned = base;
+  tuned["adapter"] = ShardedTensor::whole("fc.adapter.weight", arange({2}));
+  save(base, checkpoint());
+  const std::string refused = error_of([&] { load(tuned, checkpoint()); }).message();
+  EXPECT_THAT(refused, HasSubstr("load.strict: log_unexpected leaves such keys as they are"));
+  EXPECT_THAT(refused, HasSubstr("\n  'fc.adapter.weight'"));
+  EXPECT_EQ(load(tuned, checkpoint(), {.strict = StrictHandling::kLogUnexpected}).missing.size(),
+            0U);
+  save(tuned, checkpoint(), {.overwrite = true});
+  EXPECT_THAT(
+      error_of([&] { load(base, checkpoint(), {.strict = StrictHandling::kRaiseAll}); }).message(),
+      HasSubstr("'fc.adapter.weight'\nload.strict: log_all goes on without these keys."));
+  load(base, checkpoint(), {.strict = StrictHandling::kLogAll});
 }
 
 struct StrictCase {

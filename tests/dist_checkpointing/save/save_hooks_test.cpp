@@ -42,7 +42,7 @@ TEST_F(SaveHooksTest, EqualCommonStatesGiveNoWarningInAnyOrderOfKeys) {
               IsEmpty());
 }
 
-TEST_F(SaveHooksTest, ARankWhoseCommonStateDiffersIsToldWhereAndRank0sIsSaved) {
+TEST_F(SaveHooksTest, Rank0TellsWhereCommonStatesDifferAndSavesItsOwn) {
   const std::string warnings = warnings_of([](int rank) {
     StateDict state = Value::dict(
         {{"args", Value::dict({{"lr", 0.1}, {"seeds", Value::list({Value(1), Value(2)})}})},
@@ -55,16 +55,19 @@ TEST_F(SaveHooksTest, ARankWhoseCommonStateDiffersIsToldWhereAndRank0sIsSaved) {
     }
     return state;
   });
-  EXPECT_THAT(
-      warnings,
-      HasSubstr("Rank 1 common state dict differs from rank 0 common state dict. Keys only on rank "
-                "0: [('args', 'only_here')], Keys only on 1: [], Mismatched keys: []"));
-  EXPECT_THAT(warnings,
-              HasSubstr("Rank 2 common state dict differs from rank 0 common state dict. Keys only "
-                        "on rank 0: [('args', 'only_here')], Keys only on 2: [('extra',)], "
-                        "Mismatched keys: [(('args', 'lr'), float, int), (('args', 'seeds', 1), "
-                        "int, int)]; rank 0's is saved"));
+  EXPECT_EQ(warnings,
+            "the common state differs from rank 0's, which is saved:\n"
+            "  on rank 1: 'args.only_here' is missing\n"
+            "  on rank 2: 'args.lr' is 1, not 0.1; 'args.seeds.1' is 7, not 2; 'args.only_here' is "
+            "missing; 'extra' is only there\n");
   EXPECT_TRUE(load_common_state(path_).at("args").contains("only_here"));
+}
+
+TEST_F(SaveHooksTest, RanksWhoseCommonStatesDifferInTheSameWayShareALine) {
+  const auto state = [](int rank) { return Value::dict({{"host", rank == 0 ? "a" : "b"}}); };
+  EXPECT_EQ(warnings_of(state),
+            "the common state differs from rank 0's, which is saved:\n"
+            "  on ranks 1, 2: 'host' is 'b', not 'a'\n");
 }
 
 TEST_F(SaveHooksTest, WhatMayDifferIsTakenOutBeforeTheComparisonButSaved) {
@@ -104,7 +107,7 @@ TEST_F(SaveHooksTest, ATensorThatDiffersFromRank0sIsAnErrorOnAllRanks) {
     return Value::dict({{"model", Value::tuple({number(value), 1})}});
   };
   EXPECT_THAT(error_of_rank_1([&](int rank) { return weights(static_cast<float>(rank)); }),
-              HasSubstr("these tensors of rank 1 are not the same there"));
+              HasSubstr("these tensors are not the same there: 'model.0'; describe"));
   EXPECT_THAT(error_of_rank_1([&](int rank) {
                 return rank == 0 ? Value::dict({{"a", 1}}) : weights(1);
               }),

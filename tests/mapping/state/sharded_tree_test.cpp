@@ -153,7 +153,7 @@ TEST(ShardedTree, MergeErrorsNameThePlace) {
   EXPECT_THAT(error_of([&] {
                 merge_factories(decode(Json::parse(R"({"dict": [["a", []]]})")), factories);
               }).message(),
-              HasSubstr("Dict key 0 out of bound for list of length 0 (at level ('a',))"));
+              HasSubstr("Dict key 0 out of bound for list of length 0 (at 'a')"));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include "mapping/state/flatten.h"
 #include "tests/mapping/state/recorded.h"
 #include "tests/support/expect_error.h"
 
@@ -36,10 +37,9 @@ TEST(VisitLeaves, ComesByInOrderWithPaths) {
       decode(Json::parse(
           R"({"dict": [["b", [1, {"tuple": [2]}]], [7, {"dict": [["x", 3], ["empty", []]]}], [true, 4]]})")),
       [&](const KeyPath& path, const Value& leaf) {
-        seen.push_back(to_string(path) + " " + encode(leaf).dump());
+        seen.push_back(dotted_name(path) + " " + encode(leaf).dump());
       });
-  EXPECT_THAT(seen,
-              ElementsAre("('b', 0) 1", R"(('b', 1) {"tuple":[2]})", "(7, 'x') 3", "('True',) 4"));
+  EXPECT_THAT(seen, ElementsAre("b.0 1", R"(b.1 {"tuple":[2]})", "7.x 3", "True 4"));
 }
 
 TEST(VisitLeaves, RefusesTreesBeyondTheLimits) {
@@ -147,8 +147,8 @@ TEST(Merge, NamesThePlaceOfADuplicate) {
   const Value right =
       decode(Json::parse(R"({"dict": [["a", {"dict": [[1, {"dict": [["b", 5]]}]]}]]})"));
   EXPECT_EQ(testing::error_of([&] { merge(left, right, {.positions = true}); }).message(),
-            "Duplicate non-dict and non-list values encountered: `'old'` and `5` (at level ('a', "
-            "1, 'b'))");
+            "Duplicate non-dict and non-list values encountered: `'old'` and `5` (at "
+            "'a.1.b')");
 }
 
 TEST(Merge, KeepsBothInputs) {
@@ -182,7 +182,7 @@ TEST(SetElement, RefusesPathsThatContradictTheTree) {
   for (const KeyPath& path : {KeyPath{"a", "b"}, KeyPath{"a", 0}, KeyPath{"d", 0},
                               KeyPath{"l", "x"}, KeyPath{"l", -1}, KeyPath{0}}) {
     EXPECT_EQ(testing::error_of([&] { set_element(root, path, 2); }).code(), ErrorCode::kCorrupt)
-        << to_string(path);
+        << dotted_name(path);
   }
 }
 
@@ -211,7 +211,7 @@ TEST(FindElement, GivesNullWhereNothingIs) {
   const Value root = Value::dict({{"l", Value::list({1})}});
   for (const KeyPath& path : {KeyPath{"x"}, KeyPath{"l", 1}, KeyPath{"l", -1}, KeyPath{"l", "0"},
                               KeyPath{"l", 0, 0}, KeyPath{0}}) {
-    EXPECT_EQ(find_element(root, path), nullptr) << to_string(path);
+    EXPECT_EQ(find_element(root, path), nullptr) << dotted_name(path);
   }
   EXPECT_EQ(*find_element(root, {"l", 0}), Value(1));
 }
