@@ -101,13 +101,21 @@ void check_data(const ShardedTensor& shard) {
   if (!shard.data) return;
   const Tensor& data = *shard.data;
   if (data.dtype() != shard.dtype)
-    refuse("Data dtype should match `dtype` attribute for " + to_string(shard), shard.key);
+    refuse(str_format("Data dtype should match `dtype` attribute for {}, but is {}",
+                      to_string(shard), to_string(data.dtype())),
+           shard.key);
   if (!shard.flattened_range) {
     if (data.shape() != shard.local_shape)
-      refuse("Data shape should match `local_shape` attribute for " + to_string(shard), shard.key);
+      refuse(str_format("Data shape should match `local_shape` attribute for {}, but is {}",
+                        to_string(shard), to_string(data.shape())),
+             shard.key);
     return;
   }
-  if (data.dim() != 1) refuse("Data should be 1D for a flattened " + to_string(shard), shard.key);
+  if (data.dim() != 1) {
+    refuse(str_format("Data should be 1D for a flattened {}, but has the shape {}",
+                      to_string(shard), to_string(data.shape())),
+           shard.key);
+  }
   if (data.shape() != shard.data_shape()) {
     refuse(str_format("Data shape {} doesnt match expected {} for {}", to_string(data.shape()),
                       to_string(shard.data_shape()), to_string(shard)),
@@ -166,8 +174,9 @@ void check_grid(const ShardedTensor& shard) {
       pieces.size() == shard.global_shape.size() &&
       std::all_of(pieces.begin(), pieces.end(), [](std::int64_t count) { return count >= 1; });
   if (!sound)
-    refuse("`axis_fragmentations` should hold a positive number for each global axis for " +
-               to_string(shard),
+    refuse(str_format("`axis_fragmentations` {} should hold a positive number for each global axis "
+                      "for {}",
+                      to_string(pieces), to_string(shard)),
            shard.key);
   const Box box = shard.global_box();
   for (std::size_t axis = 0; axis < box.dims(); ++axis) {
@@ -345,19 +354,15 @@ ShardedTensor ShardedTensor::without_data() const {
 }
 
 std::string to_string(const ShardedTensor& shard) {
-  const std::string range = shard.flattened_range
-                                ? str_format("slice({}, {}, None)", shard.flattened_range->begin,
-                                             shard.flattened_range->end)
-                                : std::string("None");
-  return str_format(
-      "ShardedTensor(key={}, dtype=torch.{}, local_shape={}, global_shape={}, global_offset={}, "
-      "axis_fragmentations={}, replica_id={}, prepend_axis_num={}, allow_shape_mismatch={}, "
-      "flattened_range={})",
-      quote(shard.key), to_string(shard.dtype), to_string(shard.local_shape),
-      to_string(shard.global_shape), to_string(shard.global_offset),
-      shard.axis_fragmentations ? to_string(*shard.axis_fragmentations) : std::string("None"),
-      to_string(shard.replica_id), shard.prepend_axis_num,
-      shard.allow_shape_mismatch ? "True" : "False", range);
+  std::string text = str_format("ShardedTensor {}: {} {} at {} of {}", quote(shard.key),
+                                to_string(shard.dtype), to_string(shard.local_shape),
+                                to_string(shard.global_offset), to_string(shard.global_shape));
+  if (shard.prepend_axis_num != 0)
+    text += str_format(", prepend_axis_num {}", shard.prepend_axis_num);
+  if (shard.flattened_range)
+    text +=
+        str_format(", elements [{}, {})", shard.flattened_range->begin, shard.flattened_range->end);
+  return text;
 }
 
 }  // namespace dckpt

@@ -137,7 +137,8 @@ struct ShardedTensor {
   ShardedTensor without_data() const;
 };
 
-/// "ShardedTensor(key='a.b', …)" for messages.
+/// For messages: "ShardedTensor 'a.b': float32 (4, 7) at (0, 0) of (8, 7)", and what else decides
+/// its place.
 std::string to_string(const ShardedTensor& shard);
 
 }  // namespace dckpt

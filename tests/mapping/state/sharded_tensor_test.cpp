@@ -150,7 +150,7 @@ TEST_F(ShardedTensorValidation, UsesMegatronsWords) {
       refusal([](auto& shard) {
         shard.local_shape = {1, 2, 7, 9};
       }),
-      HasSubstr("Data shape should match `local_shape` attribute for ShardedTensor(key='key', "));
+      HasSubstr("Data shape should match `local_shape` attribute for ShardedTensor 'key': "));
   EXPECT_THAT(refusal([](auto& shard) { shard.dtype = DType::kBFloat16; }),
               HasSubstr("Data dtype should match `dtype` attribute for"));
   EXPECT_THAT(refusal([](auto& shard) {
@@ -278,13 +278,13 @@ TEST(ShardedTensor, NarrowRefusesWhatIsNotThere) {
           "Only regular grid of local tensors is supported for narrowing, got: ShardedTensor"));
 }
 
-TEST(ShardedTensor, PrintsLikeMegatron) {
+TEST(ShardedTensor, AMessageShowsWhatDecidesThePlace) {
+  EXPECT_EQ(error_of([] { ShardedTensor::from_box("k", counting({3}), {8}, {-1}); }).message(),
+            "The local tensor does not lie inside the global one for ShardedTensor 'k': float32 "
+            "(3,) at (-1,) of (8,)");
   EXPECT_EQ(to_string(ShardedTensor::from_rank_offsets_flat(
                 "a'b", counting({5}), {4, 7}, {{0, 1, 2}}, {4, 9}, {.replica_id = {0, 1}})),
-            "ShardedTensor(key='a\\'b', dtype=torch.float32, local_shape=(4, 7), global_shape=(8, "
-            "7), global_offset=(4, 0), axis_fragmentations=(2, 1), "
-            "replica_id=(0, 1), prepend_axis_num=0, allow_shape_mismatch=False, "
-            "flattened_range=slice(4, 9, None))");
+            "ShardedTensor 'a\\'b': float32 (4, 7) at (4, 0) of (8, 7), elements [4, 9)");
 }
 
 TEST(ReplicaId, MainIsAllZero) {
