@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "mapping/base/error.h"
+#include "mapping/base/log_silence.h"
 #include "mapping/base/wire.h"
 #include "strategies/comm/agree.h"
 #include "strategies/comm/heartbeat.h"
@@ -122,7 +123,10 @@ void open_together(const Location& location, Communicator& comm,
   if (reads) record->end();
 
   Heartbeat(comm).agree(kAttempt, [&] {
-    if (!reads) open(is_mine ? through_record() : location, note);
+    if (reads) return;
+    if (!is_mine) return open(location, note);
+    const LogSilence rank_0_has_said_it;
+    open(through_record(), note);
   });
   record->end();
 }

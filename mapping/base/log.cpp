@@ -4,6 +4,8 @@
 #include <mutex>
 #include <utility>
 
+#include "mapping/base/log_silence.h"
+
 namespace dckpt {
 namespace {
 
@@ -18,14 +20,24 @@ Sink& sink() {
   return *instance;
 }
 
+thread_local int silences = 0;
+
 }  // namespace
 
-void set_log_sink(LogSink function) {
+LogSilence::LogSilence() noexcept {
+  ++silences;
+}
+LogSilence::~LogSilence() {
+  --silences;
+}
+
+LogSink set_log_sink(LogSink function) {
   const std::lock_guard lock(sink().mutex);
-  sink().function = std::move(function);
+  return std::exchange(sink().function, std::move(function));
 }
 
 void log(LogLevel level, std::string_view message) {
+  if (silences > 0) return;
   const std::lock_guard lock(sink().mutex);
   if (sink().function) {
     try {

@@ -4,7 +4,6 @@
 
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
-#include "mapping/base/log.h"
 #include "mapping/state/tree.h"
 
 namespace dckpt {
@@ -34,11 +33,6 @@ ShardedParams map_sharded_params(const Value& model_state, std::span<const Tenso
     if (data->shape() == params[static_cast<std::size_t>(number->second)].shape())
       found.insert_or_assign(number->second, leaf);
   });
-  if (found.empty() && !params.empty()) {
-    log_warning(
-        "no parameter of the optimizer is in the model's sharded state dict: the two must refer to "
-        "the same memory");
-  }
   return found;
 }
 
@@ -77,7 +71,10 @@ void shard_optimizer_state(Value& optimizer_state, const ShardedParams& params,
       if (param == params.end()) {
         throw CheckpointError(
             ErrorCode::kInvalidArgument,
-            str_format("Param id {} does not match any model sharded param", number.as_int()));
+            str_format("Param id {} does not match any model sharded param{}", number.as_int(),
+                       params.empty() ? ": no parameter of the optimizer is in the model's sharded "
+                                        "state dict; the two must refer to the same memory"
+                                      : ""));
       }
       target[name] = make_sharded_optimizer_tensor(param->second, tensor.as_tensor(),
                                                    "optimizer.state." + name.as_str());

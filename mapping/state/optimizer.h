@@ -32,7 +32,7 @@ Value make_sharded_optimizer_tensor(const Value& model_param, Tensor data, std::
 /// Turns a torch optimizer's state dict into a sharded one: `state[number][name]` becomes sharded
 /// under the key "optimizer.state.NAME.KEY", names in `exclude` are left out, and each
 /// param_group's `params` become local (they are not saved). Throws CheckpointError (invalid
-/// argument) if a number is not in `params`.
+/// argument) if a number that has state is not in `params`.
 void shard_optimizer_state(Value& optimizer_state, const ShardedParams& params,
                            const std::set<std::string>& exclude = {});
 

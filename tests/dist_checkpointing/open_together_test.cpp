@@ -10,6 +10,7 @@
 
 #include "dist_checkpointing/load/load.h"
 #include "dist_checkpointing/open.h"
+#include "mapping/base/log.h"
 #include "strategies/storage/forwarding.h"
 #include "strategies/storage/posix.h"
 #include "tests/dist_checkpointing/save_load.h"
@@ -276,6 +277,20 @@ TEST_F(OpenTogether, AFailureOfAnyRanksStorageAtAnyTimeIsTheErrorOfAll) {
       }
     }
   }
+}
+
+TEST_F(OpenTogether, WhatAReaderWarnsOfIsSaidByOneRank) {
+  std::vector<std::string> warnings;
+  set_log_sink([&](LogLevel, std::string_view message) { warnings.emplace_back(message); });
+  run_ranks(kRanks, [&](Communicator& comm) {
+    open_together(testing::golden("mcore-0.14-flattened-single"), comm,
+                  [&](const Location& from, std::string&) {
+                    open_checkpoint(from);
+                    log_warning("the optimizer's state is left out");
+                  });
+  });
+  set_log_sink({});
+  EXPECT_EQ(warnings.size(), 1U);
 }
 
 TEST_F(OpenTogether, EveryFormatIsOpenedFromWhatOneRankHasRead) {

@@ -93,6 +93,8 @@ TEST_F(OptimizerTest, ParametersThatAreNotShardedAreAnError) {
   EXPECT_EQ(error_of([&] { shard_optimizer_state(optimizer, found); }).message(),
             "Param id 1 does not match any model sharded param");
   EXPECT_EQ(optimizer, before);
+  EXPECT_THAT(error_of([&] { shard_optimizer_state(optimizer, {}); }).message(),
+              ::testing::HasSubstr("no parameter of the optimizer is in the model's"));
 }
 
 TEST_F(OptimizerTest, StateOfAnotherShapeIsAnError) {
