@@ -11,8 +11,13 @@ std::string render(const std::string& message, const ErrorContext& context) {
     where += where.empty() ? " [" : ", ";
     where += part;
   };
-  if (context.key) append("key " + quote(*context.key));
-  if (context.file) append("file " + quote(*context.file));
+  const auto append_name = [&](const std::string& what, const std::optional<std::string>& name) {
+    if (!name) return;
+    const std::string quoted = quote(*name);
+    if (message.find(quoted) == std::string::npos) append(what + quoted);  // else it is said
+  };
+  append_name("key ", context.key);
+  append_name("file ", context.file);
   if (context.offset) append("offset " + std::to_string(*context.offset));
   if (context.rank) append("rank " + std::to_string(*context.rank));
   return where.empty() ? message : message + where + "]";

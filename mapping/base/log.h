@@ -13,9 +13,9 @@ enum class LogLevel { kDebug, kInfo, kNotice, kWarning, kError };
 /// Receives every message of the library; called from any thread, one call at a time.
 using LogSink = std::function<void(LogLevel, std::string_view)>;
 
-/// Replaces the sink; an empty one restores the default, which prints notices, warnings and errors
-/// to stderr.
-void set_log_sink(LogSink sink);
+/// Replaces the sink, and returns the one before; an empty one is the default, which prints
+/// notices, warnings and errors to stderr.
+LogSink set_log_sink(LogSink sink);
 
 void log(LogLevel level, std::string_view message);
 inline void log_info(std::string_view message) {

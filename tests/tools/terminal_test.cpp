@@ -68,6 +68,32 @@ TEST(ToolOnATerminal, ColumnsTellsTheWidthOfATerminalThatDoesNot) {
   EXPECT_EQ(wide, run_on_terminal(words, 80));
 }
 
+TEST(ToolOnATerminal, WarningsFit) {
+  const Copy copy("mcore-0.16-nvrx-local");
+  std::filesystem::copy(copy.path() / "0/iter_0000010_0_local.pt",
+                        copy.path() / "0/iter_0000020_0_local.pt");
+  std::string shown = run_on_terminal({"verify", copy.text()}, 60);
+  EXPECT_THAT(shown, HasSubstr("dckpt: warning: iteration 20 has files of 1 of 4 ranks"));
+  if (const std::size_t clear = shown.find("\x1b[K"); clear != std::string::npos)
+    shown.erase(clear, 3);
+  expect_fits(shown, 60);
+}
+
+TEST(ToolOnATerminal, AProblemThatIsListedIsNotRepeated) {
+  const Copy copy(kModel);
+  std::filesystem::remove(copy.path() / "__0_0.distcp");
+  const TempDir folder;
+  std::ofstream(folder / "run.yaml") << "version: 1\nsave: {strategi: dcp}\n";
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"verify", copy.text()},
+        {"config", "check", (folder / "run.yaml").string()}}) {
+    const std::string shown = run_on_terminal(words, 10'000);
+    EXPECT_THAT(shown, HasSubstr("error: 1 problem in '"));
+    EXPECT_THAT(shown, Not(HasSubstr("the first")));
+    EXPECT_THAT(run_tool(words).err, HasSubstr("the first: "));
+  }
+}
+
 TEST(ToolOnATerminal, KeysAreShortenedThereAndWholeInPipes) {
   const std::vector<std::string> words = {"inspect", path_of(kModel)};
   const std::string key = "decoder.layers.self_attention.linear_qkv.layer_norm_weight";

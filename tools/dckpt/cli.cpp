@@ -93,5 +93,6 @@ int guarded_run(int argc, char** argv) {
 int dckpt::cli_main(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe shows as a failed write
   std::signal(SIGXFSZ, SIG_IGN);  // so does a file that may not grow
+  if (LogSink own = set_log_sink(tool::print_log)) set_log_sink(std::move(own));
   return tool::guarded_run(argc, argv);
 }

@@ -4,6 +4,7 @@
 #include "configs/key_map_schema.h"
 #include "configs/option_rules.h"
 #include "configs/policy_schema.h"
+#include "mapping/base/counted.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "strategies/contract/registry.h"
@@ -61,15 +62,9 @@ Value to_json_value(const YamlNode& node) {
   return node.text;
 }
 
-std::string count(std::size_t number) {
-  return grouped(number) + (number == 1 ? " problem" : " problems");
-}
-
-void report_problems(const Options& options, const ConfigProblems& problems) {
-  flush_output();
-  print_error(str_format("{} in {}, the first: {}", count(problems.size()),
-                         quote(options.policy.name, 1000),
-                         to_string(problems.front(), options.policy.name)));
+void report_problems(const Options& options, const ConfigProblems& problems, bool is_listed) {
+  print_problem_count(problems.size(), options.policy.name,
+                      to_string(problems.front(), options.policy.name), is_listed);
 }
 
 /// That there are strategies of the names given, and that they take the options: the file itself
@@ -130,7 +125,7 @@ int run_check(const Options& options) {
     for (const ConfigProblem& problem : problems)
       print(safe_message(to_string(problem, options.policy.name)) + "\n");
   }
-  if (!problems.empty()) report_problems(options, problems);
+  if (!problems.empty()) report_problems(options, problems, !options.json);
   return code_of(problems);
 }
 
@@ -138,7 +133,7 @@ int run_show(const Options& options) {
   const PolicyText text = text_of(options.policy.name);
   const auto show = [&](const auto& checked, const auto& type, const auto& shown) -> int {
     if (!checked.problems.empty()) {
-      report_problems(options, checked.problems);
+      report_problems(options, checked.problems, false);
       return code_of(checked.problems);
     }
     if (options.json) {

@@ -1,6 +1,7 @@
 #include "tools/dckpt/terminal.h"
 
 #include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +11,7 @@
 #include <cstring>
 #include <utility>
 
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
@@ -177,6 +179,31 @@ void print_error(std::string_view message) {
 
 void print_note(std::string_view message) {
   print_to_stderr(str_format("dckpt: {}\n", safe_message(message)));
+}
+
+void print_problem_count(std::size_t problems, const std::string& path, const std::string& first,
+                         bool is_listed) {
+  constexpr std::size_t kLongestPath = 1000;
+  struct stat out {};
+  struct stat err {};
+  const bool is_seen = is_listed && fstat(fileno(stdout), &out) == 0 &&
+                       fstat(fileno(stderr), &err) == 0 && out.st_dev == err.st_dev &&
+                       out.st_ino == err.st_ino;
+  flush_output();
+  print_error(str_format("{} in {}{}", counted(problems, "problem"), quote(path, kLongestPath),
+                         is_seen ? "" : ", the first: " + first));
+}
+
+void print_log(LogLevel level, std::string_view message) {
+  if (level < LogLevel::kNotice) return;
+  const std::string kind = level == LogLevel::kError     ? "error: "
+                           : level == LogLevel::kWarning ? "warning: "
+                                                         : "";
+  // A progress line may stand there.
+  const std::string lines = (is_terminal(stderr) ? "\r\x1b[K" : "") +
+                            wrapped_lines(str_format("dckpt: {}{}\n", kind, safe_message(message)),
+                                          columns_of_stream(stderr));
+  std::fwrite(lines.data(), 1, lines.size(), stderr);
 }
 
 }  // namespace dckpt::tool

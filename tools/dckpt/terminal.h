@@ -1,9 +1,11 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdio>
 #include <string>
 #include <string_view>
 
+#include "mapping/base/log.h"
 #include "tools/dckpt/pictures/picture.h"
 
 namespace dckpt::tool {
@@ -49,5 +51,11 @@ void flush_output();
 /// "dckpt: error: …" and "dckpt: …" on stderr, wrapped on a terminal.
 void print_error(std::string_view message);
 void print_note(std::string_view message);
+/// "dckpt: error: 2 problems in 'PATH', the first: …" of problems that stdout may have listed: the
+/// first is not repeated if it is listed in the same place.
+void print_problem_count(std::size_t problems, const std::string& path, const std::string& first,
+                         bool is_listed);
+/// The library's notices, warnings and errors in the same way, from any thread.
+void print_log(LogLevel level, std::string_view message);
 
 }  // namespace dckpt::tool

@@ -5,6 +5,7 @@
 
 #include "dist_checkpointing/inspect/verify.h"
 #include "dist_checkpointing/tracker.h"
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
@@ -78,10 +79,6 @@ Value to_json_value(const Verified& verified) {
        {"remarks", Value::list(std::move(remarks))}});
 }
 
-std::string count(std::size_t number, const std::string& noun) {
-  return str_format("{} {}{}", grouped(number), noun, number == 1 ? "" : "s");
-}
-
 /// The problems of each file together, so that one damage is one entry; a problem without a file
 /// stands alone. Files are named with and without the checkpoint's path.
 std::vector<std::vector<const CheckpointError*>> by_file(
@@ -109,7 +106,7 @@ void print_problems(const Verified& verified) {
     print(str_format("{}  {}", styled(Style::kRed, to_string(first.code())),
                      safe_message(first.what())));
     if (groups[i].size() > 1)
-      print(str_format(", and {} in this file", count(groups[i].size() - 1, "more problem")));
+      print(str_format(", and {} in this file", counted(groups[i].size() - 1, "more problem")));
     print("\n");
     if (const auto drawn = pictures.find(first.context().key.value_or(""));
         drawn != pictures.end()) {
@@ -128,9 +125,9 @@ void print_report(const Verified& verified) {
   if (verified.format.empty()) return;  // it could not be opened
   if (!report.ok()) print("\n");
 
-  print(str_format("checked   {} in {}, {}, {}, {}\n", count(report.tensors, "tensor"),
-                   count(report.chunks, "chunk"), count(report.objects, "object"),
-                   count(report.files, "data file"), human_bytes(report.bytes)));
+  print(str_format("checked   {} in {}, {}, {}, {}\n", counted(report.tensors, "tensor"),
+                   counted(report.chunks, "chunk"), counted(report.objects, "object"),
+                   counted(report.files, "data file"), human_bytes(report.bytes)));
   if (report.deep) {
     const std::size_t without = report.chunks_without_checksum + report.objects_without_checksum;
     const std::size_t all = report.chunks + report.objects;
@@ -143,7 +140,7 @@ void print_report(const Verified& verified) {
     print("content   not read; --deep also compares checksums\n");
   }
   if (report.manifest_files > 0) {
-    print(str_format("manifest  integrity.json lists {}{}", count(report.manifest_files, "file"),
+    print(str_format("manifest  integrity.json lists {}{}", counted(report.manifest_files, "file"),
                      report.deep ? ", SHA-256 compared\n" : "\n"));
   }
   for (const std::string& remark : report.remarks) print(str_format("note: {}\n", remark));
@@ -164,11 +161,9 @@ Verified verified(const Options& options, const CheckpointArgument& checkpoint) 
   return verified;
 }
 
-int failed(const Verified& verified) {
-  flush_output();
-  print_error(str_format("{} in {}, the first: {}",
-                         count(verified.report.problems.size(), "problem"),
-                         quote(verified.path, 1000), verified.report.problems.front().what()));
+int failed(const Verified& verified, bool is_listed) {
+  const std::vector<CheckpointError>& problems = verified.report.problems;
+  print_problem_count(problems.size(), verified.path, problems.front().what(), is_listed);
   return kDiffers;
 }
 
@@ -222,7 +217,7 @@ class FoldedReport {
   /// "10 checkpoints, 1.2 GiB: 9 OK, 1 with problems: 'iter_0000100'"
   void finish(bool deep) {
     end_row();
-    std::string text = str_format("{}, {}: {} OK", count(count_, "checkpoint"),
+    std::string text = str_format("{}, {}: {} OK", counted(count_, "checkpoint"),
                                   human_bytes(total_.bytes), grouped(count_ - damaged_.size()));
     if (!damaged_.empty()) {
       text += str_format(", {} with problems: {}", grouped(damaged_.size()),
@@ -296,7 +291,7 @@ int run_all(const Options& options) {
     for (const std::string& why : resume.passed_over)
       print(str_format("skipped  {}\n", safe_message(why)));
   }
-  return damaged == checkpoints.end() ? kOk : failed(*damaged);
+  return damaged == checkpoints.end() ? kOk : failed(*damaged, !options.json);
 }
 
 int run_verify(const Options& options) {
@@ -306,7 +301,7 @@ int run_verify(const Options& options) {
     print_json(to_json_value(checkpoint));
   else
     print_report(checkpoint);
-  return checkpoint.report.ok() ? kOk : failed(checkpoint);
+  return checkpoint.report.ok() ? kOk : failed(checkpoint, !options.json);
 }
 
 }  // namespace

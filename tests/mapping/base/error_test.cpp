@@ -17,6 +17,12 @@ TEST(CheckpointError, SaysWhereAfterWhat) {
   EXPECT_EQ(error.message(), "the zip record is cut off");
 }
 
+TEST(CheckpointError, WhatTheMessageNamesIsNotRepeated) {
+  const CheckpointError error(ErrorCode::kIo, "'run' does not exist", {.key = "a", .file = "run"});
+  EXPECT_STREQ(error.what(), "'run' does not exist [key 'a']");
+  EXPECT_EQ(error.context().file, "run");
+}
+
 TEST(CheckpointError, EscapesNamesFromOutside) {
   const CheckpointError error(ErrorCode::kIo, "no", {.file = "a\x1b[2J\n"});
   EXPECT_STREQ(error.what(), "no [file 'a\\x1b[2J\\n']");
