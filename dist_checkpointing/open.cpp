@@ -252,7 +252,8 @@ std::unique_ptr<CheckpointReader> open_stored(const Location& location,
   if (strategy->holds_iterations && options.iteration)
     hints.iteration = parse_iteration_directory(options.iteration->directory());
   try {
-    return strategy->open(storage, hints);
+    return with_context({.file = resolved.display()},
+                        [&] { return strategy->open(storage, hints); });
   } catch (const CheckpointError&) {
     // A complete checkpoint of another format must not read as an incomplete one of this.
     if (by_name != nullptr) recognised();
