@@ -72,16 +72,15 @@ void add_sharded_object(DescribedState& out, const ShardedObject& object, Writer
 DescribedState describe_megatron(const StateDict& state, Compat compat, Writers writers, int rank) {
   DescribedState out;
   const SplitState split = split_for_save(state);
-  const ShardedLeaves leaves = collect_sharded(split.sharded);
-  out.shards.reserve(leaves.tensors.size() + leaves.objects.size() + 1);
-  out.tensors.reserve(leaves.tensors.size());
-  for (const ShardedTensor* const tensor : leaves.tensors) {
-    add_sharded_tensor(out, *tensor, writers);
-    std::get<TensorShard>(out.shards.back()).properties.requires_grad =
-        false;  // Megatron's metadata never say otherwise
-  }
-  for (const ShardedObject* const object : leaves.objects)  // their main replicas write them
-    add_sharded_object(out, *object, {.conventions = writers.conventions});
+  visit_leaves(split.sharded, [&](const Value& leaf) {
+    if (leaf.is(Value::Kind::kShardedTensor)) {
+      add_sharded_tensor(out, leaf.as_sharded_tensor(), writers);
+      std::get<TensorShard>(out.shards.back()).properties.requires_grad =
+          false;                                        // Megatron's metadata never say otherwise
+    } else if (leaf.is(Value::Kind::kShardedObject)) {  // main replicas write them
+      add_sharded_object(out, leaf.as_sharded_object(), {.conventions = writers.conventions});
+    }
+  });
   out.own_common = split.common.is_none() ? Value::dict() : split.common;
   if (rank != 0) return out;
   if (common_form(compat) == CommonForm::kFile)

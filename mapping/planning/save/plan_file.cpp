@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 
 #include "mapping/base/error.h"
@@ -176,6 +177,21 @@ Metadata planned(const Metadata& stored) {
   return metadata;
 }
 
+/// The plan's, of which the stored paths are in order.
+std::vector<GlobalPlan::Slot> order_of_paths(const Metadata& stored) {
+  std::unordered_map<std::string_view, GlobalPlan::Slot> slots;
+  for (const TensorStorageMetadata& tensor : stored.tensors)
+    slots.try_emplace(tensor.key,
+                      GlobalPlan::Slot{static_cast<std::uint32_t>(slots.size()), 0, false});
+  for (std::uint32_t i = 0; i < stored.objects.size(); ++i)
+    slots.try_emplace(stored.objects[i].key, GlobalPlan::Slot{i, 0, true});
+  std::vector<GlobalPlan::Slot> order;
+  for (const auto& [key, path] : stored.paths) {
+    if (const auto slot = slots.find(key); slot != slots.end()) order.push_back(slot->second);
+  }
+  return order;
+}
+
 }  // namespace
 
 Bytes encode_plan_file(const SavePlanCache::Global& global) {
@@ -222,6 +238,7 @@ std::shared_ptr<const SavePlanCache::Global> decode_plan_file(ByteView bytes,
   }
   reader.finish();
   if (!entries.all_met()) reader.malformed("some contents are written by no rank");
+  plan.path_order = order_of_paths(metadata);
   return global;
 }
 

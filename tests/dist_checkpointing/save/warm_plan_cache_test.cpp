@@ -106,6 +106,30 @@ TEST_F(WarmPlanCache, AResumedJobOfTheSameStructureDoesNotSendPlans) {
   }
 }
 
+TEST_P(WarmPlanCacheOfAnyKind, AResumedJobListsPathsInTheOrderOfOneThatWentOn) {
+  const SaveOptions options{.compat = Compat::kDcp,
+                            .planner = {.kind = PlannerKind::kDcp, .keep_plans = keep()}};
+  const auto state = [](int rank) {  // torch begins with the keys of the last rank
+    StateDict tree;
+    tree["of all"] = Tensor::zeros(DType::kFloat32, {2});
+    tree["of rank " + std::to_string(rank)] = Tensor::zeros(DType::kFloat32, {2});
+    tree["count of rank " + std::to_string(rank)] = rank;
+    return tree;
+  };
+  run_ranks(kRanks, [&](Communicator& comm) {
+    SavePlanCache cache;
+    for (const char* const name : {"first", "next"})
+      save(state(comm.rank()), directory_ / name, options, comm, cache);
+  });
+  EXPECT_TRUE(resume(options, state).hit);
+  const auto paths = [&](const char* name) {
+    return open_checkpoint(directory_ / name)->metadata().paths;
+  };
+  EXPECT_EQ(paths("next").front().first, "of all");
+  EXPECT_EQ(paths("next")[1].first, "of rank 2");
+  EXPECT_EQ(paths("second"), paths("next"));
+}
+
 /// What each strategy can store: tensors of all ranks, cut or whole, and of one; objects and common
 /// values.
 StateDict state_for(const SaveStrategyEntry& strategy, int rank) {

@@ -68,6 +68,19 @@ TEST(PlanFile, HoldsWhatWasDecided) {
   expect_same(*decode_plan_file(encode_plan_file(global), global.plan->metadata), global);
 }
 
+TEST(PlanFile, TakesTheOrderOfPathsFromTheStoredOnes) {
+  const SavePlanCache::Global global = sample();
+  Metadata stored = global.plan->metadata;
+  for (const char* const key : {"w", "rng/1", "not stored", "flat"})
+    stored.paths.emplace_back(key, KeyPath{key});
+  std::vector<std::string> order;
+  const auto read = decode_plan_file(encode_plan_file(global), stored);
+  for (const GlobalPlan::Slot& slot : read->plan->path_order)
+    order.push_back(slot.is_object ? stored.objects[slot.entry].key
+                                   : stored.tensors[slot.entry].key);
+  EXPECT_EQ(order, (std::vector<std::string>{"w", "rng/1", "flat"}));
+}
+
 TEST(PlanFile, HoldsPiecesAndCopies) {
   const std::int64_t large = static_cast<std::int64_t>(kSplitBytes) / 2;
   const LocalShard shard = tensor("large", {large}, whole(Shape{large}));
