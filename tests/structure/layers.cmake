@@ -47,7 +47,7 @@ set(layer_strategies ${core} configs strategies)
 
 set(below ${core} configs strategies)
 set(shared "")  # single files that the rooms below share, from the bottom to the top
-foreach(file progress phase_report key_filter same_on_all_ranks tracker shard_spec foreign_root open open_together integrity data_files lost_data)
+foreach(file progress background_thread phase_report key_filter same_on_all_ranks tracker shard_spec foreign_root open open_together integrity data_files lost_data)
   set(layer_dist_checkpointing/${file} ${below} ${shared})
   list(APPEND shared dist_checkpointing/${file})
 endforeach()
