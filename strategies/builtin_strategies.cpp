@@ -22,26 +22,28 @@
 namespace dckpt {
 namespace {
 
+constexpr const char* kFsdpStrategy = "fsdp_dtensor";
+
 bool holds(std::span<const FileInfo> entries, std::string_view name) {
   return std::any_of(entries.begin(), entries.end(),
                      [&](const FileInfo& entry) { return entry.name == name; });
 }
 
-/// Options of the strategy fsdp_dtensor.
-struct FsdpOptions {
-  StageLocal stage_local = StageLocal::kRefuse;
-};
-
-FsdpOptions read_fsdp_options(const StrategySpec& strategy) {
-  const config::Schema<FsdpOptions> schema{
-      {config::field("stage_local", &FsdpOptions::stage_local, config::choice(kStageLocalNames))}};
+/// The options of torch_dist and dcp; fsdp_dtensor has one more.
+TorchDistReadOptions read_dcp_options(const StrategySpec& strategy) {
+  config::Schema<TorchDistReadOptions> schema{{config::field(
+      "mixed_saves", &TorchDistReadOptions::mixed_saves, config::choice(kMixedSavesNames))}};
+  if (strategy.name == kFsdpStrategy)
+    schema.fields.push_back(config::field("stage_local", &TorchDistReadOptions::stage_local,
+                                          config::choice(kStageLocalNames)));
   return read_options(schema, strategy, kLoadBackendOptions);
 }
 
 std::unique_ptr<CheckpointReader> open_dcp(std::shared_ptr<Storage> storage,
                                            const OpenHints& hints) {
-  return open_torch_dist(std::move(storage),
-                         {.recover_flattened_shapes = hints.recover_flattened_shapes});
+  TorchDistReadOptions options = read_dcp_options(hints.strategy);
+  options.recover_flattened_shapes = hints.recover_flattened_shapes;
+  return open_torch_dist(std::move(storage), options);
 }
 
 }  // namespace
@@ -116,6 +118,7 @@ std::vector<LoadStrategyEntry> builtin_load_strategies() {
                      .versions = {1},
                      .about = "Megatron-Core's distributed checkpoints (0.6 and newer)",
                      .capabilities = {.flattened_form = true, .integrity = true},
+                     .check_options = read_dcp_options,
                      .open = open_dcp});
   entries.push_back({.name = "zarr",
                      .versions = {1},
@@ -161,19 +164,15 @@ std::vector<LoadStrategyEntry> builtin_load_strategies() {
        .about = "plain PyTorch DCP directories, torch_dcp",
        .capabilities = {.common_state = false},
        .matches = [](std::span<const FileInfo> found) { return holds(found, kMetadataFile); },
+       .check_options = read_dcp_options,
        .open = open_dcp});
   entries.push_back(
       {.name = "fsdp_dtensor",
        .about = "the same of Megatron-FSDP, whose keys convert makes and reads",
        .capabilities = {.common_state = false},
        .matches = [](std::span<const FileInfo> found) { return holds(found, kMetadataFile); },
-       .check_options = [](const StrategySpec& strategy) { read_fsdp_options(strategy); },
-       .open =
-           [](std::shared_ptr<Storage> storage, const OpenHints& hints) {
-             return open_torch_dist(std::move(storage),
-                                    {.recover_flattened_shapes = hints.recover_flattened_shapes,
-                                     .stage_local = read_fsdp_options(hints.strategy).stage_local});
-           }});
+       .check_options = read_dcp_options,
+       .open = open_dcp});
   entries.push_back(
       {.name = "safetensors",
        .about = "models of Hugging Face, PyTorch DCP's HuggingFaceStorageWriter, single files",

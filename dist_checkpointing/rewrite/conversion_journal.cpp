@@ -90,7 +90,8 @@ std::string digest_of(const ReadableFile& file, bool sha256) {
 std::string record_of(const std::string& name, const FinishedFile& file) {
   ValueList places;
   for (const StorageInfo& place : file.places)
-    places.push_back(Value::list({place.offset, place.length, static_cast<int>(place.codec)}));
+    places.push_back(
+        Value::list({place.offset, place.length, static_cast<int>(place.codec), place.crc}));
   return to_json(Value::dict({{"file", name},
                               {"size", file.size},
                               {"digest", file.digest},
@@ -123,11 +124,13 @@ class JournalReader {
       require(checked.kind() == Value::Kind::kBool);
       finished.source_checked = checked.as_bool();
       for (const Value& place : list(member(record, "places"))) {
-        require(list(place).size() == 3);
+        require(list(place).size() == 4);
         const std::uint64_t codec = number(list(place)[2]);
-        require(codec <= kMaxCodec);
-        finished.places.push_back(
-            {0, number(list(place)[0]), number(list(place)[1]), static_cast<StorageCodec>(codec)});
+        const std::uint64_t crc = number(list(place)[3]);
+        require(codec <= kMaxCodec && crc <= UINT32_MAX);
+        finished.places.push_back({0, number(list(place)[0]), number(list(place)[1]),
+                                   static_cast<StorageCodec>(codec),
+                                   static_cast<std::uint32_t>(crc)});
       }
     } else {
       content_.renamed.emplace_back(name(member(record, "from")), name(member(record, "to")));

@@ -67,6 +67,7 @@ Bytes encode(const WrittenByRank& written) {
     writer.number(place.offset);
     writer.number(place.length);
     writer.number(static_cast<std::uint64_t>(place.codec));
+    writer.number(place.crc);
   }
   writer.number(paths.size());
   for (const auto& [key, path] : paths) encode_path(writer, path);
@@ -94,6 +95,7 @@ WrittenByRank decode_written(ByteView bytes) {
     place.length = reader.number();
     place.codec =
         static_cast<StorageCodec>(reader.number(static_cast<std::uint64_t>(StorageCodec::kZstd)));
+    place.crc = static_cast<std::uint32_t>(reader.number(UINT32_MAX));
     written.items.places.push_back(place);
   }
   const std::size_t paths = reader.count();

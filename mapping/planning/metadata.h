@@ -38,6 +38,8 @@ struct StorageInfo {
   std::uint64_t offset = 0;
   std::uint64_t length = 0;  ///< as stored, not as decoded
   StorageCodec codec = StorageCodec::kPlain;
+  /// Identifies what the save put there (docs/formats/dcp_metadata.md); 0: not known.
+  std::uint32_t crc = 0;
   friend bool operator==(const StorageInfo&, const StorageInfo&) = default;
 };
 
@@ -101,6 +103,9 @@ struct Metadata {
                                 ///< some tensors may be set)
 
   std::vector<CachedPlan> cached_plans{};  ///< by rank; empty: none
+
+  /// Identifies the common.pt of the save, as StorageInfo::crc does a record; 0: not known.
+  std::uint32_t common_crc = 0;
 
   /// Linear; build an index for many look-ups.
   const TensorStorageMetadata* find_tensor(std::string_view key) const;

@@ -9,6 +9,7 @@
 #include "mapping/base/format.h"
 #include "mapping/base/hash.h"
 #include "mapping/base/storage_name.h"
+#include "strategies/formats/torch_archive/torch_file.h"
 #include "strategies/formats/zstd/zstd.h"
 #include "strategies/storage/buffered_file.h"
 
@@ -55,23 +56,27 @@ std::uint32_t write_elements(File& file, const WriteItem& item, std::uint64_t ex
   return crc;
 }
 
-/// `position`: where the archive begins in `file`.
+/// Returns StorageInfo::crc. `position`: where the archive begins in `file`.
 template <typename File>
-void write_tensor(File& file, std::uint64_t position, const WriteItem& item,
-                  const DataFileTarget& target, ItemSource& source, std::size_t most) {
+std::uint32_t write_tensor(File& file, std::uint64_t position, const WriteItem& item,
+                           const DataFileTarget& target, ItemSource& source, std::size_t most) {
   const auto blob = blob_of(target.blobs, item, position);
   file.append(blob->head());
-  file.append(blob->tail(write_elements(file, item, blob->payload_size(), target.io.checksums, most,
-                                        [&](const auto& sink) { source.tensor(item, sink); })));
+  const std::uint32_t crc =
+      write_elements(file, item, blob->payload_size(), target.io.checksums, most,
+                     [&](const auto& sink) { source.tensor(item, sink); });
+  file.append(blob->tail(crc));
+  return crc;
 }
 
 template <typename File>
-void write_item(File& file, std::uint64_t position, const WriteItem& item,
-                const DataFileTarget& target, ItemSource& source, std::size_t most) {
-  if (item.kind == WriteItem::Kind::kObject)
-    file.append(source.object(item));
-  else
-    write_tensor(file, position, item, target, source, most);
+std::uint32_t write_item(File& file, std::uint64_t position, const WriteItem& item,
+                         const DataFileTarget& target, ItemSource& source, std::size_t most) {
+  if (item.kind == WriteItem::Kind::kTensor)
+    return write_tensor(file, position, item, target, source, most);
+  const Bytes object = source.object(item);
+  file.append(object);
+  return content_crc(object);
 }
 
 /// As told to wrote(); only a damaged journal says something else.
@@ -203,14 +208,15 @@ void DataFileWriter::write_items(FileSection& section, IoEngine engine, std::siz
   for (std::size_t k = begin; k < end; ++k) {
     const WriteItem& item = target_.plan[items_[k]];
     const std::uint64_t start = out.position();
-    with_context({.key = item.key, .rank = target_.rank}, [&] {
+    const std::uint32_t crc = with_context({.key = item.key, .rank = target_.rank}, [&] {
       if (target_.codec == StorageCodec::kPlain)
         return write_item(out, start, item, target_, source, step_of(engine));
       ZstdEncoder frame([&](ByteView part) { out.append(part); });
-      write_item(frame, 0, item, target_, source, step_of(engine));
+      const std::uint32_t of_item = write_item(frame, 0, item, target_, source, step_of(engine));
       frame.finish();
+      return of_item;
     });
-    places_[k] = {0, start, out.position() - start, target_.codec};
+    places_[k] = {0, start, out.position() - start, target_.codec, crc};
   }
   out.flush();
 }
@@ -245,6 +251,7 @@ void DataFileWriter::write_parts(const Section& section) {
     const auto tail = file_->section(elements + blob->payload_size());
     tail->append(blob->tail(crc));
     tail->close();
+    places_[section.begin].crc = crc;
   });
 }
 

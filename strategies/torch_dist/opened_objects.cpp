@@ -20,7 +20,8 @@ struct OpenedObjects::Contents {
     std::optional<Tensor> tensor;
     std::uint64_t size = 0;  ///< of the archive that torch.save makes of an object
   };
-  std::vector<Leaf> leaves;  ///< empty if the object stays closed
+  std::vector<Leaf> leaves;       ///< empty if the object stays closed
+  std::uint32_t content_crc = 0;  ///< if .metadata say what it was
   std::vector<RecordedCrc> records;
 };
 
@@ -56,6 +57,8 @@ OpenedObjects::Contents OpenedObjects::contents_of(const BytesStorageMetadata& o
     if (part.size > object.place.length) return {};
   }
   std::ranges::sort(contents.records, {}, &RecordedCrc::offset);
+  if (object.place.crc != 0)
+    contents.content_crc = content_crc(file, object.place.offset, object.place.length);
   return contents;
 }
 
@@ -116,7 +119,9 @@ void OpenedObjects::open(Metadata& metadata, const BytesStorageMetadata& object,
   for (Contents::Leaf& part : contents.leaves) {
     metadata.paths.emplace_back(part.leaf.name, part.leaf.path);
     if (!part.tensor) {
-      metadata.objects.push_back({part.leaf.name, {place.file, place.offset, part.size}});
+      metadata.objects.push_back(
+          {part.leaf.name,
+           {.file = place.file, .offset = place.offset, .length = part.size, .crc = place.crc}});
       objects_.push_back({archive, std::move(part.leaf.value)});
       continue;
     }
@@ -130,7 +135,8 @@ void OpenedObjects::open(Metadata& metadata, const BytesStorageMetadata& object,
         .size = tensor.shape(),
         .chunks = BoxList(tensor.dim())};
     stored.chunks.push_back(whole(tensor.shape()));
-    stored.places.push_back({.file = place.file, .offset = offset, .length = extent});
+    stored.places.push_back(
+        {.file = place.file, .offset = offset, .length = extent, .crc = place.crc});
     metadata.tensors.push_back(std::move(stored));
     tensors_.push_back({archive,
                         {.offset = offset,
@@ -140,8 +146,8 @@ void OpenedObjects::open(Metadata& metadata, const BytesStorageMetadata& object,
                          .record = exact_record(contents.records, offset, extent)}});
   }
   keys_.push_back(object.key);
-  archives_.push_back(
-      {metadata.files[place.file], place.offset, place.length, std::move(contents.records)});
+  archives_.push_back({metadata.files[place.file], place.offset, place.length, contents.content_crc,
+                       std::move(contents.records)});
 }
 
 const ChunkPayload& OpenedObjects::payload(std::size_t tensor) const {
@@ -155,6 +161,14 @@ Bytes OpenedObjects::object_bytes(std::size_t object) const {
   return save_torch_file(replace_tensors(opened.value, [&](const Tensor& tensor) {
     return read_lazy_tensor(tensor, *file, archive.records);
   }));
+}
+
+std::uint32_t OpenedObjects::tensor_crc(std::size_t tensor) const {
+  return archives_[tensors_.at(tensor - first_tensor_).archive].content_crc;
+}
+
+std::uint32_t OpenedObjects::object_crc(std::size_t object) const {
+  return archives_[objects_.at(object - first_object_).archive].content_crc;
 }
 
 bool OpenedObjects::check_tensor(std::size_t tensor) const {

@@ -40,6 +40,10 @@ class OpenedObjects {
   const ChunkPayload& payload(std::size_t tensor) const;
   Bytes object_bytes(std::size_t object) const;
 
+  /// content_crc of the archive that they are in, if .metadata say what it was.
+  std::uint32_t tensor_crc(std::size_t tensor) const;
+  std::uint32_t object_crc(std::size_t object) const;
+
   /// Compare the whole archive that they are in with its checksums, once.
   bool check_tensor(std::size_t tensor) const;
   bool check_object(std::size_t object) const;
@@ -49,6 +53,7 @@ class OpenedObjects {
     std::string file;
     std::uint64_t offset = 0;
     std::uint64_t length = 0;
+    std::uint32_t content_crc = 0;
     std::vector<RecordedCrc> records;  ///< by offset
   };
   struct Check {

@@ -61,7 +61,7 @@ void recover_flattened_shapes(Metadata& metadata) {
 class TorchDistReader : public CheckpointReader {
  public:
   TorchDistReader(std::shared_ptr<Storage> storage, const TorchDistReadOptions& options)
-      : storage_(std::move(storage)) {
+      : storage_(std::move(storage)), mixed_saves_(options.mixed_saves) {
     read_config();
     read_metadata();
     if (options.recover_flattened_shapes && !metadata_.has_mcore_data &&
@@ -81,7 +81,16 @@ class TorchDistReader : public CheckpointReader {
   const Storage& storage() const noexcept override { return *storage_; }
 
   Value common_state() const override {
-    if (info_.common_file) return read_common_file(*storage_, *info_.common_file);
+    if (info_.common_file) {
+      Value common = read_common_file(*storage_, *info_.common_file);
+      if (metadata_.common_crc != 0) {
+        const auto file = storage_->open(*info_.common_file);
+        with_context({.file = file->name()}, [&] {
+          require_same_save(metadata_.common_crc, content_crc(*file, 0, file->size()));
+        });
+      }
+      return common;
+    }
     if (!common_object_) return {};
     const Value stored = decode(*common_object_, stored_bytes(*common_object_));
     const ErrorContext context{.key = common_object_->key,
@@ -92,14 +101,18 @@ class TorchDistReader : public CheckpointReader {
 
   ChunkPayload locate(std::size_t tensor, std::size_t chunk,
                       const ReadableFile& file) const override {
-    if (opened_ && opened_->has_tensor(tensor)) return opened_->payload(tensor);
     const TensorStorageMetadata& entry = metadata_.tensors[tensor];
     const StorageInfo& place = entry.places[chunk];
     return with_context({.key = entry.key, .file = file.name(), .offset = place.offset}, [&] {
+      if (opened_ && opened_->has_tensor(tensor)) {
+        require_same_save(place.crc, opened_->tensor_crc(tensor));
+        return opened_->payload(tensor);
+      }
       const auto decoded = decoded_chunk(entry, chunk, file);
       TensorBlob blob = decoded ? locate_tensor_blob(*decoded, 0, decoded->size(), &blobs_)
                                 : locate_tensor_blob(file, place.offset, place.length, &blobs_);
       check_blob(entry, entry.chunks.sizes(chunk), blob);
+      require_same_save(place.crc, blob.crc.value_or(0));
       ChunkPayload payload{.offset = blob.offset,
                            .dtype = blob.dtype,
                            .strides = std::move(blob.strides),
@@ -111,8 +124,12 @@ class TorchDistReader : public CheckpointReader {
   }
 
   Bytes object_bytes(std::size_t object) const override {
-    if (opened_ && opened_->has_object(object)) return opened_->object_bytes(object);
-    return stored_bytes(metadata_.objects[object]);
+    const BytesStorageMetadata& entry = metadata_.objects[object];
+    if (!opened_ || !opened_->has_object(object)) return stored_bytes(entry);
+    return with_context({.key = entry.key, .file = metadata_.files[entry.place.file]}, [&] {
+      require_same_save(entry.place.crc, opened_->object_crc(object));
+      return opened_->object_bytes(object);
+    });
   }
 
   /// Without its bytes in between, which may be many.
@@ -123,8 +140,12 @@ class TorchDistReader : public CheckpointReader {
       const auto file = storage_->open(metadata_.files[place.file]);
       if (range_fits(place.offset, place.length, file->size())) {
         Value value =
-            with_context({.key = entry.key, .file = file->name(), .offset = place.offset},
-                         [&] { return load_torch_file(*file, place.offset, place.length); });
+            with_context({.key = entry.key, .file = file->name(), .offset = place.offset}, [&] {
+              Value stored = load_torch_file(*file, place.offset, place.length);
+              if (place.crc != 0)
+                require_same_save(place.crc, content_crc(*file, place.offset, place.length));
+              return stored;
+            });
         return info_.conventions.objects_in_lists ? unwrap_object(value) : value;
       }
     }
@@ -324,24 +345,34 @@ class TorchDistReader : public CheckpointReader {
     const auto file = storage_->open(metadata_.files[entry.place.file]);
     return with_context(
         {.key = entry.key, .file = file->name(), .offset = entry.place.offset}, [&] {
-          if (const auto decoded = decoded_object(entry, *file)) {
-            Bytes bytes(decoded->size());
-            decoded->read(0, bytes);
-            check_torch_bytes(bytes, file->name());
-            return bytes;
-          }
-          if (!range_fits(entry.place.offset, entry.place.length, file->size())) {
+          const auto decoded = decoded_object(entry, *file);
+          if (!decoded && !range_fits(entry.place.offset, entry.place.length, file->size())) {
             throw CheckpointError(
                 ErrorCode::kCorrupt,
                 str_format("the object should have {} bytes here, but the file ends at {}; it is "
                            "truncated or .metadata belongs to another save",
                            entry.place.length, file->size()));
           }
-          Bytes bytes(entry.place.length);
-          file->read(entry.place.offset, bytes);
+          Bytes bytes(decoded ? decoded->size() : entry.place.length);
+          decoded ? decoded->read(0, bytes) : file->read(entry.place.offset, bytes);
           check_torch_bytes(bytes, file->name());
+          if (entry.place.crc != 0) require_same_save(entry.place.crc, content_crc(bytes));
           return bytes;
         });
+  }
+
+  /// `told`: by .metadata, 0 if it does not say. `found`: in the archive, 0 if it has no CRCs.
+  void require_same_save(std::uint32_t told, std::uint32_t found) const {
+    if (told == 0 || told == found || mixed_saves_ == MixedSaves::kAccept) return;
+    throw CheckpointError(
+        ErrorCode::kCorrupt,
+        str_format(
+            "the file is of another save than .metadata: its CRC-32 here is {}, but {} was "
+            "written with .metadata. Was one of the two replaced, copied from another checkpoint, "
+            "or edited? `dckpt verify` names all files; if every data file is named, .metadata is "
+            "the one that does not belong. To load what is there, set load: {{backend: {{name: "
+            "{}, options: {{mixed_saves: accept}}}}}}",
+            found == 0 ? "missing" : std::to_string(found), told, info_.format));
   }
 
   Value decode(const BytesStorageMetadata& entry, ByteView bytes) const {
@@ -352,6 +383,7 @@ class TorchDistReader : public CheckpointReader {
   }
 
   std::shared_ptr<Storage> storage_;
+  MixedSaves mixed_saves_;
   CheckpointInfo info_;
   Metadata metadata_;
   bool expects_common_file_ = false;

@@ -27,6 +27,11 @@ inline constexpr EnumNames<StageLocal, 3> kStageLocalNames{{{StageLocal::kRefuse
                                                             {StageLocal::kKeep, "keep"},
                                                             {StageLocal::kRenumber, "renumber"}}};
 
+/// What to do about a record, or common.pt, that is not the one which .metadata was written with.
+enum class MixedSaves : std::uint8_t { kRefuse, kAccept };
+inline constexpr EnumNames<MixedSaves, 2> kMixedSavesNames{
+    {{MixedSaves::kRefuse, "refuse"}, {MixedSaves::kAccept, "accept"}}};
+
 struct TorchDistReadOptions {
   /// A reformulated flattened tensor whose metadata have lost the original shape gets it from the
   /// model tensor that its key ends with
@@ -34,6 +39,7 @@ struct TorchDistReadOptions {
   /// checkpoints, and of keys with "optimizer" before X.
   bool recover_flattened_shapes = true;
   StageLocal stage_local = StageLocal::kRefuse;
+  MixedSaves mixed_saves = MixedSaves::kRefuse;
 };
 
 /// Opens the root of `storage` as a torch_dist checkpoint (with Megatron's metadata.json) or as a

@@ -12,6 +12,7 @@
 #include "strategies/contract/common_state.h"
 #include "strategies/formats/dcp/megatron_json.h"
 #include "strategies/formats/dcp/metadata_writer.h"
+#include "strategies/formats/torch_archive/torch_file.h"
 #include "strategies/storage/buffered_file.h"
 #include "strategies/torch_dist/data_file.h"
 #include "strategies/torch_dist/reader.h"
@@ -180,11 +181,14 @@ WrittenItems measure_data_files(int rank, const SavePlan& plan, const WriteOptio
 
 void write_markers(Storage& storage, const std::string& directory, const Metadata& metadata,
                    const CheckpointMarkers& markers) {
-  if (markers.common_file)
+  std::uint32_t common_crc = 0;
+  if (markers.common_file) {
+    common_crc = content_crc(*markers.common_file);
     write_small_file(storage, in_directory(directory, kCommonFile), *markers.common_file,
                      markers.fsync);
-  write_small_file(storage, in_directory(directory, kMetadataFile), write_dcp_metadata(metadata),
-                   markers.fsync);
+  }
+  write_small_file(storage, in_directory(directory, kMetadataFile),
+                   write_dcp_metadata(metadata, common_crc), markers.fsync);
   if (markers.compat != Compat::kDcp) {
     CheckpointingConfig config;
     if (markers.compat == Compat::kMegatron) {

@@ -28,6 +28,12 @@ inline constexpr std::string_view kCachedPlan = "dckpt_plan";
 /// The attribute that this library adds to Metadata: Metadata::common_paths. Readers of Python
 /// ignore it.
 inline constexpr std::string_view kCommonPaths = "dckpt_common_paths";
+/// The attribute that this library adds to each _StorageInfo: StorageInfo::crc.
+inline constexpr std::string_view kRecordCrc = "dckpt_crc32";
+/// The attribute of the first _StorageInfo that binds common.pt: Metadata::common_crc. It is not
+/// one of Metadata, because Megatron writes the Metadata that it has loaded again, with new
+/// _StorageInfo, beside another common.pt.
+inline constexpr std::string_view kCommonCrc = "dckpt_common_crc32";
 
 struct GlobalName {
   std::string_view module;
@@ -47,7 +53,7 @@ inline constexpr std::array<pickle::RowType, 3> kRowTypes{
      {kMetadataModule, "MetadataIndex", {"fqn", "offset", "index"}},
      {kFilesystemModule,
       "_StorageInfo",
-      {"relative_path", "offset", "length", "transform_descriptors"}}}};
+      {"relative_path", "offset", "length", kRecordCrc, "transform_descriptors", kCommonCrc}}}};
 inline constexpr pickle::RowTypes kMetadataRows{kRowTypes, "torch", "Size"};
 
 /// A class or function that is asked for again and again. A pickler writes each name once and then

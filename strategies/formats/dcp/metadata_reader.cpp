@@ -366,14 +366,25 @@ class MetadataReader {
       throw_corrupt(
           str_format("a storage record is {} (expected: _StorageInfo)", graph_.describe(id)));
     }
-    const auto [path, offset_id, length_id, transforms] = graph_.fields(id, place_class_);
+    const auto [path, offset_id, length_id, crc, transforms, common_crc] =
+        graph_.fields(id, place_class_);
     const StorageCodec codec = read_codec(transforms);
     const std::uint32_t file = read_file(path);
     const std::int64_t offset = graph_.count(offset_id, "the file offset of a storage record");
     const std::int64_t length = graph_.count(length_id, "the length of a storage record");
     if (!checked_add(offset, length))
       throw_corrupt("the offset and length of a storage record do not fit 63 bits together");
-    return {file, static_cast<std::uint64_t>(offset), static_cast<std::uint64_t>(length), codec};
+    if (common_crc != MetadataGraph::kAbsent)
+      metadata_.common_crc = read_crc(common_crc, dcp::kCommonCrc);
+    return {file, static_cast<std::uint64_t>(offset), static_cast<std::uint64_t>(length), codec,
+            crc == MetadataGraph::kAbsent ? 0 : read_crc(crc, dcp::kRecordCrc)};
+  }
+
+  std::uint32_t read_crc(Id id, std::string_view what) const {
+    const std::int64_t crc = graph_.count(id, what);
+    if (crc > UINT32_MAX)
+      throw_corrupt(str_format("{} is {}, which has more than 32 bits", what, crc));
+    return static_cast<std::uint32_t>(crc);
   }
 
   StorageCodec read_codec(Id id) const {
@@ -491,7 +502,7 @@ class MetadataReader {
   std::uint64_t pickle_size_;
   RowClass<2> chunk_class_{dcp::kChunkRow};
   RowClass<3> index_class_{dcp::kIndexRow};
-  RowClass<4> place_class_{dcp::kPlaceRow};
+  RowClass<6> place_class_{dcp::kPlaceRow};
   Metadata metadata_;
   std::vector<Entry> entries_;  // of state_dict_metadata, in its order
   std::unordered_map<std::string_view, std::uint32_t> entry_of_key_;

@@ -5,6 +5,7 @@
 #include <map>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "mapping/base/counted.h"
@@ -21,10 +22,11 @@ namespace {
 /// attributes, and what was written before (texts, globals, equal sizes, the offsets of a chunk in
 /// its storage record) is referred to.
 class MetadataWriter {
-  static constexpr std::size_t kBytesPerChunk = 112;  // with its storage record, for two axes
+  static constexpr std::size_t kBytesPerChunk = 120;  // with its storage record, for two axes
 
  public:
-  explicit MetadataWriter(const Metadata& metadata) : metadata_(metadata) {}
+  MetadataWriter(const Metadata& metadata, std::uint32_t common_crc)
+      : metadata_(metadata), common_crc_(common_crc) {}
 
   Bytes write() {
     std::size_t chunks = 0;
@@ -252,6 +254,7 @@ class MetadataWriter {
       attribute(path_name_, [&] { out_.text(file_names_[place.file]); });
       attribute(offset_name_, [&] { out_.integer(static_cast<std::int64_t>(place.offset)); });
       attribute(length_name_, [&] { out_.integer(static_cast<std::int64_t>(place.length)); });
+      if (place.crc != 0) attribute(crc_name_, [&] { out_.integer(place.crc); });
       if (place.codec == StorageCodec::kZstd) {
         attribute(transforms_name_, [&] {
           out_.empty_list();
@@ -260,6 +263,8 @@ class MetadataWriter {
           out_.append_items();
         });
       }
+      if (const std::uint32_t crc = std::exchange(common_crc_, 0); crc != 0)
+        attribute(dcp::kCommonCrc, [&] { out_.integer(crc); });
     });
   }
 
@@ -391,6 +396,7 @@ class MetadataWriter {
   };
 
   const Metadata& metadata_;
+  std::uint32_t common_crc_;  // until the first record has it
   pickle::PickleWriter out_{4};
   Global chunk_class_{dcp::kMetadataModule, "ChunkStorageMetadata"};
   Global index_class_{dcp::kMetadataModule, "MetadataIndex"};
@@ -403,6 +409,7 @@ class MetadataWriter {
   Text fqn_name_{"fqn"}, index_name_{"index"}, offset_name_{"offset"};
   Text path_name_{"relative_path"}, length_name_{"length"};
   Text transforms_name_{"transform_descriptors"}, zstd_name_{dcp::kZstdTransform};
+  Text crc_name_{dcp::kRecordCrc};
   std::vector<Text> file_names_;
   std::map<Shape, Slot, Lexicographic> sizes_;
   std::map<Shape, Slot, Lexicographic>::iterator last_size_ = sizes_.end();
@@ -412,13 +419,13 @@ class MetadataWriter {
 
 }  // namespace
 
-Bytes write_dcp_metadata(const Metadata& metadata) {
+Bytes write_dcp_metadata(const Metadata& metadata, std::uint32_t common_crc) {
   const auto nameless = [](const auto& entry) { return entry.key.empty(); };
   if (std::ranges::any_of(metadata.tensors, nameless) ||
       std::ranges::any_of(metadata.objects, nameless))
     throw CheckpointError(ErrorCode::kUnsupported,
                           "a tensor or object has an empty key, which PyTorch DCP cannot read");
-  return MetadataWriter(metadata).write();
+  return MetadataWriter(metadata, common_crc).write();
 }
 
 }  // namespace dckpt

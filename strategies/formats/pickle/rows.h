@@ -8,7 +8,7 @@
 
 namespace dckpt::pickle {
 
-inline constexpr std::size_t kMaxRowFields = 4;
+inline constexpr std::size_t kMaxRowFields = 6;
 
 /// A class of whose objects a pickle may have millions, each with a few attributes that are counts
 /// (ints that are not negative), tuples of counts, None, texts, or references to anything. Such an

@@ -134,6 +134,24 @@ bool check_torch_bytes(ByteView bytes, const std::string& what) {
   return check_torch_file(file, 0, bytes.size());
 }
 
+std::uint32_t content_crc(const ReadableFile& file, std::uint64_t base, std::uint64_t length) {
+  if (detect_torch_file(file, base, length) != TorchFileForm::kZip) return 0;
+  try {
+    const ZipArchive archive(file, base, length);
+    Bytes crcs;
+    for (const ZipMember& member : archive.members()) append_le(crcs, member.crc);
+    return archive.has_crcs() ? crc32(crcs) : 0;
+  } catch (const CheckpointError& error) {
+    if (error.code() == ErrorCode::kCorrupt || error.code() == ErrorCode::kUnsupported) return 0;
+    throw;
+  }
+}
+
+std::uint32_t content_crc(ByteView bytes) {
+  const std::string name = "an object";
+  return content_crc(ViewFile(bytes, name), 0, bytes.size());
+}
+
 namespace {
 
 /// Appends the archive's records to `records`, which `send` may take, and hands the elements to

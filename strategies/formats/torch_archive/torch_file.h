@@ -58,6 +58,12 @@ std::optional<TorchFileForm> detect_torch_file(const ReadableFile& file, std::ui
 bool check_torch_file(const ReadableFile& file, std::uint64_t base, std::uint64_t length);
 bool check_torch_bytes(ByteView bytes, const std::string& what);
 
+/// A number for all that an archive holds, without reading it: the CRC-32 of the CRC-32 of its
+/// members (little-endian, in the order of the directory). 0 for other bytes, for archives that
+/// cannot be read, and where no CRCs were computed.
+std::uint32_t content_crc(const ReadableFile& file, std::uint64_t base, std::uint64_t length);
+std::uint32_t content_crc(ByteView bytes);
+
 struct TorchSaveOptions {
   std::string prefix = "archive";  ///< folder of the members; torch uses the file's stem, or
                                    ///< "archive" when it saves into memory

@@ -343,8 +343,8 @@ TEST_F(SaveLoad, ABackendThatIsNamedReadsWithItsOwnOptions) {
   };
   EXPECT_THAT(error_of([&] { loading("{name: echo, options: {levl: 3}}"); }),
               HasSubstr("load.backend.options has no field 'levl' (did you mean 'level'?)"));
-  EXPECT_THAT(error_of([&] { loading("{name: dcp, options: {level: 3}}"); }),
-              HasSubstr("strategy 'dcp' has no options of its own, but load.backend.options has "
+  EXPECT_THAT(error_of([&] { loading("{name: zarr, options: {level: 3}}"); }),
+              HasSubstr("strategy 'zarr' has no options of its own, but load.backend.options has "
                         "'level'; what it can be told stands in load itself"));
   loading("{name: echo, options: {level: 3}}");
   EXPECT_EQ(opened_with.level, 3) << "although 'dcp', which comes first, knows these files too";

@@ -53,7 +53,9 @@ Metadata many_chunks(std::int64_t count) {
   TensorStorageMetadata tensor{.key = "w", .size = {count, 300}, .chunks = BoxList(2)};
   for (std::int64_t row = 0; row < count; ++row) {
     tensor.chunks.push_back(Box{{row, 0}, {1, 300}});
-    tensor.places.push_back({0, static_cast<std::uint64_t>(row) * 1000, 1000});
+    tensor.places.push_back({.offset = static_cast<std::uint64_t>(row) * 1000,
+                             .length = 1000,
+                             .crc = 0x12345 * static_cast<std::uint32_t>(row + 1)});
   }
   Metadata metadata;
   metadata.tensors.push_back(std::move(tensor));
@@ -62,7 +64,7 @@ Metadata many_chunks(std::int64_t count) {
 }
 
 TEST(MetadataRowsOfManyChunks, TakeThreeNodesForEach) {
-  const Bytes pickle = write_dcp_metadata(many_chunks(1000));
+  const Bytes pickle = write_dcp_metadata(many_chunks(1000), 5);
   const pickle::Graph nodes = pickle::read_graph(pickle, "f");
   const pickle::Graph rows = pickle::read_rows(pickle, "f", dcp::kMetadataRows);
   EXPECT_GT(nodes.size(), 9000u);

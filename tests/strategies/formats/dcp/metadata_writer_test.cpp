@@ -85,6 +85,21 @@ TEST(MetadataWriter, KeptPlansComeBackAsTheyWereProposed) {
   EXPECT_EQ(as_text(read.cached_plans[1].proposed), std::string_view("\0another", 8));
 }
 
+TEST(MetadataWriter, IdentifiesRecordsAndTheCommonStateBesideThem) {
+  Metadata metadata = small_metadata();
+  metadata.tensors[0].places[0].crc = 7;
+  metadata.tensors[0].places[1].crc = 0xFFFFFFFF;
+  metadata.objects.push_back({"o", {.file = 1, .length = 5, .crc = 0x80000000}});
+  metadata.objects.push_back({"of another producer", {.file = 1, .offset = 5, .length = 5}});
+  const Metadata read = read_dcp_metadata(write_dcp_metadata(metadata, 0xFFFFFFFE));
+  EXPECT_EQ(read.tensors[0].places, metadata.tensors[0].places);
+  EXPECT_EQ(read.objects[0].place, metadata.objects[0].place);
+  EXPECT_EQ(read.objects[1].place, metadata.objects[1].place);
+  EXPECT_EQ(read.common_crc, 0xFFFFFFFE);
+  EXPECT_EQ(read_dcp_metadata(write_dcp_metadata(read)).common_crc, 0u)
+      << "that of another common.pt is not written again";
+}
+
 TEST(MetadataWriter, IsAsTerseAsPython) {
   for (const char* name :
        {"dcp-plain-nested", "dcp-fsdp2-dtensor", "mcore-0.16-dp-reshardable-tp2pp1dp2"}) {
@@ -131,7 +146,7 @@ class MetadataForPython : public ::testing::Test {
   }
 
   fs::path write(const std::string& name, const Metadata& metadata) {
-    const Bytes bytes = write_dcp_metadata(metadata);
+    const Bytes bytes = write_dcp_metadata(metadata, name.ends_with("/.metadata") ? 1 : 0);
     const fs::path file = directory_ / name;
     std::ofstream(file, std::ios::binary)
         .write(as_text(bytes).data(), static_cast<std::streamsize>(bytes.size()));
@@ -168,8 +183,11 @@ TEST_F(MetadataForPython, IsWhatTorchLoadsCheckpointsWith) {
     const fs::path copy = directory_ / name;
     fs::copy(golden(name) / "ckpt", copy);
     fs::remove(copy / ".metadata");
-    write(std::string(name) + "/.metadata",
-          read_dcp_metadata(read_file(golden(name) / "ckpt" / ".metadata")));
+    Metadata metadata = read_dcp_metadata(read_file(golden(name) / "ckpt" / ".metadata"));
+    for (TensorStorageMetadata& tensor : metadata.tensors)
+      for (StorageInfo& place : tensor.places) place.crc = 0xDEADBEEF;
+    for (BytesStorageMetadata& object : metadata.objects) object.place.crc = 1;
+    write(std::string(name) + "/.metadata", metadata);
     arguments.insert(arguments.end(), {(golden(name) / "ckpt").string(), copy.string()});
   }
   EXPECT_THAT(run(arguments), ::testing::ElementsAre("true", "true", "true", "true"));
