@@ -14,8 +14,7 @@ struct Capabilities {
   bool equal_chunks = false;    ///< all chunks of a tensor have one size, which divides it
   bool flattened_form = false;  ///< FlattenedForm::kMegatron: metadata with flattened_shape
   bool compat = false;          ///< forms for other readers: SaveOptions::compat
-  /// All files are directly in the checkpoint, so that a manifest can list them:
-  /// SaveOptions::integrity. It is written after the strategy is done.
+  /// A manifest lists its files: SaveOptions::integrity. It is written after the strategy is done.
   bool integrity = false;
   /// Leaves files as they are that an interrupted attempt has finished (ItemSource::written).
   bool resume = false;

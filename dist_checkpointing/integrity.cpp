@@ -1,35 +1,41 @@
 #include "dist_checkpointing/integrity.h"
 
+#include <algorithm>
+#include <iterator>
+#include <set>
 #include <string_view>
 #include <unordered_map>
 
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/hash.h"
+#include "mapping/base/log.h"
 #include "mapping/base/parallel_for.h"
 #include "mapping/base/storage_name.h"
 #include "mapping/base/text.h"
+#include "mapping/planning/rearrange.h"
 #include "strategies/storage/hashed_file.h"
 
 namespace dckpt {
 namespace {
 
-constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{64} << 20;  // some 600,000 files
+constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{256} << 20;  // some 1,500,000 files
+
+IntegrityManifest share_of(const IntegrityManifest& manifest, int rank, int ranks) {
+  IntegrityManifest share;
+  for (auto i = static_cast<std::size_t>(rank); i < manifest.files.size();
+       i += static_cast<std::size_t>(ranks))
+    share.files.push_back(manifest.files[i]);
+  return share;
+}
 
 }  // namespace
 
 void write_manifest(Storage& storage, const std::string& directory,
-                    const std::map<std::string, std::string>& digests, bool sync) {
+                    const std::map<std::string, FileDigest>& digests, bool sync) {
   IntegrityManifest manifest;
-  for (const auto& [name, digest] : digests) {
-    if (name.find('/') != std::string::npos) {
-      throw CheckpointError(ErrorCode::kUnsupported,
-                            "integrity.json lists files directly in the checkpoint only, but the "
-                            "strategy writes into folders; save with integrity: none",
-                            {.file = name});
-    }
-    manifest.files.push_back({name, digest});
-  }
+  for (const auto& [name, digest] : digests)
+    manifest.files.push_back({name, digest.sha256, digest.size});
   const std::string json = write_integrity_manifest(manifest);
   const auto file = storage.create(join_name(directory, kIntegrityFile),
                                    {.size_hint = json.size(), .durable = sync});
@@ -47,7 +53,7 @@ std::optional<IntegrityManifest> find_integrity_manifest(const Storage& storage)
 std::vector<std::string> files_of(const CheckpointReader& reader) {
   std::vector<std::string> files = reader.info().index_files;
   if (reader.info().common_file) files.push_back(*reader.info().common_file);
-  files.insert(files.end(), reader.metadata().files.begin(), reader.metadata().files.end());
+  std::ranges::copy_if(reader.metadata().files, std::back_inserter(files), is_stored_file);
   return files;
 }
 
@@ -91,6 +97,31 @@ IntegrityManifest require_manifest(const CheckpointReader& reader) {
   return std::move(*manifest);
 }
 
+IntegrityManifest sizes_to_compare(const CheckpointReader& reader) {
+  std::optional<IntegrityManifest> manifest;
+  try {
+    manifest = find_integrity_manifest(reader.storage());
+  } catch (const CheckpointError& error) {
+    if (error.code() != ErrorCode::kCorrupt && error.code() != ErrorCode::kUnsupported) throw;
+    log_warning(str_format("nothing is compared with integrity.json, which cannot be used: {}",
+                           error.what()));
+  }
+  if (!manifest) return {};
+  const std::vector<std::string> read = files_of(reader);
+  const std::set<std::string_view> names(read.begin(), read.end());
+  std::erase_if(manifest->files, [&](const IntegrityManifest::Entry& entry) {
+    return !entry.size || !names.contains(entry.name);
+  });
+  return std::move(*manifest);
+}
+
+void compare_sizes(const Storage& storage, const IntegrityManifest& manifest, int rank, int ranks) {
+  check_sizes(share_of(manifest, rank, ranks), [&](const std::string& name) {
+    const std::optional<FileInfo> file = storage.stat(name);
+    return file ? std::optional(file->size) : std::nullopt;
+  });
+}
+
 ManifestCheck::ManifestCheck(const Storage& storage, IntegrityManifest manifest)
     : storage_(storage), manifest_(std::move(manifest)) {
   for (const IntegrityManifest::Entry& entry : manifest_.files) hashes_[entry.name];
@@ -119,11 +150,7 @@ void ManifestCheck::finish(int threads) {
 
 void compare_digests(const Storage& storage, const IntegrityManifest& manifest, int rank, int ranks,
                      int threads) {
-  IntegrityManifest share;
-  for (auto i = static_cast<std::size_t>(rank); i < manifest.files.size();
-       i += static_cast<std::size_t>(ranks))
-    share.files.push_back(manifest.files[i]);
-  ManifestCheck(storage, std::move(share)).finish(threads);
+  ManifestCheck(storage, share_of(manifest, rank, ranks)).finish(threads);
 }
 
 void verify_integrity(const CheckpointReader& reader, int rank, int ranks, int threads) {

@@ -11,15 +11,15 @@
 #include "strategies/contract/reader.h"
 #include "strategies/formats/dcp/megatron_json.h"
 #include "strategies/storage/hashed_file.h"
+#include "strategies/storage/hashing.h"
 #include "strategies/storage/storage.h"
 
 namespace DCKPT_API dckpt {
 
-/// Writes integrity.json into `directory` of the storage. `digests`: SHA-256 by file, as they are
-/// named inside the checkpoint; all of them must be directly in it, else throws CheckpointError
-/// (unsupported).
+/// Writes integrity.json into `directory` of the storage. `digests`: by file, as they are named
+/// inside the checkpoint.
 void write_manifest(Storage& storage, const std::string& directory,
-                    const std::map<std::string, std::string>& digests, bool sync);
+                    const std::map<std::string, FileDigest>& digests, bool sync);
 
 /// The content of a checkpoint's integrity.json; empty if it has none. Throws CheckpointError
 /// (corrupt, unsupported) if it cannot be used.
@@ -36,6 +36,14 @@ IntegrityManifest entries_of(const IntegrityManifest& manifest, std::span<const 
 /// The manifest of a checkpoint that must have one which lists all that it is read from. Throws
 /// CheckpointError (incomplete) if there is none, and as entries_of.
 IntegrityManifest require_manifest(const CheckpointReader& reader);
+
+/// What the manifest says of the files that the checkpoint is read from, if there is a manifest
+/// that says their sizes. One that cannot be used, as of another program, gets a warning.
+IntegrityManifest sizes_to_compare(const CheckpointReader& reader);
+
+/// Compares the sizes of the files that are there. If `ranks` ranks each call this, they share the
+/// files. Throws CheckpointError (corrupt) naming every file of this rank's share that differs.
+void compare_sizes(const Storage& storage, const IntegrityManifest& manifest, int rank, int ranks);
 
 /// Compares files with a manifest, and reads them no second time where they are read anyway.
 class ManifestCheck {

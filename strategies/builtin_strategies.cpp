@@ -96,7 +96,7 @@ std::vector<SaveStrategyEntry> builtin_save_strategies() {
   entries.push_back({.name = "zarr",
                      .version = 1,
                      .about = "Megatron-Core's zarr backend (up to 0.15)",
-                     .capabilities = {.equal_chunks = true, .resume = true},
+                     .capabilities = {.equal_chunks = true, .integrity = true, .resume = true},
                      .conventions = kZarrConventions,
                      .make = make_zarr_save_strategy,
                      .measure = measure_zarr});

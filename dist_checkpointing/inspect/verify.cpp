@@ -270,13 +270,18 @@ class Verifier {
     report_.manifest_files = manifest_.files.size();
   }
 
-  /// That the files are there; if deep, that they have the digests.
+  /// That the files are there and have the sizes; if deep, that they have the digests.
   void check_manifest() {
     std::vector<Problems> problems(manifest_.files.size());
     parallel_for(manifest_.files.size(), options_.threads, [&](std::size_t i) {
       const IntegrityManifest::Entry& entry = manifest_.files[i];
       attempt(problems[i], {.file = entry.name}, [&] {
         const std::unique_ptr<ReadableFile> file = reader_.storage().open(entry.name);
+        if (entry.size && *entry.size != file->size())
+          throw CheckpointError(
+              ErrorCode::kCorrupt,
+              str_format("size mismatch: integrity.json expects {} bytes, the file has {}",
+                         grouped(*entry.size), grouped(file->size())));
         if (!options_.deep) return;
         const auto known = digests_.find(entry.name);
         const std::string found = known == digests_.end() ? file_sha256(*file) : known->second;

@@ -42,8 +42,9 @@ struct VerifyReport {
 /// Checks an open checkpoint and collects all problems instead of stopping at the first. Always
 /// checked: every data file exists, every chunk lies inside its file and its tensor and matches the
 /// metadata, the chunks cover each tensor exactly, planner_data names only stored keys, objects and
-/// common state can be decoded, the manifest can be read, its files exist, and it lists every file
-/// that is read. Throws only for reasons outside the checkpoint (out of memory).
+/// common state can be decoded, the manifest can be read, its files exist with the sizes that it
+/// has, and it lists every file that is read. Throws only for reasons outside the checkpoint (out
+/// of memory).
 VerifyReport verify(const CheckpointReader& reader, const VerifyOptions& options = {});
 
 }  // namespace dckpt

@@ -69,10 +69,20 @@ std::unique_ptr<CheckpointReader> open_for_load(const Location& location,
   });
 }
 
-/// What the files are compared with before anything is loaded; empty if they are not.
-std::optional<IntegrityManifest> manifest_for_load(const CheckpointReader& reader,
-                                                   const LoadOptions& options) {
-  return options.verify == Verify::kSha256 ? std::optional(require_manifest(reader)) : std::nullopt;
+/// What the files are compared with before anything is loaded.
+IntegrityManifest manifest_for_load(const CheckpointReader& reader, const LoadOptions& options) {
+  if (options.verify == Verify::kSha256) return require_manifest(reader);
+  // What is left of a file that was cut is loaded, if possible.
+  return options.allow_partial_load ? IntegrityManifest{} : sizes_to_compare(reader);
+}
+
+/// This rank's share.
+void compare_files(const CheckpointReader& reader, const IntegrityManifest& manifest,
+                   const LoadOptions& options, const Communicator& comm) {
+  if (options.verify == Verify::kSha256)
+    compare_digests(reader.storage(), manifest, comm.rank(), comm.size(), options.threads);
+  else
+    compare_sizes(reader.storage(), manifest, comm.rank(), comm.size());
 }
 
 /// Which save has made the checkpoint: the same for copies of it on several disks, another one if
@@ -184,7 +194,7 @@ LoadReport load_into(StateDict& state, const Location& location, const LoadOptio
   cache.begin(options.parallel.enabled ? "a single rank" : "load.parallel is off");
   std::optional<PlannedLoad> planned;
   std::unique_ptr<CheckpointReader> reader;
-  std::optional<IntegrityManifest> manifest;
+  IntegrityManifest manifest;
   std::optional<StoredKeys> keys;
   Value common;
   std::optional<CheckpointError> unreadable;  // the common state; if it is damaged, digests tell
@@ -195,8 +205,7 @@ LoadReport load_into(StateDict& state, const Location& location, const LoadOptio
   });
   watch.heartbeat.agree("opening the checkpoint", [&] {
     watch.check();
-    if (manifest)
-      compare_digests(reader->storage(), *manifest, comm.rank(), comm.size(), options.threads);
+    compare_files(*reader, manifest, options, comm);
     if (unreadable) throw *unreadable;
     if (auto planner = make_load_planner(options)) {
       if (leaves == Leaves::kPlain)
@@ -270,7 +279,7 @@ StateDict load_state_dict(const Location& location, const std::vector<std::strin
   const LoadHooks no_hooks;
   LoadWatch watch(comm, options, no_hooks);
   std::unique_ptr<CheckpointReader> reader;
-  std::optional<IntegrityManifest> manifest;
+  IntegrityManifest manifest;
   std::optional<StoredKeys> stored;
   std::vector<SelectedKey> chosen;
   std::vector<std::pair<KeyPath, Value>> leaves;
@@ -281,8 +290,7 @@ StateDict load_state_dict(const Location& location, const std::vector<std::strin
     manifest = manifest_for_load(*reader, options);
   });
   agree(comm, "choosing what to load", [&] {
-    if (manifest)
-      compare_digests(reader->storage(), *manifest, comm.rank(), comm.size(), options.threads);
+    compare_files(*reader, manifest, options, comm);
     stored.emplace(reader->metadata(), options.rename, excused_loss(*reader, options, comm));
     std::set<std::string> unused;
     chosen = select_keys(reader->metadata(), keys, unused);
@@ -378,7 +386,8 @@ std::vector<ShardedObject> load_objects(const Location& location, const std::str
   require_rules(Call::kLoadTensors, {.load = options}, nullptr);
   std::string map;
   const auto reader = open_for_load(location, options, map);
-  if (options.verify == Verify::kSha256) verify_integrity(*reader, 0, 1, options.threads);
+  const auto alone = single_rank();
+  compare_files(*reader, manifest_for_load(*reader, options), options, *alone);
   const StoredKeys keys(reader->metadata(), {});
   std::vector<std::uint32_t> positions = keys.cells(key);
   if (const auto plain = keys.object(key); positions.empty() && plain) positions.push_back(*plain);
@@ -389,7 +398,6 @@ std::vector<ShardedObject> load_objects(const Location& location, const std::str
                               (keys.tensor(key) ? "" : table_of_unknown({key}, keys.keys())),
                           {.key = key, .file = location.display()});
   }
-  const auto alone = single_rank();
   const LoadHooks no_hooks;
   LoadWatch watch(*alone, options, no_hooks);
   const auto values = fetch_objects(*reader, positions, options, *alone, watch);
@@ -411,14 +419,14 @@ StateDict load_plain_tensors(const Location& location, const LoadOptions& option
   require_rules(Call::kLoadTensors, {.load = options}, nullptr);
   std::string map;
   const auto reader = open_for_load(location, options, map);
-  if (options.verify == Verify::kSha256) verify_integrity(*reader, 0, 1, options.threads);
+  const auto alone = single_rank();
+  compare_files(*reader, manifest_for_load(*reader, options), options, *alone);
   const StoredKeys keys(reader->metadata(), {});
   TensorRequestBuilder builder(*reader, keys, options);
   Value state = Value::dict();
   for (const TensorStorageMetadata& tensor : reader->metadata().tensors) {
     state[tensor.key] = builder.add(whole_tensor(tensor));
   }
-  const auto alone = single_rank();
   const LoadHooks no_hooks;
   LoadWatch watch(*alone, options, no_hooks);
   fill_destinations(*reader, builder.finish(), options, *alone, watch);

@@ -330,7 +330,7 @@ ManifestDigests ConversionJournal::digests() const {
   ManifestDigests digests;
   const std::lock_guard lock(mutex_);
   for (const auto& [name, file] : files_) {
-    if (manifest_) digests[name] = file.digest;
+    if (manifest_) digests[name] = {file.digest, file.size};
   }
   return digests;
 }

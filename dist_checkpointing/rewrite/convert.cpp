@@ -384,12 +384,8 @@ void write(const PlannedCopy& copy, const Location& destination, CopySource& sou
   metadata.storage_meta = contents.metadata.storage_meta;
   metadata.version = contents.metadata.version;
   ManifestDigests all = journal.digests();
-  for (const std::string& name : folder.files) {  // manifests list no files in folders
-    const bool listed = parent_name(name).empty();
-    all.merge(
-        copy_files(listed ? to : data_target, *folder.storage, {&name, 1}, target.save.io.fsync)
-            .digests);
-  }
+  if (!folder.files.empty())
+    all.merge(copy_files(to, *folder.storage, folder.files, target.save.io.fsync).digests);
   publish_checkpoint(std::move(publication), to, *strategy, metadata,
                      contents.common_file ? &*contents.common_file : nullptr, all,
                      target.save.io.fsync, [&] {

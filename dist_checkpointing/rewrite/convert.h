@@ -75,7 +75,9 @@ struct ConvertOptions {
       std::uint64_t{256}
       << 20;  ///< for tensor bytes in flight; if it is small, fewer threads write
   std::string separation_hint{};  ///< see SaveOptions
-  bool integrity = false;         ///< write integrity.json; also done when the source has one
+  /// Whether integrity.json is written. By default where the source has one, and in formats whose
+  /// data have no checksums (safetensors, zarr).
+  std::optional<bool> integrity{};
   /// Of a training root, instead of the latest.
   std::optional<IterationName> iteration{};
   WriteOptions io{};

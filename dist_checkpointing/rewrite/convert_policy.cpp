@@ -32,7 +32,7 @@ PolicyForConversion policy_for_conversion(const Policy& policy, bool names_forma
   options.check_source = load.verify != Verify::kNone;
   options.verify_integrity = load.verify == Verify::kSha256;
   options.separation_hint = save.separation_hint;
-  options.integrity = save.integrity;
+  if (save.integrity) options.integrity = true;
   options.io = save.io;
   options.read_threads = load.threads;
   options.staging = load.staging;

@@ -91,12 +91,12 @@ ConvertTarget choose_target(const CheckpointReader& reader, const std::string& s
   save.flattened =
       options.flattened.value_or(keeps_form ? FlattenedForm::kMegatron : FlattenedForm::kBoxes);
   save.separation_hint = options.separation_hint;
-  save.integrity = options.integrity;
   save.overwrite = options.overwrite;
-  if (!reader.storage().stat(kIntegrityFile)) return target;
-  if (target.format->capabilities.integrity)
-    save.integrity = true;
-  else
+  const bool source_has_one = reader.storage().stat(kIntegrityFile).has_value();
+  const bool can_have_one = target.format->capabilities.integrity;
+  save.integrity = options.integrity.value_or(
+      can_have_one && (source_has_one || !target.format->conventions.records));
+  if (source_has_one && !can_have_one)
     remarks.push_back(
         str_format("the source has a manifest (integrity.json), but the format {} can have none",
                    quote(format)));

@@ -81,7 +81,7 @@ class KeyRemover {
         return entry.name == kMetadataFile || is_deleted(entry.name);
       });
       unclaiming.emplace(*storage_, kIntegrityFile, as_bytes(write_integrity_manifest(*manifest_)));
-      manifest_->files.push_back({kMetadataFile, sha256_hex(new_pickle)});
+      manifest_->files.push_back({kMetadataFile, sha256_hex(new_pickle), new_pickle.size()});
       claiming.emplace(*storage_, kIntegrityFile, as_bytes(write_integrity_manifest(*manifest_)));
     }
     require_unchanged();

@@ -74,7 +74,8 @@ Bytes encode(const WrittenByRank& written) {
   writer.number(digests.size());
   for (const auto& [file, digest] : digests) {
     writer.text(file);
-    writer.text(digest);
+    writer.text(digest.sha256);
+    writer.number(digest.size);
   }
   return bytes;
 }
@@ -106,8 +107,9 @@ WrittenByRank decode_written(ByteView bytes) {
   }
   const std::size_t digests = reader.count();
   for (std::size_t i = 0; i < digests; ++i) {
-    std::string file = reader.text();
-    written.digests.insert_or_assign(std::move(file), reader.text());
+    FileDigest& digest = written.digests[reader.text()];
+    digest.sha256 = reader.text();
+    digest.size = reader.number();
   }
   reader.finish();
   written.report = decode_rank_report(as_bytes(report));

@@ -11,6 +11,7 @@
 #include "mapping/base/bytes.h"
 #include "mapping/base/phase_clock.h"
 #include "strategies/contract/save_strategy.h"
+#include "strategies/storage/hashing.h"
 #include "strategies/storage/location.h"
 #include "strategies/storage/publish.h"
 
@@ -20,8 +21,7 @@ namespace dckpt {
 // background too, and a conversion) begins a publication on one rank, writes the items of each rank
 // into its directory, and publishes.
 
-using ManifestDigests =
-    std::map<std::string, std::string>;  ///< SHA-256 of files in the checkpoint, by name
+using ManifestDigests = std::map<std::string, FileDigest>;  ///< of files in the checkpoint, by name
 
 /// Where to write, and how.
 struct WriteTarget {

@@ -32,9 +32,8 @@ std::optional<CommonObject> take_common_object(Metadata& metadata) {
   return taken;
 }
 
-Value read_common_file(const Storage& storage, const std::string& name) {
-  const auto file = storage.open(name);
-  return with_context({.file = file->name()}, [&] { return require_dict(load_torch_file(*file)); });
+Value read_common_file(const ReadableFile& file) {
+  return with_context({.file = file.name()}, [&] { return require_dict(load_torch_file(file)); });
 }
 
 Value require_dict(Value common) {

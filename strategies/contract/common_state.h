@@ -64,7 +64,7 @@ struct CommonObject {
 std::optional<CommonObject> take_common_object(Metadata& metadata);
 
 /// The common state in a torch file. Throws CheckpointError (corrupt) unless it is a dict.
-Value read_common_file(const Storage& storage, const std::string& name);
+Value read_common_file(const ReadableFile& file);
 /// `common` itself, if it is a dict; throws CheckpointError (corrupt) otherwise.
 Value require_dict(Value common);
 

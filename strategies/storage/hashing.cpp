@@ -16,18 +16,22 @@ class HashingFile final : public ForwardingFile {
 
   void append(std::span<const ByteView> parts) override {
     file_->append(parts);
-    for (const ByteView part : parts) hash_.update(part);
+    for (const ByteView part : parts) {
+      hash_.update(part);
+      size_ += part.size();
+    }
   }
 
   void close() override {
     file_->close();
-    digests_->add(name_, hash_.finish_hex());
+    digests_->add(name_, {hash_.finish_hex(), size_});
   }
 
  private:
   std::string name_;
   std::shared_ptr<FileDigests> digests_;
   Sha256 hash_;
+  std::uint64_t size_ = 0;
 };
 
 class HashingStorage final : public ForwardingStorage {
@@ -56,14 +60,14 @@ class HashingStorage final : public ForwardingStorage {
 
 }  // namespace
 
-void FileDigests::add(const std::string& name, std::string digest) {
+void FileDigests::add(const std::string& name, FileDigest digest) {
   const std::lock_guard lock(mutex_);
   digests_[name] = std::move(digest);
 }
 
 void FileDigests::rename(const std::string& from, const std::string& to) {
   const std::lock_guard lock(mutex_);
-  std::map<std::string, std::string> moved;
+  std::map<std::string, FileDigest> moved;
   for (const auto& [name, digest] : digests_) {
     if (name == from || name.starts_with(from + "/"))
       moved.emplace(to + name.substr(from.size()), digest);
@@ -82,9 +86,9 @@ void FileDigests::remove(const std::string& name) {
   });
 }
 
-std::map<std::string, std::string> FileDigests::in(const std::string& directory) const {
+std::map<std::string, FileDigest> FileDigests::in(const std::string& directory) const {
   const std::string prefix = directory.empty() ? "" : directory + "/";
-  std::map<std::string, std::string> found;
+  std::map<std::string, FileDigest> found;
   const std::lock_guard lock(mutex_);
   for (auto entry = digests_.lower_bound(prefix);
        entry != digests_.end() && entry->first.starts_with(prefix); ++entry)

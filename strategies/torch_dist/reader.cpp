@@ -82,13 +82,12 @@ class TorchDistReader : public CheckpointReader {
 
   Value common_state() const override {
     if (info_.common_file) {
-      Value common = read_common_file(*storage_, *info_.common_file);
-      if (metadata_.common_crc != 0) {
-        const auto file = storage_->open(*info_.common_file);
+      const auto file = storage_->open(*info_.common_file);
+      Value common = read_common_file(*file);
+      if (metadata_.common_crc != 0)
         with_context({.file = file->name()}, [&] {
           require_same_save(metadata_.common_crc, content_crc(*file, 0, file->size()));
         });
-      }
       return common;
     }
     if (!common_object_) return {};

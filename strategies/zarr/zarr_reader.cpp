@@ -233,7 +233,7 @@ class ZarrReader final : public CheckpointReader {
   const Metadata& metadata() const noexcept override { return metadata_; }
   const Storage& storage() const noexcept override { return *storage_; }
 
-  Value common_state() const override { return read_common_file(*storage_, kCommonFile); }
+  Value common_state() const override { return read_common_file(*storage_->open(kCommonFile)); }
 
   ChunkPayload locate(std::size_t tensor, std::size_t chunk, const ReadableFile&) const override {
     const ZarrArray& array = arrays_.at(tensor);

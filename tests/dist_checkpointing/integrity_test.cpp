@@ -52,12 +52,13 @@ class VerifiedLoad : public ::testing::Test {
     });
   }
   /// The same on every rank, "" if none fails.
-  std::string load_verified() {
+  std::string load_verified() { return load_with({.verify = Verify::kSha256}); }
+  std::string load_with(const LoadOptions& options) {
     std::string errors[kRanks];
     run_ranks(kRanks, [&](Communicator& comm) {
       StateDict state = rows(comm.rank(), 0);
       try {
-        load(state, path(), {.verify = Verify::kSha256}, comm);
+        load(state, path(), options, comm);
       } catch (const CheckpointError& error) {
         errors[comm.rank()] = error.what();
       }
@@ -72,6 +73,9 @@ class VerifiedLoad : public ::testing::Test {
     return text;
   }
   std::string text_of(const std::string& file) const { return dckpt::text_of(path() / file); }
+  void replace(const std::string& file, const std::string& text) {
+    std::ofstream(path() / file) << text;
+  }
   void append_to(const std::string& file, const std::string& text) {
     std::ofstream(path() / file, std::ios::app) << text;
   }
@@ -92,12 +96,36 @@ TEST_F(VerifiedLoad, AcceptsAnUntouchedCheckpoint) {
 
 TEST_F(VerifiedLoad, FailsForAnyDifferenceAlsoOfMetadataThatStillParse) {
   save_with(true);
-  append_to("metadata.json", "\n");
+  std::string json = text_of("metadata.json");
+  std::swap(json[json.find(": ")], json[json.find(": ") + 1]);
+  replace("metadata.json", json);
   EXPECT_THAT(load_verified(), AllOf(HasSubstr("metadata.json: hash mismatch (expected "),
                                      Not(HasSubstr(".distcp"))));
-  StateDict state = rows(0, 0);
-  EXPECT_NO_THROW(load(state, path(), {.validate_access_integrity = false}))
-      << "without verification it loads";
+  EXPECT_EQ(load_with({}), "") << "without verification it loads";
+}
+
+TEST_F(VerifiedLoad, ComparesSizesAlways) {
+  save_with(true);
+  append_to("metadata.json", "\n");
+  for (const Verify verify : {Verify::kNone, Verify::kCrc}) {
+    EXPECT_THAT(load_with({.verify = verify}),
+                HasSubstr("metadata.json: size mismatch (expected "));
+  }
+  EXPECT_THAT(problems(), HasSubstr("size mismatch"));
+  EXPECT_THAT(testing::error_of([&] { load_state_dict(path()); }).what(), HasSubstr("size mism"));
+  EXPECT_THAT(testing::error_of([&] { load_plain_tensors(path()); }).what(),
+              HasSubstr("size mism"));
+  EXPECT_NO_THROW(load_state_dict(path(), {}, {.allow_partial_load = true})) << "what is there";
+  fs::remove(path() / "integrity.json");
+  EXPECT_EQ(load_with({}), "");
+}
+
+TEST_F(VerifiedLoad, AManifestOfAnotherProgramIsNoObstacle) {
+  save_with(false);
+  for (const char* const json : {"{}", "[", R"({"algorithm": "md5", "files": []})"}) {
+    std::ofstream(path() / "integrity.json") << json;
+    EXPECT_EQ(load_with({}), "");
+  }
 }
 
 TEST_F(VerifiedLoad, FailsForAMissingFile) {
@@ -122,17 +150,12 @@ TEST_F(VerifiedLoad, TheRanksShareTheFilesAndTellEachOther) {
 
 TEST_F(VerifiedLoad, AFileThatIsReadMustBeListed) {
   save_with(true);
-  std::string manifest = text_of("integrity.json");
+  const IntegrityManifest manifest = find_integrity_manifest(*Location(path()).directory()).value();
   for (const char* const file : {".metadata", "metadata.json", "common.pt", "__1_0.distcp"}) {
-    std::string without = manifest;
-    const std::size_t begin = without.find("\"" + std::string(file) + "\"");
-    ASSERT_NE(begin, std::string::npos) << file;
-    const std::size_t comma = without.find(',', begin);
-    comma == std::string::npos
-        ? without.erase(without.rfind(',', begin),
-                        without.find('\n', begin) - without.rfind(',', begin))
-        : without.erase(begin, comma + 1 - begin);
-    std::ofstream(path() / "integrity.json") << without;
+    IntegrityManifest without = manifest;
+    ASSERT_EQ(std::erase_if(without.files, [&](const auto& entry) { return entry.name == file; }),
+              1);
+    replace("integrity.json", write_integrity_manifest(without));
     EXPECT_THAT(load_verified(),
                 HasSubstr("integrity.json does not list '" + std::string(file) + "'"));
     EXPECT_THAT(problems(), HasSubstr("integrity.json does not list '" + std::string(file) + "'"));

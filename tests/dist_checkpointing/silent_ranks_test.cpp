@@ -26,7 +26,7 @@ namespace dckpt::testing {
 namespace {
 
 constexpr int kRanks = 4;
-constexpr std::chrono::milliseconds kTimeout{1500};
+constexpr std::chrono::milliseconds kTimeout{4000};  // ranks that live are never this late
 
 /// Delivers what was sent, also of ranks that have ended since.
 class PostOffice {
@@ -187,8 +187,8 @@ std::vector<std::string> errors_of_survivors(const CollectiveJob& job, Death& de
 
 TEST(SilentRanks, AreNamedByAllSurvivorsWithWhatTheyWereDoing) {
   const char* const all = std::getenv("DCKPT_SWEEP");
-  const int samples = all != nullptr && std::string(all) == "all" ? 100 : 2;
-  constexpr std::size_t kAtOnce = 10;  // they mostly wait
+  const int samples = all != nullptr && std::string(all) == "all" ? 100 : 1;
+  constexpr std::size_t kAtOnce = 6;  // they mostly wait
   Random random;
   std::size_t survivors = 0;
   std::size_t without_rank = 0;

@@ -98,6 +98,22 @@ TEST(ToolConvert, ConvertedCheckpointIsEqual) {
             6);
 }
 
+TEST(ToolConvert, AManifestIsWrittenWhereItIsNeededUnlessSomebodyTakesItOut) {
+  const TempDir directory;
+  const auto has_manifest = [&](std::vector<std::string> options) {
+    const std::string target = (directory / "copy").string();
+    options.insert(options.begin(), {"convert", path_of(kModel), target, "--overwrite"});
+    EXPECT_EQ(run_tool(options).exit_code, 0);
+    return fs::exists(directory / "copy" / "integrity.json");
+  };
+  EXPECT_FALSE(has_manifest({}));
+  EXPECT_TRUE(has_manifest({"--integrity"}));
+  EXPECT_TRUE(has_manifest({"--to", "zarr", "--exclude", "optimizer.*"}));
+  EXPECT_FALSE(has_manifest({"--to", "zarr", "--exclude", "optimizer.*", "--no-integrity"}));
+  EXPECT_EQ(run_tool({"convert", path_of(kModel), "x", "--integrity", "--no-integrity"}).exit_code,
+            2);
+}
+
 TEST(ToolConvert, BucketsAreLaidOutForTheLayoutThatOptionsGive) {
   const TempDir scratch;
   const auto converted = [&](std::vector<std::string> options) {

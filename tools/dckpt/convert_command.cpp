@@ -47,6 +47,8 @@ struct Options {
   std::optional<int> jobs;
   std::vector<LayoutOption> of_layout;
   PolicyArgument policy;
+  bool integrity = false;
+  bool no_integrity = false;
   bool trust_source = false;
   bool json = false;
 };
@@ -132,7 +134,6 @@ ConvertOptions merged(const Options& options, std::vector<std::string>& unused) 
   merged.dry_run = given.dry_run;
   merged.overwrite = given.overwrite;
   merged.resume = given.resume;
-  merged.integrity |= given.integrity;
   return merged;
 }
 
@@ -201,6 +202,7 @@ ConvertOptions parsed(const Options& options, std::vector<std::string>& unused) 
                                        option.of_folders ? "--to torch and " : ""));
   }
   if (!options.model_files.empty()) parsed.model_files = Location(options.model_files);
+  if (options.integrity || options.no_integrity) parsed.integrity = options.integrity;
   if (options.trust_source) parsed.check_source = false;
   return parsed;
 }
@@ -367,8 +369,12 @@ Command add_convert(CLI::App& program) {
              [options](int jobs) { options->jobs = jobs; });
   command.add_flag("--resume", convert.resume,
                    "Go on with a conversion that was interrupted, without its finished files");
-  command.add_flag("--integrity", convert.integrity,
-                   "Write integrity.json with a SHA-256 per file");
+  command
+      .add_flag("--integrity", options->integrity,
+                "Write integrity.json with a SHA-256 per file [as SRC has it; always for hf, "
+                "safetensors and zarr]")
+      .excludes(
+          command.add_flag("--no-integrity", options->no_integrity, "Write no integrity.json"));
   command.add_flag("--trust-source", options->trust_source,
                    "Do not compare the source with its checksums");
   command.add_flag("--allow-partial", convert.allow_partial,

@@ -45,6 +45,8 @@ class Fields {
     return static_cast<int>(value->as_int());
   }
 
+  bool has(const char* name) const { return value_.find(name) != nullptr; }
+
   const Dict& dict(const char* name) const {
     const Value* value = value_.find(name);
     if (value == nullptr) missing(name);
@@ -68,10 +70,21 @@ class Fields {
   Value value_;
 };
 
-/// A name that can be a plain file directly in the checkpoint.
-bool is_plain_name(const std::string& name) {
+void refuse_any(const std::vector<std::string>& lines, const char* advice) {
+  constexpr std::size_t kMostLines = 20;
+  if (lines.empty()) return;
+  std::string message =
+      str_format("Checkpoint integrity verification failed for {} file(s)", grouped(lines.size()));
+  for (std::size_t i = 0; i < std::min(lines.size(), kMostLines); ++i) message += "\n  " + lines[i];
+  if (lines.size() > kMostLines)
+    message += str_format("\n  and {} more", grouped(lines.size() - kMostLines));
+  throw CheckpointError(ErrorCode::kCorrupt, message + advice, {.file = kIntegrityFile});
+}
+
+/// A name that can be a file in the checkpoint.
+bool is_file_name(const std::string& name) {
   try {
-    return name_components(name).size() == 1;
+    return !name_components(name).empty();
   } catch (const CheckpointError&) {
     return false;
   }
@@ -130,8 +143,8 @@ IntegrityManifest read_integrity_manifest(ByteView json, const std::string& file
   }
   IntegrityManifest manifest;
   for (const auto& [name, digest] : fields.dict("files")) {
-    if (!is_plain_name(name.as_str()))
-      corrupt(str_format("the manifest names {}, which is no file directly in the checkpoint",
+    if (!is_file_name(name.as_str()))
+      corrupt(str_format("the manifest names {}, which is no file in the checkpoint",
                          quote(name.as_str())),
               file_name);
     if (!digest.is_str() || !is_sha256(digest.as_str())) {
@@ -142,6 +155,15 @@ IntegrityManifest read_integrity_manifest(ByteView json, const std::string& file
     }
     manifest.files.push_back({name.as_str(), digest.as_str()});
   }
+  if (!fields.has("sizes")) return manifest;
+  const Dict& sizes = fields.dict("sizes");
+  for (IntegrityManifest::Entry& entry : manifest.files) {
+    const Value* const size = sizes.find(entry.name);
+    if (size == nullptr) continue;
+    if (!size->is_int() || size->as_int() < 0)
+      corrupt(str_format("the size of {} is no number of bytes", quote(entry.name)), file_name);
+    entry.size = static_cast<std::uint64_t>(size->as_int());
+  }
   return manifest;
 }
 
@@ -150,16 +172,21 @@ std::string write_integrity_manifest(const IntegrityManifest& manifest) {
   std::sort(sorted.begin(), sorted.end(),
             [](const auto& a, const auto& b) { return a.name < b.name; });
   Dict files;
-  for (const auto& [name, digest] : sorted) files.set(name, digest);
-  return to_json(Value::dict({{"algorithm", "sha256"}, {"files", Value(std::move(files))}}), 2);
+  Dict sizes;
+  for (const auto& [name, digest, size] : sorted) {
+    files.set(name, digest);
+    if (size) sizes.set(name, *size);
+  }
+  Dict fields{{"algorithm", "sha256"}, {"files", Value(std::move(files))}};
+  if (sizes.size() > 0) fields.set("sizes", Value(std::move(sizes)));
+  return to_json(Value(std::move(fields)), 2);
 }
 
 void check_integrity(
     const IntegrityManifest& manifest,
     const std::function<std::optional<std::string>(const std::string& name)>& digest) {
-  constexpr std::size_t kMostLines = 20;
   std::vector<std::string> lines;
-  for (const auto& [name, expected] : manifest.files) {
+  for (const auto& [name, expected, size] : manifest.files) {
     const std::optional<std::string> found = digest(name);
     if (!found) {
       lines.push_back(printable(name) + ": file missing or unreadable");
@@ -168,13 +195,21 @@ void check_integrity(
                                  expected.substr(0, 16), found->substr(0, 16)));
     }
   }
-  if (lines.empty()) return;
-  std::string message =
-      str_format("Checkpoint integrity verification failed for {} file(s)", grouped(lines.size()));
-  for (std::size_t i = 0; i < std::min(lines.size(), kMostLines); ++i) message += "\n  " + lines[i];
-  if (lines.size() > kMostLines)
-    message += str_format("\n  and {} more", grouped(lines.size() - kMostLines));
-  throw CheckpointError(ErrorCode::kCorrupt, message, {.file = kIntegrityFile});
+  refuse_any(lines, "");
+}
+
+void check_sizes(const IntegrityManifest& manifest,
+                 const std::function<std::optional<std::uint64_t>(const std::string& name)>& size) {
+  std::vector<std::string> lines;
+  for (const IntegrityManifest::Entry& entry : manifest.files) {
+    const auto found = entry.size ? size(entry.name) : std::nullopt;
+    if (found && *found != *entry.size)
+      lines.push_back(str_format("{}: size mismatch (expected {}, got {})", printable(entry.name),
+                                 *entry.size, *found));
+  }
+  refuse_any(lines,
+             "\nThe files were damaged or replaced since integrity.json was written; if they are "
+             "meant to be as they are, remove integrity.json");
 }
 
 }  // namespace dckpt

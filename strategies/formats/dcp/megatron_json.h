@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
@@ -36,12 +37,14 @@ void check_common_backend(const CheckpointingConfig& config,
 /// up to 0.18 refuse further fields.
 std::string write_checkpointing_config(const CheckpointingConfig& config);
 
-/// integrity.json (Megatron from 0.18 on): SHA-256 of each plain file directly in the checkpoint,
-/// but not of integrity.json.
+/// integrity.json (Megatron from 0.18 on): SHA-256 of each plain file of the checkpoint, but not of
+/// integrity.json. Megatron lists those directly in it, this library also those in folders, and
+/// their sizes.
 struct IntegrityManifest {
   struct Entry {
     std::string name;
     std::string sha256;  ///< 64 hexadecimal digits, lower case
+    std::optional<std::uint64_t> size{};
     friend bool operator==(const Entry&, const Entry&) = default;
   };
   std::vector<Entry> files;
@@ -49,11 +52,12 @@ struct IntegrityManifest {
 };
 
 /// Throws CheckpointError: (unsupported) for another algorithm than sha256, (corrupt) for broken
-/// JSON, digests that are none, and names that are no file directly in the checkpoint.
+/// JSON, digests and sizes that are none, and names that are no file in the checkpoint.
 IntegrityManifest read_integrity_manifest(ByteView json,
                                           const std::string& file_name = kIntegrityFile);
 
-/// Byte for byte what Megatron writes; entries in name order whatever their order in `manifest`.
+/// Byte for byte what Megatron writes, and behind it `sizes`, which Megatron does not look at, if
+/// there are any; entries in name order whatever their order in `manifest`.
 std::string write_integrity_manifest(const IntegrityManifest& manifest);
 
 /// Throws CheckpointError (corrupt), "Checkpoint integrity verification failed for N file(s)" and a
@@ -64,5 +68,10 @@ std::string write_integrity_manifest(const IntegrityManifest& manifest);
 void check_integrity(
     const IntegrityManifest& manifest,
     const std::function<std::optional<std::string>(const std::string& name)>& digest);
+
+/// The same for the sizes that it has: "common.pt: size mismatch (expected 812, got 900)". `size`
+/// gives nothing for a file that is not to be compared.
+void check_sizes(const IntegrityManifest& manifest,
+                 const std::function<std::optional<std::uint64_t>(const std::string& name)>& size);
 
 }  // namespace dckpt

@@ -9,6 +9,7 @@
 
 #include "dist_checkpointing/inspect/diff.h"
 #include "dist_checkpointing/inspect/optimizer_form.h"
+#include "dist_checkpointing/inspect/verify.h"
 #include "dist_checkpointing/load/load.h"
 #include "dist_checkpointing/open.h"
 #include "dist_checkpointing/save/save.h"
@@ -601,8 +602,39 @@ TEST_F(Convert, TheModelsFilesGoAlongFromFolderToFolder) {
             ErrorCode::kCorrupt);
   convert(at("model"), at("megatron"), {.to = "torch_dist"});
   convert(at("megatron"), at("given"), {.to = "hf", .model_files = Location(at("model"))});
-  EXPECT_THAT(files("given"),
-              UnorderedElementsAreArray({"config.json", "model.safetensors", "tokenizer.model"}));
+  EXPECT_THAT(files("given"), UnorderedElementsAreArray({"config.json", "integrity.json",
+                                                         "model.safetensors", "tokenizer.model"}));
+}
+
+TEST_F(Convert, AManifestStandsInForTheChecksumsThatAFormatLacks) {
+  save(Value::dict({{"w", ShardedTensor::whole("w", arange({64}))}}), at("source"));
+  const auto problems = [&] {
+    std::string text;
+    for (const CheckpointError& problem :
+         verify(*open_checkpoint(at("copy")), {.deep = true}).problems)
+      text += problem.what();
+    return text;
+  };
+  const std::map<std::string, std::string> data{
+      {"hf", "model.safetensors"}, {"safetensors", "model.safetensors"}, {"zarr", "w/0"}};
+  for (const auto& [format, file] : data) {
+    SCOPED_TRACE(format);
+    ConvertOptions options{.to = format, .overwrite = true};
+    run("source", "copy", options);
+    EXPECT_EQ(problems(), "");
+    std::fstream(at("copy") / file, std::ios::in | std::ios::out | std::ios::ate)
+            .seekp(-1, std::ios::end)
+        << '?';
+    EXPECT_THAT(problems(), AllOf(HasSubstr("hash mismatch"), HasSubstr(file)));
+    EXPECT_EQ(error_of([&] { run("copy", "back"); }).first, ErrorCode::kCorrupt);
+    EXPECT_EQ(error_of([&] { load_state_dict(at("copy"), {}, {.verify = Verify::kSha256}); }).first,
+              ErrorCode::kCorrupt);
+    options.integrity = false;
+    run("source", "copy", options);
+    EXPECT_FALSE(fs::exists(at("copy") / "integrity.json"));
+  }
+  run("source", "copy", {.overwrite = true});
+  EXPECT_FALSE(fs::exists(at("copy") / "integrity.json")) << "records have checksums";
 }
 
 TEST_F(Convert, WhatFilesSayAboutTheModelGoesAlong) {

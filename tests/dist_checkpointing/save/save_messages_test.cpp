@@ -15,7 +15,7 @@ using ::testing::Pair;
 const WrittenByRank kWritten{
     .items = {.files = {"__3_0.distcp", "__3_1.distcp"},
               .places = {{1, 4096, 700}, {0, 0, 12, StorageCodec::kZstd, 0xFFFFFFFF}}},
-    .digests = {{"__3_0.distcp", std::string(64, 'a')}},
+    .digests = {{"__3_0.distcp", {std::string(64, 'a'), 5'000'000'000}}},
     .paths = {{"layers.2.w", {"layers", std::int64_t{2}, "w"}}},
     .report = {.bytes = 712, .files = 2, .engine = "direct"}};
 

@@ -61,9 +61,9 @@ TEST_F(WriteCheckpoint, TheManifestFollowsFilesOfAllRanksThatTheStrategyRenames)
   write();
   const std::string data = sha256_hex(as_bytes("data"));
   EXPECT_THAT(find_integrity_manifest(*target_.directory())->files,
-              ElementsAre(IntegrityManifest::Entry{"data.0", data},
-                          IntegrityManifest::Entry{"data.1", data},
-                          IntegrityManifest::Entry{"index", sha256_hex(as_bytes("of it"))}));
+              ElementsAre(IntegrityManifest::Entry{"data.0", data, 4},
+                          IntegrityManifest::Entry{"data.1", data, 4},
+                          IntegrityManifest::Entry{"index", sha256_hex(as_bytes("of it")), 5}));
 }
 
 TEST_F(WriteCheckpoint, WhatIsStoppedAtLastLeavesNothing) {

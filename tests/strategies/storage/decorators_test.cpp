@@ -161,16 +161,16 @@ TEST_F(Decorators, FilesAreHashedAsTheyAreWritten) {
   EXPECT_TRUE(digests->in("d").empty()) << "not closed";
   file->close();
   hashing->create("dx")->close();
-  using Digests = std::map<std::string, std::string>;
-  EXPECT_EQ(digests->in("d"), (Digests{{"x", sha256_hex(as_bytes("abcdefg"))}}));
-  EXPECT_EQ(digests->in(""),
-            (Digests{{"d/x", sha256_hex(as_bytes("abcdefg"))}, {"dx", sha256_hex({})}}));
+  using Digests = std::map<std::string, FileDigest>;
+  const FileDigest of_x{sha256_hex(as_bytes("abcdefg")), 7};
+  const FileDigest of_nothing{sha256_hex({}), 0};
+  EXPECT_EQ(digests->in("d"), (Digests{{"x", of_x}}));
+  EXPECT_EQ(digests->in(""), (Digests{{"d/x", of_x}, {"dx", of_nothing}}));
   hashing->rename("dx", "e");
   hashing->rename("d", "f");
-  EXPECT_EQ(digests->in(""),
-            (Digests{{"e", sha256_hex({})}, {"f/x", sha256_hex(as_bytes("abcdefg"))}}));
+  EXPECT_EQ(digests->in(""), (Digests{{"e", of_nothing}, {"f/x", of_x}}));
   hashing->rename("e", "f/x");
-  EXPECT_EQ(digests->in(""), (Digests{{"f/x", sha256_hex({})}})) << "what was there is replaced";
+  EXPECT_EQ(digests->in(""), (Digests{{"f/x", of_nothing}})) << "what was there is replaced";
   hashing->remove_all("f");
   EXPECT_TRUE(digests->in("").empty());
 }

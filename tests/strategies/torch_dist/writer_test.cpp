@@ -181,7 +181,7 @@ TEST(DataFiles, TheirBytesDependNeitherOnThreadsNorOnTheEngineNorOnTheStorage) {
   const SavePlan plan = three_sections();
   Patterns patterns;
   for (const bool checksums : {true, false}) {
-    std::set<std::map<std::string, std::string>> digests;
+    std::set<std::map<std::string, FileDigest>> digests;
     const auto write = [&](const std::shared_ptr<Storage>& storage, int threads, IoEngine engine) {
       const WriteOptions io{.engine = engine,
                             .threads = threads,
@@ -190,9 +190,11 @@ TEST(DataFiles, TheirBytesDependNeitherOnThreadsNorOnTheEngineNorOnTheStorage) {
                             .checksums = checksums};
       const WrittenItems written = write_data_files(*storage, "", 0, plan, patterns, io);
       EXPECT_EQ(without_crcs(written.places), measure_data_files(0, plan, io).places);
-      std::map<std::string, std::string> of_files;
-      for (const std::string& file : written.files)
-        of_files[file] = file_sha256(*storage->open(file));
+      std::map<std::string, FileDigest> of_files;
+      for (const std::string& file : written.files) {
+        const auto opened = storage->open(file);
+        of_files[file] = {file_sha256(*opened), opened->size()};
+      }
       digests.insert(of_files);
     };
     for (const int threads : {1, 2, 7}) {

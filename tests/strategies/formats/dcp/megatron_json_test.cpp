@@ -84,6 +84,19 @@ TEST(IntegrityManifest, OfMegatronIsReadAndWrittenByteForByte) {
   EXPECT_EQ(write_integrity_manifest(manifest), as_text(golden_file));
 }
 
+TEST(IntegrityManifest, HasSizesBehindWhatMegatronReads) {
+  const IntegrityManifest manifest{{{"a", std::string(64, 'a'), 5'000'000'000},
+                                    {"b/c", std::string(64, 'b'), 0},
+                                    {"d", std::string(64, 'c')}}};
+  const std::string json = write_integrity_manifest(manifest);
+  EXPECT_EQ(read_integrity_manifest(as_bytes(json)), manifest);
+  EXPECT_THAT(json, ::testing::EndsWith(R"("sizes": {
+    "a": 5000000000,
+    "b/c": 0
+  }
+})"));
+}
+
 TEST(IntegrityManifest, RefusesOtherAlgorithmsNamesAndDigests) {
   const std::string digest(64, 'a');
   const auto refusal = [](const std::string& json) {
@@ -104,8 +117,14 @@ TEST(IntegrityManifest, RefusesOtherAlgorithmsNamesAndDigests) {
   EXPECT_THAT(refusal(R"({"files": {}})"), HasSubstr("'algorithm' is missing"));
   EXPECT_THAT(refusal(R"({"algorithm": "sha256"})"), HasSubstr("'files' is missing"));
   EXPECT_THAT(refusal(R"({"algorithm": "sha256", "files": []})"), HasSubstr("expected: an object"));
-  for (const char* name : {"../../x", "/etc/passwd", "a/b", "", ".", ".."})
-    EXPECT_THAT(refusal(of(name, digest)), HasSubstr("no file directly in the checkpoint"));
+  EXPECT_EQ(refusal(of("a/b", digest)), "was read");
+  for (const char* name : {"../../x", "/etc/passwd", "a/../b", "", ".", ".."})
+    EXPECT_THAT(refusal(of(name, digest)), HasSubstr("no file in the checkpoint"));
+  for (const char* size : {"-1", "true", "1.5", "\"1\""}) {
+    const std::string files = of("a", digest);
+    EXPECT_THAT(refusal(files.substr(0, files.size() - 1) + R"(, "sizes": {"a": )" + size + "}}"),
+                HasSubstr("no number of bytes"));
+  }
   for (const std::string& hex :
        {std::string("zz"), digest.substr(1), std::string(64, 'A'), digest + "a"}) {
     EXPECT_THAT(refusal(of("a", hex)), HasSubstr("no SHA-256"));
@@ -136,6 +155,27 @@ TEST(IntegrityManifest, ReportsDifferencesInMegatronsWords) {
     EXPECT_THAT(error.message(),
                 HasSubstr("__0_0.distcp: hash mismatch (expected aaaaaaaaaaaaaaaa..., got "
                           "dddddddddddddddd...)\n  common.pt: file missing or unreadable"));
+  }
+}
+
+TEST(IntegrityManifest, ReportsSizesThatDiffer) {
+  const IntegrityManifest manifest{{{"a", std::string(64, 'a'), 1},
+                                    {"b", std::string(64, 'b'), 2},
+                                    {"gone", std::string(64, 'c'), 3},
+                                    {"of unknown size", std::string(64, 'd')}}};
+  std::map<std::string, std::uint64_t> files{{"a", 1}, {"b", 2}, {"of unknown size", 9}};
+  const auto size = [&](const std::string& name) {
+    return files.contains(name) ? std::optional(files[name]) : std::nullopt;
+  };
+  EXPECT_NO_THROW(check_sizes(manifest, size));
+  files["b"] = 20;
+  try {
+    check_sizes(manifest, size);
+    FAIL();
+  } catch (const CheckpointError& error) {
+    EXPECT_EQ(error.code(), ErrorCode::kCorrupt);
+    EXPECT_THAT(error.message(), HasSubstr("verification failed for 1 file(s)\n  b: size mismatch "
+                                           "(expected 2, got 20)\n"));
   }
 }
 
