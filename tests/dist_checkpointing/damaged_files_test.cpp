@@ -99,8 +99,10 @@ TEST_P(DamagedFiles, EachErrorNamesAFile) {
       damage(bytes);
       write(file, bytes);
       for (const CheckpointError& error : errors_of(checkpoint)) {
-        EXPECT_THAT(error.context().file, ::testing::Optional(::testing::Ne(checkpoint.string())))
-            << file << ", " << name << ": " << error.what();
+        const bool names_a_file =
+            error.context().file && (error.context().file != checkpoint.string() ||
+                                     error.message().starts_with(file.filename().string()));
+        EXPECT_TRUE(names_a_file) << file << ", " << name << ": " << error.what();
         ++errors;
       }
     }

@@ -204,15 +204,16 @@ TEST_F(SaveLoad, AdaptersOnOneSideOnlyAreAMatterOfTheStrictMode) {
   StateDict tuned = base;
   tuned["adapter"] = ShardedTensor::whole("fc.adapter.weight", arange({2}));
   save(base, checkpoint());
-  const std::string refused = error_of([&] { load(tuned, checkpoint()); }).message();
+  const std::string refused = testing::error_of([&] { load(tuned, checkpoint()); }).message();
   EXPECT_THAT(refused, HasSubstr("load.strict: log_unexpected leaves such keys as they are"));
   EXPECT_THAT(refused, HasSubstr("\n  'fc.adapter.weight'"));
   EXPECT_EQ(load(tuned, checkpoint(), {.strict = StrictHandling::kLogUnexpected}).missing.size(),
             0U);
   save(tuned, checkpoint(), {.overwrite = true});
-  EXPECT_THAT(
-      error_of([&] { load(base, checkpoint(), {.strict = StrictHandling::kRaiseAll}); }).message(),
-      HasSubstr("'fc.adapter.weight'\nload.strict: log_all goes on without these keys."));
+  EXPECT_THAT(testing::error_of([&] {
+                load(base, checkpoint(), {.strict = StrictHandling::kRaiseAll});
+              }).message(),
+              HasSubstr("'fc.adapter.weight'\nload.strict: log_all goes on without these keys."));
   load(base, checkpoint(), {.strict = StrictHandling::kLogAll});
 }
 

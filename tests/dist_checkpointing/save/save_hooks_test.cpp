@@ -57,9 +57,9 @@ TEST_F(SaveHooksTest, Rank0TellsWhereCommonStatesDifferAndSavesItsOwn) {
   });
   EXPECT_EQ(warnings,
             "the common state differs from rank 0's, which is saved:\n"
-            "  on rank 1: 'args.only_here' is missing\n"
             "  on rank 2: 'args.lr' is 1, not 0.1; 'args.seeds.1' is 7, not 2; 'args.only_here' is "
-            "missing; 'extra' is only there\n");
+            "missing; 'extra' is only there\n"
+            "  on rank 1: 'args.only_here' is missing\n");
   EXPECT_TRUE(load_common_state(path_).at("args").contains("only_here"));
 }
 

@@ -98,7 +98,7 @@ TEST(TensorMap, RefusesWhatIsMissingOrContradictory) {
   EXPECT_THAT(message({{2, 2}, {{0}}, {}}, {4}), HasSubstr("no rank_list"));
   EXPECT_THAT(message({{2, 2}, {{0}}, {0, 1}}, {4}), HasSubstr("needs 4 ranks, got 2"));
   EXPECT_THAT(message({{2, 2}, {{0}}, ranks}, {4, 4}),
-              HasSubstr("1 entries for a tensor of shape (4, 4)"));
+              HasSubstr("1 entry for a tensor of shape (4, 4)"));
   EXPECT_THAT(message({{2, 2}, {{2}}, ranks}, {4}),
               HasSubstr("mesh axis 2 of tensor dim 0 in tensor_map does not exist"));
   EXPECT_THAT(message({{2, 2}, {{-1, 0}}, ranks}, {4}), HasSubstr("mesh axis -1"));

@@ -206,7 +206,7 @@ TEST(JoinRanks, RngStatesThatHaveNoPlaceAreNamed) {
   const auto reader = run.join();
   set_log_sink({});
   EXPECT_EQ(reader->metadata().objects.size(), 1);
-  EXPECT_THAT(said, HasSubstr("rng_state of 1 folders is left out"));
+  EXPECT_THAT(said, HasSubstr("rng_state of 1 folder is left out"));
 }
 
 /// Parameters of 3 and 2 elements: buffers begin with the last, each on a multiple of 64.
@@ -252,7 +252,7 @@ TEST(JoinRanks, WhatDoesNotFitIsRefused) {
         {{"buckets_coalesced", true},
          {0, Value::dict({{kDTypes, Value::dict({{"param", filled({length}, 0)}})}})}}));
   };
-  EXPECT_THAT(message(buffer(68)), HasSubstr("1 elements that are not those of a parameter"));
+  EXPECT_THAT(message(buffer(68)), HasSubstr("1 element that is not those of a parameter"));
   EXPECT_THAT(message(buffer(66)), HasSubstr("not those of a parameter"));
 
   Job unknown;
