@@ -207,7 +207,7 @@ struct ObjectRule {
   friend bool operator==(const ObjectRule&, const ObjectRule&) = default;
 };
 
-/// What a load does with a key that the state asks for and the checkpoint lacks.
+/// A load treats a key that the state asks for and the checkpoint lacks in one of these ways.
 enum class WhenMissing : std::uint8_t {
   kError,
   kWarn,  ///< the leaf keeps the caller's value, and rank 0 warns

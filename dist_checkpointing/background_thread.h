@@ -22,9 +22,9 @@ inline std::unique_ptr<Communicator> split_off(Communicator& comm, const std::st
   return comm.split(0);
 }
 
-/// Whether `thread`, which process `maker` has started, cannot be joined: by a fork, which has none
-/// of its parent's threads, and by itself. The last thread of a process that ends runs the
-/// destructors of globals.
+/// Tells that `thread`, which process `maker` has started, cannot be joined: a fork has none of its
+/// parent's threads, and no thread can join itself. The last thread of a process that ends runs
+/// the destructors of globals.
 inline bool is_beyond_reach(const std::jthread& thread, ::pid_t maker) noexcept {
   return maker != ::getpid() || thread.get_id() == std::this_thread::get_id();
 }

@@ -37,8 +37,8 @@ IntegrityManifest entries_of(const IntegrityManifest& manifest, std::span<const 
 /// CheckpointError (incomplete) if there is none, and as entries_of.
 IntegrityManifest require_manifest(const CheckpointReader& reader);
 
-/// What the manifest says of the files that the checkpoint is read from, if there is a manifest
-/// that says their sizes. One that cannot be used, as of another program, gets a warning.
+/// Returns the manifest's entries, with sizes, of the files that the checkpoint is read from; none
+/// if there is no manifest. One that cannot be used, as of another program, gets a warning.
 IntegrityManifest sizes_to_compare(const CheckpointReader& reader);
 
 /// Compares the sizes of the files that are there. If `ranks` ranks each call this, they share the

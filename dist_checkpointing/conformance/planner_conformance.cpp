@@ -62,7 +62,7 @@ StateDict sample_state(int rank, int ranks) {
   return state;
 }
 
-/// What checks of planners for saves and for loads have in common.
+/// Checks of planners for saves and for loads share this report and folder.
 class ChecksInScratch {
  public:
   explicit ChecksInScratch(const Location& scratch) : scratch_(scratch) {}
@@ -251,8 +251,8 @@ class LoadPlannerChecks : ChecksInScratch {
  private:
   Location stored() const { return scratch_ / "stored"; }
 
-  /// What `act` loads, saved by the built-in rules, is what the first load has loaded; memory that
-  /// a rank's state has is still that of its tensors.
+  /// Requires that `act` loads what the first load has loaded (both are saved by the built-in rules
+  /// and compared), and that the tensors of a rank's state keep their memory.
   template <typename Act>
   void load_on(int ranks, bool together, const Act& act) {
     const Location loaded = scratch_ / "loaded";

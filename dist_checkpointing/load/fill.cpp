@@ -105,7 +105,7 @@ std::uint64_t bytes_of(Items items, const CheckpointReader& reader) {
   return bytes;
 }
 
-/// What a destination is filled for.
+/// The tensor of the request that a destination stands for: padding of a range fills another one.
 const Tensor& filled_tensor(const TensorRequest& request, std::uint32_t destination) {
   const Tensor& tensor = request.destinations[destination];
   for (const EdgePadding& padding : request.to_pad) {
