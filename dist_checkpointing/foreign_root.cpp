@@ -50,7 +50,7 @@ constexpr std::array kLayouts = {
     Layout{"NeMo 2", {"context", "weights"}},
     Layout{"ByteCheckpoint", {"model", "extra_state"}},
     Layout{"ByteCheckpoint", {"model", "loader"}},
-    Layout{"verl", {"*", "latest_checkpointed_iteration.txt"}},
+    Layout{"verl", {"global_step_*", "latest_checkpointed_iteration.txt"}},
     Layout{"verl", {"*", "actor"}},
     Layout{"torchtitan", {"*", "step-[0-9]*"}},
     Layout{"NVRx local checkpoints", {"*", "iter_*_local.pt"}, "", "the sessions "},

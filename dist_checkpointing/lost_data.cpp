@@ -60,8 +60,8 @@ LostData find_lost_data(const CheckpointReader& source, const Metadata& metadata
   for (std::uint32_t i = 0; i < metadata.objects.size(); ++i) {
     if (!files.hold(metadata.objects[i].place)) lost.objects.push_back(i);
   }
-  const std::optional<StorageInfo>& common = source.info().common_place;
-  lost.common_state = common && !files.hold(*common);
+  for (const StorageInfo& place : source.info().common_places)
+    lost.common_state |= !files.hold(place);
   return lost;
 }
 

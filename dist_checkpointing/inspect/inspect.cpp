@@ -63,7 +63,7 @@ void count_unused(const CheckpointReader& reader, CheckpointSummary& summary) {
   const auto use = [&](const auto& place) { used[place.file] += place.length; };
   for (const auto& tensor : metadata.tensors) std::ranges::for_each(tensor.places, use);
   for (const auto& object : metadata.objects) use(object.place);
-  if (info.common_place) use(*info.common_place);
+  std::ranges::for_each(info.common_places, use);
   std::unordered_map<std::string_view, std::uint64_t> used_of;
   for (std::size_t i = 0; i < used.size(); ++i) used_of[metadata.files[i]] += used[i];
   for (FileSummary& file : summary.files) {

@@ -108,8 +108,8 @@ class Verifier {
     for (const BytesStorageMetadata& object : metadata_.objects)
       ranges.push_back({object.place, &object.key});
     static const std::string kCommonState = "the common state";
-    if (reader_.info().common_place)
-      ranges.push_back({*reader_.info().common_place, &kCommonState});
+    for (const StorageInfo& place : reader_.info().common_places)
+      ranges.push_back({place, &kCommonState});
     std::ranges::sort(ranges, {}, [](const Range& range) {
       return std::pair(range.place.file, range.place.offset);
     });
@@ -235,22 +235,29 @@ class Verifier {
 
   void check_common() {
     const CheckpointInfo& info = reader_.info();
+    const auto in = [&](const StorageInfo& place) {
+      return ErrorContext{
+          .key = "common state", .file = metadata_.files[place.file], .offset = place.offset};
+    };
     ErrorContext context{.file = info.common_file};
-    if (info.common_place)
-      context = {.key = "common state",
-                 .file = metadata_.files[info.common_place->file],
-                 .offset = info.common_place->offset};
-    attempt(report_.problems, context, [&] {
+    if (info.common_places.size() == 1) context = in(info.common_places.front());
+    const bool readable = attempt(report_.problems, context, [&] {
       reader_.common_state();
       if (std::string conflict = iteration_conflict(reader_); !conflict.empty())
         report_.remarks.push_back(std::move(conflict));
-      if (!options_.deep || !context.file) return;
-      const std::unique_ptr<ReadableFile> file = reader_.storage().open(*context.file);
-      const bool compared = info.common_place ? check_torch_file(*file, info.common_place->offset,
-                                                                 info.common_place->length)
-                                              : check_torch_file(*file, 0, file->size());
-      if (!compared) ++report_.objects_without_checksum;
     });
+    if (!readable || !options_.deep) return;
+    const auto check = [&](const std::string& name, std::uint64_t offset,
+                           std::optional<std::uint64_t> length) {
+      const std::unique_ptr<ReadableFile> file = reader_.storage().open(name);
+      if (!check_torch_file(*file, offset, length.value_or(file->size())))
+        ++report_.objects_without_checksum;
+    };
+    if (info.common_file)
+      attempt(report_.problems, context, [&] { check(*info.common_file, 0, {}); });
+    for (const StorageInfo& place : info.common_places)
+      attempt(report_.problems, in(place),
+              [&] { check(metadata_.files[place.file], place.offset, place.length); });
   }
 
   void read_manifest() {

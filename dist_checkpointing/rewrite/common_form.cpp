@@ -1,6 +1,7 @@
 #include "dist_checkpointing/rewrite/common_form.h"
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <span>
@@ -9,6 +10,7 @@
 #include <utility>
 
 #include "mapping/base/checked.h"
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
@@ -101,15 +103,14 @@ void remove_element(Value& tree, std::span<const PathElement> path) {
     *inner = Value();
 }
 
-/// The inverse: what a conversion once moved into the common state is an object of its own again.
-/// Returns what remains of the common state; empty if nothing was moved.
-std::optional<Value> restore_plain_objects(CopyContents& contents, const CheckpointReader& reader,
-                                           const Conventions& conventions,
-                                           std::vector<std::string>& remarks) {
+/// The inverse: what a conversion once moved into the common state is an object of its own again,
+/// and `common` what remains. Tells whether anything was moved.
+bool restore_plain_objects(CopyContents& contents, const CheckpointReader& reader,
+                           const Conventions& conventions, Value& common,
+                           std::vector<std::string>& remarks) {
   Metadata& metadata = contents.metadata;
-  if (reader.metadata().common_paths.empty()) return std::nullopt;
+  if (reader.metadata().common_paths.empty()) return false;
   const std::size_t before = metadata.objects.size();
-  Value common = reader.common_state();
   for (const auto& [key, path] : std::exchange(metadata.common_paths, {})) {
     const Value* const found = find_element(common, path);
     if (found == nullptr) continue;
@@ -124,7 +125,8 @@ std::optional<Value> restore_plain_objects(CopyContents& contents, const Checkpo
   }
   remarks.push_back(grouped(metadata.objects.size() - before) +
                     " values of the common state are objects of the DCP directory again");
-  return common.size() == 0 ? Value() : common;
+  if (common.size() == 0) common = Value();
+  return true;
 }
 
 /// Where a tensor stood in a nested state dict of which `rest` is what remains without tensors:
@@ -157,16 +159,17 @@ KeyPath place_in(const Value& rest, std::string_view key) {
   return path;
 }
 
-/// DCP's way with a torch.save file of a loop that is not Megatron's: values are objects under
-/// their paths, beside the tensors that were among them. Returns what remains, which is none; empty
-/// if the common state stays as it is.
-std::optional<Value> spread_common(CopyContents& contents, const CheckpointReader& reader,
-                                   const Conventions& conventions,
-                                   std::vector<std::string>& remarks) {
-  if (!reader.info().single_file) return std::nullopt;
-  const Value common = reader.common_state();
-  if (!common.is_dict() || common.find("args") != nullptr) return std::nullopt;
-  Metadata& metadata = contents.metadata;
+/// The values of a common state that can be objects under their paths, and the entries of its top
+/// level that cannot, with the reason of the first.
+struct SpreadCommon {
+  std::vector<FlatLeaf> values;
+  std::vector<std::string> left_out;
+  std::string why;
+};
+
+/// Finds values for names that are not taken. A list of tensors and values has the latter one by
+/// one.
+SpreadCommon values_by_path(const Value& common, const Metadata& metadata) {
   std::unordered_set<std::string> taken;  // keys, and the names of what holds them
   for (const TensorStorageMetadata& tensor : metadata.tensors) {
     for (std::size_t dot = tensor.key.find('.'); dot != std::string::npos;
@@ -175,44 +178,73 @@ std::optional<Value> spread_common(CopyContents& contents, const CheckpointReade
     taken.insert(tensor.key);
   }
   for (const BytesStorageMetadata& object : metadata.objects) taken.insert(object.key);
-  std::vector<std::pair<FlatLeaf, Bytes>> leaves;
-  const auto add = [&](FlatLeaf leaf) {
-    Bytes bytes = stored_object(leaf.value, conventions);
-    leaves.emplace_back(std::move(leaf), std::move(bytes));
-  };
-  try {
-    for (FlatLeaf& leaf : flatten_state_dict(common, FlattenRule::kKeepEmpty)) {
+  std::unordered_set<std::string> names;
+  const auto values_of = [&](const Value& key, const Value& item) {
+    std::vector<FlatLeaf> values;
+    for (FlatLeaf& leaf : flatten_state_dict(Value::dict({{key, item}}), FlattenRule::kKeepEmpty)) {
+      if (!names.insert(leaf.name).second)
+        throw CheckpointError(ErrorCode::kMismatch, "two values have this name");
       if (!taken.contains(leaf.name)) {
-        add(std::move(leaf));
-      } else if (leaf.value.is_list()) {  // of tensors, and of these
+        values.push_back(std::move(leaf));
+      } else if (leaf.value.is_list()) {
         for (std::size_t i = 0; i < leaf.value.size(); ++i) {
-          FlatLeaf item{str_format("{}.{}", leaf.name, i), leaf.path, leaf.value.items()[i]};
-          item.path.emplace_back(static_cast<std::int64_t>(i));
-          if (!item.value.is_none()) add(std::move(item));
+          FlatLeaf part{str_format("{}.{}", leaf.name, i), leaf.path, leaf.value.items()[i]};
+          part.path.emplace_back(static_cast<std::int64_t>(i));
+          if (!part.value.is_none()) values.push_back(std::move(part));
         }
       } else if (!leaf.value.is_none() && mapping_items(leaf.value) == nullptr) {
-        throw CheckpointError(ErrorCode::kMismatch, quote(leaf.name) + " has two values");
+        throw CheckpointError(ErrorCode::kMismatch, "a tensor has this name, too");
       }
     }
-  } catch (const CheckpointError& error) {
-    remarks.push_back("the common state stays one object: " + error.message());
-    return std::nullopt;
+    return values;
+  };
+  SpreadCommon spread;
+  for (const auto& [key, item] : common.as_dict()) {
+    try {
+      std::ranges::move(values_of(key, item), std::back_inserter(spread.values));
+    } catch (const CheckpointError& error) {
+      if (spread.left_out.empty()) spread.why = error.message();
+      spread.left_out.push_back(key_text(key).value_or(to_string(key.kind())));
+    }
   }
+  return spread;
+}
+
+/// DCP's way: values are objects under their paths. In a torch.save file of a loop that is not
+/// Megatron's they were beside its tensors, and are objects like all others: then `common` is none
+/// afterwards. Else they are copies: paths tell neither kinds of keys nor what two values share.
+/// Tells whether `common` has changed.
+bool spread_common(CopyContents& contents, const CheckpointReader& reader,
+                   const Conventions& conventions, Value& common,
+                   std::vector<std::string>& remarks) {
+  if (!common.is_dict() || common.size() == 0) return false;
+  Metadata& metadata = contents.metadata;
+  SpreadCommon spread = values_by_path(common, metadata);
+  const bool copies =
+      !reader.info().single_file || common.find("args") != nullptr || !spread.left_out.empty();
   std::unordered_set<std::string> placed;
   for (const auto& [key, path] : metadata.paths) placed.insert(key);
   for (const TensorStorageMetadata& tensor : metadata.tensors) {
     if (!placed.contains(tensor.key))
       metadata.paths.emplace_back(tensor.key, place_in(common, tensor.key));
   }
-  for (auto& [leaf, bytes] : leaves) {
+  for (FlatLeaf& leaf : spread.values) {
+    Bytes bytes = stored_object(leaf.value, conventions);
     metadata.objects.push_back({leaf.name, {.length = bytes.size()}});
+    if (copies) metadata.common_paths.emplace_back(leaf.name, leaf.path);
     metadata.paths.emplace_back(std::move(leaf.name), std::move(leaf.path));
     contents.object_of.push_back({.bytes = std::move(bytes)});
   }
-  remarks.push_back(
-      grouped(leaves.size()) +
-      " values of the common state are objects of the DCP directory, under their paths");
-  return Value();
+  if (!spread.values.empty())
+    remarks.push_back(str_format("{} of the common state {} {}under {} in the DCP directory",
+                                 counted(spread.values.size(), "value"),
+                                 spread.values.size() == 1 ? "is" : "are", copies ? "also " : "",
+                                 spread.values.size() == 1 ? "its path" : "their paths"));
+  if (!spread.left_out.empty())
+    remarks.push_back(str_format("PyTorch finds {} only inside the common state: {}",
+                                 quoted_list(spread.left_out), spread.why));
+  if (!copies) common = Value();
+  return !copies;
 }
 
 /// Takes the entries of a nested dict out whose paths match, and adds the paths to `gone`.
@@ -241,7 +273,7 @@ class WithCommonState final : public ForwardingReader {
   WithCommonState(std::shared_ptr<const CheckpointReader> source, Value common)
       : ForwardingReader(std::move(source)), info_(source_->info()), common_(std::move(common)) {
     info_.common_file.reset();  // so that its bytes are not copied
-    info_.common_place.reset();
+    info_.common_places.clear();
   }
   const CheckpointInfo& info() const noexcept override { return info_; }
   Value common_state() const override { return common_; }
@@ -267,10 +299,12 @@ CopyContents with_common_state(CopyContents contents, const CheckpointReader& re
   const bool to_paths = conventions.keys_are_paths;
   std::optional<Value> changed;
   if (from_paths && !to_paths) changed = move_plain_objects(contents, reader, remarks);
-  if (to_paths && !from_paths)
-    changed = restore_plain_objects(contents, reader, conventions, remarks);
-  if (to_paths && !from_paths && !changed)
-    changed = spread_common(contents, reader, conventions, remarks);
+  if (to_paths && !(from_paths && info.common_places.size() == 1)) {
+    Value common = reader.common_state();
+    const bool restored = restore_plain_objects(contents, reader, conventions, common, remarks);
+    if (spread_common(contents, reader, conventions, common, remarks) || restored)
+      changed = std::move(common);
+  }
 
   const bool as_object = common_form(target.save.compat) == CommonForm::kObject;
   if (!changed && !as_object && info.common_file) {
@@ -279,9 +313,9 @@ CopyContents with_common_state(CopyContents contents, const CheckpointReader& re
     contents.common_file.emplace(contents.common, std::move(archive));
     return contents;
   }
-  if (!changed && as_object && info.common_place && to_paths == from_paths) {
-    add_object(contents, carried(reader, reader.metadata().files[info.common_place->file],
-                                 info.common_place, check));
+  if (!changed && as_object && !info.common_places.empty() && to_paths == from_paths) {
+    const StorageInfo& place = info.common_places.front();
+    add_object(contents, carried(reader, reader.metadata().files[place.file], place, check));
     contents.common = reader.common_state();
     return contents;
   }
@@ -296,7 +330,7 @@ CopyContents with_common_state(CopyContents contents, const CheckpointReader& re
     return contents;
   }
   contents.common_file.emplace(common);
-  if (info.common_place && target.format->capabilities.common_state)
+  if (!info.common_places.empty() && target.format->capabilities.common_state)
     remarks.push_back(str_format(
         "the common state moved from an object into {}, which every Megatron reads", kCommonFile));
   return contents;

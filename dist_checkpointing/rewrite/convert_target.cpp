@@ -42,7 +42,8 @@ ConvertTarget choose_target(const CheckpointReader& reader, const std::string& s
   SaveOptions& save = target.save;
   const bool asks_nothing =
       options.to.empty() && !options.compat && !options.flattened && !options.optimizer;
-  if (asks_nothing && reader.info().common_place && !reader.info().conventions.keys_are_paths)
+  if (asks_nothing && !reader.info().common_places.empty() &&
+      !reader.info().conventions.keys_are_paths)
     save.compat = Compat::kMegatron019;
   save.compat = options.compat.value_or(save.compat);
   if (!options.to.empty())

@@ -18,9 +18,10 @@ std::vector<std::string> files_read(const CheckpointReader& reader, const CopyCo
   for (const TensorStorageMetadata& tensor : contents.metadata.tensors) {
     for (const StorageInfo& place : tensor.places) data_files.insert(place.file);
   }
-  for (const BytesStorageMetadata& object : contents.metadata.objects)
-    data_files.insert(object.place.file);
-  if (info.common_place) data_files.insert(info.common_place->file);
+  for (std::size_t i = 0; i < contents.metadata.objects.size(); ++i) {
+    if (!contents.object_of[i].bytes) data_files.insert(contents.metadata.objects[i].place.file);
+  }
+  for (const StorageInfo& place : info.common_places) data_files.insert(place.file);
   std::vector<std::string> files = info.index_files;
   if (info.common_file) files.push_back(*info.common_file);
   for (const std::uint32_t file : data_files) {

@@ -17,9 +17,9 @@ namespace dckpt {
 namespace {
 
 /// Megatron writes metadata.json last, and a directory without it could pass for a plain DCP one;
-/// but those have no common state.
+/// but those have no common state, or copies of its values from a conversion.
 bool lacks_config(const CheckpointReader& reader) {
-  return reader.info().conventions.keys_are_paths && reader.info().common_place;
+  return reader.info().conventions.keys_are_paths && reader.info().common_places.size() == 1;
 }
 
 /// About the checkpoint itself: it could not be looked at, or not soundly.

@@ -94,8 +94,10 @@ struct Metadata {
   /// none.
   std::vector<std::pair<std::string, KeyPath>> paths;
   std::vector<std::string> stray_paths{};  ///< keys of planner_data for which nothing is stored
-  /// Objects that a conversion from plain DCP has moved into the common state: key → path in it.
-  /// Converting back restores them.
+  /// Values of the common state: key → path in it. In a DCP directory, objects have these keys:
+  /// copies for who looks for values under their paths; readers leave them out. Elsewhere they are
+  /// objects that a conversion from plain DCP has moved into the common state, and converting back
+  /// restores.
   std::vector<std::pair<std::string, KeyPath>> common_paths{};
   std::optional<StorageMeta> storage_meta{};
   std::optional<std::string> version{};  ///< of DCP's metadata (torch ≥ 2.9)

@@ -1,6 +1,8 @@
 #include "strategies/contract/common_state.h"
 
 #include <algorithm>
+#include <unordered_set>
+#include <utility>
 
 #include "mapping/base/error.h"
 #include "strategies/formats/torch_archive/torch_file.h"
@@ -29,6 +31,19 @@ std::optional<CommonObject> take_common_object(Metadata& metadata) {
   CommonObject taken{std::move(*found), static_cast<std::size_t>(found - metadata.objects.begin())};
   metadata.objects.erase(found);
   std::erase_if(metadata.paths, [&](const auto& path) { return path.first == taken.object.key; });
+  return taken;
+}
+
+std::vector<BytesStorageMetadata> take_common_values(Metadata& metadata) {
+  std::unordered_set<std::string> keys;
+  for (auto& [key, path] : std::exchange(metadata.common_paths, {})) keys.insert(std::move(key));
+  std::vector<BytesStorageMetadata> taken;
+  std::erase_if(metadata.objects, [&](BytesStorageMetadata& object) {
+    if (!keys.contains(object.key)) return false;
+    taken.push_back(std::move(object));
+    return true;
+  });
+  std::erase_if(metadata.paths, [&](const auto& path) { return keys.contains(path.first); });
   return taken;
 }
 

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "configs/conventions.h"
 #include "configs/options.h"
@@ -62,6 +63,10 @@ struct CommonObject {
   std::size_t position = 0;
 };
 std::optional<CommonObject> take_common_object(Metadata& metadata);
+
+/// Takes the objects out of the others that are copies of values of the common state
+/// (Metadata::common_paths, which is empty afterwards).
+std::vector<BytesStorageMetadata> take_common_values(Metadata& metadata);
 
 /// The common state in a torch file. Throws CheckpointError (corrupt) unless it is a dict.
 Value read_common_file(const ReadableFile& file);

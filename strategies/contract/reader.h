@@ -38,8 +38,9 @@ struct CheckpointInfo {
   std::string readers{};  ///< what else loads it, for people, where `conventions` do not tell
   /// Torch file of the common state, if it is a separate file.
   std::optional<std::string> common_file{};
-  /// The torch record that holds it, if it is in a data file.
-  std::optional<StorageInfo> common_place{};
+  /// The torch record that holds it, if it is in a data file; in DCP directories then perhaps those
+  /// with copies of its values.
+  std::vector<StorageInfo> common_places{};
   /// If an object holds it, which the metadata do not list: before which of theirs it was planned.
   std::optional<std::size_t> common_object{};
   Conventions conventions{};

@@ -68,7 +68,7 @@ class RearrangedReader final : public CheckpointReader {
     if (contents.conventions) info_.conventions = *contents.conventions;
     if (common_) {
       info_.common_file.reset();
-      info_.common_place.reset();
+      info_.common_places.clear();
       info_.common_object.reset();
     }
     info_.opened_keys.clear();

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <unordered_map>
+#include <unordered_set>
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
@@ -242,6 +243,12 @@ class TorchDistReader : public CheckpointReader {
 
   void find_common() {
     const auto entry = storage_->stat(kCommonFile);
+    if (!info_.conventions.keys_are_paths) {
+      std::unordered_set<std::string_view> objects;
+      for (const BytesStorageMetadata& object : metadata_.objects) objects.insert(object.key);
+      std::erase_if(metadata_.common_paths,
+                    [&](const auto& path) { return objects.contains(path.first); });
+    }
     if (entry && !info_.conventions.keys_are_paths) {
       info_.common_file = kCommonFile;
       return;
@@ -250,14 +257,21 @@ class TorchDistReader : public CheckpointReader {
       common_object_ = std::move(taken->object);
       info_.common_object = taken->position;
     }
-    if (common_object_ && common_object_->place.codec == StorageCodec::kPlain) {
-      info_.common_place = common_object_->place;
+    if (common_object_) {
+      note_place(*common_object_);
+      if (info_.conventions.keys_are_paths)
+        std::ranges::for_each(take_common_values(metadata_),
+                              [this](const auto& object) { note_place(object); });
     } else if (!common_object_ && expects_common_file_) {
       throw CheckpointError(
           ErrorCode::kIncomplete,
           "Common file common.pt does not exist, and there is no common_state object in its place",
           {.file = storage_->display_path(kCommonFile)});
     }
+  }
+
+  void note_place(const BytesStorageMetadata& object) {
+    if (object.place.codec == StorageCodec::kPlain) info_.common_places.push_back(object.place);
   }
 
   void check_stages(StageLocal stage_local) {

@@ -21,8 +21,10 @@ namespace dckpt {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
 using testing::error_of;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 void expect_refused(const fs::path& path, ErrorCode code, const std::string& message) {
   const CheckpointError error = error_of([&] { open_checkpoint(path); });
@@ -97,6 +99,13 @@ TEST(OpenCheckpoint, AFolderWithNumbersIsNoCheckpointToReplace) {
   });
   EXPECT_EQ(error.code(), ErrorCode::kAlreadyExists) << error.what();
   EXPECT_TRUE(fs::exists(directory.path() / "results/1"));
+}
+
+TEST(OpenCheckpoint, AFolderAroundARootOfMegatronIsOfNoOtherFramework) {
+  const CheckpointError error =
+      error_of([] { open_checkpoint(testing::golden("legacy-torch-tp2pp2").parent_path()); });
+  EXPECT_THAT(error.what(),
+              AllOf(HasSubstr("it is a folder around 'ckpt"), Not(HasSubstr("verl"))));
 }
 
 TEST(OpenCheckpoint, AFolderOfTorchWeightsIsNamed) {

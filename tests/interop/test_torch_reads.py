@@ -12,6 +12,7 @@ import torch
 import torch.distributed.checkpoint as dcp
 import torch_peer
 from torch.distributed.checkpoint import FileSystemReader
+from torch.distributed.checkpoint.state_dict import get_state_dict
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, _EmptyStateDictLoadPlanner
 from torch.distributed.checkpoint.state_dict_loader import _load_state_dict
 from rendering import difference, render
@@ -20,6 +21,12 @@ from rendering import difference, render
 def unwrapped(path: pathlib.Path, key: str, value):
     """Megatron stores [object] under "key/shard_…", a plain DCP directory the object itself."""
     return value[0] if "/shard_" in key and (path / "metadata.json").exists() else value
+
+
+def element(tree, path: tuple):
+    for step in path:
+        tree = tree[step] if isinstance(tree, list) else next(value for key, value in tree.items() if str(key) == step)
+    return tree
 
 
 def load_nested(path: pathlib.Path) -> dict:
@@ -45,7 +52,10 @@ class TorchReads(unittest.TestCase):
     def check_content(self, path: pathlib.Path, expected: dict):
         """Tensors and objects through torch, and tensors through the tool again."""
         tensors, objects = torch_peer.load_all(path)
-        objects.pop("common_state/shard_0_1", None)
+        common = objects.pop("common_state/shard_0_1", None)
+        for key, place in getattr(torch_peer.read_metadata(path), "dckpt_common_paths", {}).items():
+            if key in objects:  # in DCP's directories
+                self.assertIsNone(difference(render(objects.pop(key)), render(element(common, place))))
         self.assertEqual(torch_peer.digests(tensors), tool.wanted_digests(expected))
         self.assertEqual(tool.digests(path), tool.wanted_digests(expected))
         self.assertIsNone(difference({key: render(unwrapped(path, key, value)) for key, value in objects.items()}, expected["objects"]))
@@ -66,6 +76,34 @@ class TorchReads(unittest.TestCase):
                 path = self.convert(name, "--to", "dcp", "--ranks", "2")
                 self.check_content(path, tool.expected(name))
                 self.assertFalse((path / "metadata.json").exists())
+
+    def test_a_trainer_resumes_by_dcp_load(self):
+        """get_state_dict() and plain values beside it, as a trainer without Megatron saves them, on their way through the formats."""
+        state = self.trained(steps=3)
+        torch.save(state, self.folder / "saved.pt")
+        for formats in (["dcp"], ["zarr", "dcp"], ["torch_dist", "dcp", "dcp"]):
+            with self.subTest(formats):
+                path = self.folder / "saved.pt"
+                for to in formats:
+                    tool.run("convert", path, path := self.folder / f"{path.name}-{to}", "--to", to)
+                loaded = self.trained(steps=1)
+                loaded |= {"epoch": 0, "meta": {"name": "", "sizes": [0, 0], "empty": {}, "none": None}}
+                dcp.load(loaded, checkpoint_id=path, no_dist=True)
+                self.assertIsNone(difference(render(loaded), render(state)))
+                nested = load_nested(path)
+                nested.pop("common_state/shard_0_1", None)
+                self.assertIsNone(difference(render(nested), render(state)))
+
+    def trained(self, steps: int) -> dict:
+        torch.manual_seed(steps)
+        model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.LayerNorm(8), torch.nn.Linear(8, 2))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1 * steps, betas=(0.8, 0.95))
+        for _ in range(steps):
+            optimizer.zero_grad()
+            model(torch.randn(5, 4)).sum().backward()
+            optimizer.step()
+        weights, moments = get_state_dict(model, optimizer)
+        return {"model": dict(weights), "optim": moments, "epoch": steps, "meta": {"name": "run", "sizes": [1, 2], "empty": {}, "none": None}}
 
     def test_dcp_comes_back_from_torch_dist(self):
         for name in tool.goldens("dcp"):

@@ -85,7 +85,10 @@ class MetadataReader {
       return false;
     });
     read_paths(graph_.find(fields, dcp::kCommonPaths), metadata_.common_paths,
-               [&](std::string_view key) { return !entry_of_key_.contains(key); });
+               [&](std::string_view key) {
+                 const auto found = entry_of_key_.find(key);
+                 return found == entry_of_key_.end() || !entries_[found->second].is_tensor;
+               });
     read_storage_meta(graph_.find(fields, "storage_meta"));
     read_cached_plans(graph_.find(fields, "all_local_plans"));
     if (const Id version = graph_.find(fields, "version"); graph_.is_text(version))

@@ -158,7 +158,7 @@ TEST(Verify, DamagedCommonStateIsAProblem) {
 TEST(Verify, FlippedByteOfACommonStateAmongTheDataIsFoundWhereverItIsRead) {
   Damaged damaged("mcore-head-fully-reshardable-tp2pp2dp2");
   damaged.remove("integrity.json");
-  const auto place = open_checkpoint(damaged.path())->info().common_place.value();
+  const auto place = open_checkpoint(damaged.path())->info().common_places.at(0);
   std::ifstream file(damaged.path() / "__0_0.distcp", std::ios::binary);
   const std::string content{std::istreambuf_iterator<char>(file), {}};
   damaged.flip_byte("__0_0.distcp", content.find("NullTokenizer", place.offset));

@@ -17,6 +17,7 @@
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "strategies/comm/threads.h"
+#include "strategies/formats/dcp/metadata_reader.h"
 #include "strategies/formats/dcp/metadata_writer.h"
 #include "strategies/formats/torch_archive/torch_file.h"
 #include "tests/support/arange.h"
@@ -184,6 +185,42 @@ TEST_F(Convert, ATorchFileBecomesADcpDirectoryThatItsStateLoads) {
   EXPECT_EQ(load_state_dict(at("dcp")).at("model.net").at("layer.0.weight"), Value(arange({4})));
   run("dcp", "megatron", {.to = "torch_dist"});
   EXPECT_EQ(differences(at("dcp"), at("megatron")), 0U) << "and back";
+}
+
+TEST_F(Convert, ValuesOfACommonStateAreAlsoObjectsUnderTheirPathsInADcpDirectory) {
+  StateDict state = Value::dict({{"weight", arange({4})}});
+  state["iteration"] = 7;
+  state["optimizer"] = Value::dict({{"param_groups", Value::list({Value::dict({{"lr", 0.5}})})}});
+  state["steps"] = Value::dict({{7, "an integer as key"}});
+  state["odd"] = Value::dict({{Value::tuple({1, 2}), "no text as key"}});
+  save(state, at("a"));
+  const StateDict common = open_checkpoint(at("a"))->common_state();
+  const auto copied = [&](const std::string& from, const std::string& to, const std::string& as) {
+    const ConvertReport report = run(from, to, {.to = as});
+    EXPECT_EQ(differences(at("a"), at(to)), 0U) << to;
+    EXPECT_EQ(open_checkpoint(at(to))->common_state(), common) << to;
+    EXPECT_TRUE(verify(*open_checkpoint(at(to)), {.deep = true}).ok()) << to;
+    return report.remarks;
+  };
+  copied("a", "zarr", "zarr");
+  EXPECT_THAT(copied("zarr", "dcp", "dcp"),
+              AllOf(Contains(HasSubstr("also under their paths in the DCP directory")),
+                    Contains(HasSubstr("PyTorch finds 'odd' only inside the common state"))));
+  const auto raw = [&](const std::string& name) {
+    const auto pickle = Location(at(name)).directory()->open(".metadata");
+    Bytes bytes(pickle->size());
+    pickle->read(0, bytes);
+    return read_dcp_metadata(bytes);
+  };
+  EXPECT_NE(raw("dcp").find_object("steps.7"), nullptr);
+  EXPECT_THAT(open_checkpoint(at("dcp"))->metadata().objects, IsEmpty()) << "readers hide copies";
+  copied("dcp", "copy", "dcp");
+  EXPECT_NE(raw("copy").find_object("steps.7"), nullptr) << "a copy keeps its form";
+  copied("copy", "back", "torch_dist");
+  EXPECT_EQ(raw("back").find_object("steps.7"), nullptr);
+  run("copy", "less", {.keys = {.exclude = {"steps"}}});
+  EXPECT_EQ(raw("less").find_object("steps.7"), nullptr);
+  EXPECT_FALSE(open_checkpoint(at("less"))->common_state().contains("steps"));
 }
 
 TEST_F(Convert, ObjectsThatLeadBackToThemselvesGoThroughEveryFormat) {

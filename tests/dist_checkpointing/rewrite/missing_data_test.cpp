@@ -106,7 +106,7 @@ TEST_F(MissingData, OfKeysThatAreNotWantedDoesNotMatter) {
 TEST_F(MissingData, NothingIsTakenWithoutTheCommonState) {
   take("mcore-head-moe-ep2");
   const auto reader = open_checkpoint(source_);
-  fs::remove(source_ / reader->metadata().files[reader->info().common_place->file]);
+  fs::remove(source_ / reader->metadata().files[reader->info().common_places.at(0).file]);
   const CheckpointError error = refused({.allow_partial = true});
   EXPECT_EQ(error.code(), ErrorCode::kIncomplete);
   EXPECT_THAT(error.what(), HasSubstr("the common state was in one of them"));
