@@ -35,9 +35,9 @@ void add(Entry entry) {
   registered<Entry>().push_back(std::move(entry));
 }
 
-/// The planner of the name. `names`: others that there are.
+/// The entry of the name. `names`: others that there are.
 template <typename Entry>
-auto make(const StrategySpec& planner, std::vector<std::string> names) {
+const Entry& find_entry(const StrategySpec& planner, std::vector<std::string> names) {
   const std::vector<Entry>& entries = registered<Entry>();
   const auto found = std::ranges::find(entries, planner.name, &Entry::name);
   if (found == entries.end()) {
@@ -49,7 +49,15 @@ auto make(const StrategySpec& planner, std::vector<std::string> names) {
       message += str_format(" (did you mean {}?)", quote(*close));
     throw CheckpointError(ErrorCode::kUnsupported, message);
   }
-  auto made = found->make(planner);
+  return *found;
+}
+
+const SavePlannerEntry& find_save_planner(const StrategySpec& planner) {
+  return find_entry<SavePlannerEntry>(planner, {"mcore", "default", "standard"});
+}
+
+auto make(const auto& entry, const StrategySpec& planner) {
+  auto made = entry.make(planner);
   if (made == nullptr)
     throw CheckpointError(
         ErrorCode::kInternal,
@@ -93,16 +101,22 @@ std::span<const LoadPlannerEntry> load_planners() {
 
 std::unique_ptr<SavePlanner> make_save_planner(const SaveOptions& options) {
   if (!options.registered_planner.name.empty())
-    return make<SavePlannerEntry>(options.registered_planner, {"mcore", "default", "standard"});
+    return make(find_save_planner(options.registered_planner), options.registered_planner);
   if (!options.registered_planner.options.keys.empty())
     throw CheckpointError(ErrorCode::kInvalidArgument,
                           "save.planner.options: are for registered planners, and none is named");
   return builtin(options.planner.kind);
 }
 
+OverriddenSteps overridden_steps(const SaveOptions& options) {
+  if (options.registered_planner.name.empty()) return {false, false, false};
+  return find_save_planner(options.registered_planner).overrides;
+}
+
 std::unique_ptr<LoadPlanner> make_load_planner(const LoadOptions& options) {
   if (!options.registered_planner.name.empty())
-    return make<LoadPlannerEntry>(options.registered_planner, {});
+    return make(find_entry<LoadPlannerEntry>(options.registered_planner, {}),
+                options.registered_planner);
   if (!options.registered_planner.options.keys.empty())
     throw CheckpointError(ErrorCode::kInvalidArgument,
                           "load.planner.options: are for registered planners, and none is named");

@@ -1,9 +1,12 @@
 #pragma once
 
+#include <concepts>
 #include <functional>
 #include <memory>
 #include <span>
 #include <string>
+#include <type_traits>
+#include <utility>
 
 #include "configs/options.h"
 #include "configs/strategy_options.h"
@@ -13,7 +16,14 @@
 
 namespace DCKPT_API dckpt {
 
-/// A planner that policies choose by name.
+/// The steps whose results are checked: what the built-in planners do needs no check.
+struct OverriddenSteps {
+  bool local_plan = true;
+  bool global_plan = true;
+  bool finish_plan = true;
+};
+
+/// A planner that policies choose by name. save_planner_entry() makes one of a class.
 struct SavePlannerEntry {
   std::string name;   ///< what policies call it: save.planner.kind
   std::string about;  ///< one line
@@ -24,7 +34,47 @@ struct SavePlannerEntry {
   /// Makes the planner of a rank for a save. Its own options are in `planner.options`:
   /// read_options(schema, planner, kSavePlannerOptions).
   std::function<std::unique_ptr<SavePlanner>(const StrategySpec& planner)> make{};
+  OverriddenSteps overrides{};
 };
+
+/// The steps that a class does in another way than the planner that it derives from.
+template <std::derived_from<DefaultSavePlanner> Planner>
+constexpr OverriddenSteps overridden_steps() {
+  using Default = DefaultSavePlanner;
+  return {.local_plan = !requires {
+              requires std::same_as<decltype(&Planner::create_local_plan), SavePlan (Default::*)()>;
+}
+, .global_plan = !requires {
+  requires std::same_as<decltype(&Planner::create_global_plan),
+                        GlobalPlan (Default::*)(const LocalPlans&)>;
+}
+, .finish_plan = !requires {
+  requires std::same_as<decltype(&Planner::finish_plan), SavePlan (SavePlanner::*)(SavePlan)>;
+}
+};  // namespace dckpt
+}
+
+/// The entry of a final class of planners, which then pays for the steps that it overrides and for
+/// no others. `make` makes one of its options; without it, the class has none.
+template <std::derived_from<DefaultSavePlanner> Planner>
+SavePlannerEntry save_planner_entry(
+    std::string name, std::string about,
+    std::function<std::unique_ptr<Planner>(const StrategySpec&)> make = {}) {
+  static_assert(std::is_final_v<Planner>, "a derived class might override other steps");
+  if constexpr (std::is_default_constructible_v<Planner>) {
+    if (!make) make = [](const StrategySpec&) { return std::make_unique<Planner>(); };
+  }
+  constexpr bool kMegatron = std::derived_from<Planner, MCoreSavePlanner>;
+  constexpr bool kPlacements = std::derived_from<Planner, StandardSavePlanner>;
+  SavePlannerEntry entry{.name = std::move(name),
+                         .about = std::move(about),
+                         .rules = kMegatron     ? PlannerKind::kMegatron
+                                  : kPlacements ? PlannerKind::kHyperParallel
+                                                : PlannerKind::kDcp,
+                         .overrides = overridden_steps<Planner>()};
+  if (make) entry.make = std::move(make);
+  return entry;
+}
 
 /// The same for loads: load.planner.kind.
 struct LoadPlannerEntry {
@@ -50,6 +100,8 @@ std::span<const LoadPlannerEntry> load_planners();
 /// The planner that `options` names, or the built-in one of its kind. Throws CheckpointError
 /// (unsupported) that lists the existing ones and suggests the nearest name.
 std::unique_ptr<SavePlanner> make_save_planner(const SaveOptions& options);
+/// What of that planner is not built-in: nothing unless it is registered.
+OverriddenSteps overridden_steps(const SaveOptions& options);
 /// Null if `options` name none.
 std::unique_ptr<LoadPlanner> make_load_planner(const LoadOptions& options);
 

@@ -160,8 +160,8 @@ auto of_planner(const SaveOptions& options, Step&& step) {
   }
 }
 
-/// How rank 0 decides: as the planner does, whose plan is checked; the built-in ones are not asked,
-/// as their rules are those of PlanAgreement.
+/// How rank 0 decides: as the planner does, whose own plan is checked; the built-in ones are not
+/// asked, as their rules are those of PlanAgreement.
 PlanAgreement::Decision decision_of(SavePlanner& planner, const SaveOptions& options) {
   const StrategySpec& registered = options.registered_planner;
   if (registered.name.empty()) return {};
@@ -170,7 +170,8 @@ PlanAgreement::Decision decision_of(SavePlanner& planner, const SaveOptions& opt
   return {[&planner, &options](const LocalPlans& plans) {
             return of_planner(options, [&] {
               GlobalPlan plan = planner.create_global_plan(plans);
-              validate_global_plan(plan, plans, global_plan_options(options).redundant());
+              if (overridden_steps(options).global_plan)
+                validate_global_plan(plan, plans, global_plan_options(options).redundant());
               return plan;
             });
           },
@@ -195,10 +196,11 @@ void require_common_state(std::span<const LocalShard> shards, const SavePlan& it
 void finish_items(const SaveOptions& options, SavePlanner& planner, DescribedState& described,
                   PlannedSave& mine) {
   if (options.registered_planner.name.empty()) return;
-  const ItemSources sources{described.tensors, described.object_bytes};
-  SavePlan finished = planner.finish_plan(mine.items);
-  check_finished_plan(mine.items, finished, sources, planner);
-  mine.items = std::move(finished);
+  if (overridden_steps(options).finish_plan) {
+    SavePlan finished = planner.finish_plan(mine.items);
+    check_finished_plan(mine.items, finished, {described.tensors, described.object_bytes}, planner);
+    mine.items = std::move(finished);
+  }
   bool resolves = false;
   for (WriteItem& item : mine.items) {
     if (!planner.resolves(item)) continue;
@@ -385,7 +387,7 @@ AgreedSave plan_save(SaveCall& call, const StateDict& state, SavePlanCache& cach
     local = agreement.create_local_plan(of_planner(options, [&] {
       planner->set_up_planner({to_save, described.shards, options, comm.rank(), comm.size()});
       SavePlan items = planner->create_local_plan();
-      if (!options.registered_planner.name.empty()) {
+      if (overridden_steps(options).local_plan) {
         check_local_plan(items, {described.tensors, described.object_bytes}, *planner);
         require_common_state(described.shards, items);
       }

@@ -107,25 +107,20 @@ void register_planners() {
       dckpt::config::list_of(dckpt::config::text("a prefix of keys"), "a list of prefixes"))}};
 
   dckpt::register_planner(
-      {.name = "bf16_weights",
-       .about = "float32 weights as bfloat16",
-       .make = [](const dckpt::StrategySpec&) { return std::make_unique<BFloat16Weights>(); }});
-  dckpt::register_planner({.name = "by_node",
-                           .about = "replicas are written by the node that has written least",
-                           .make = [by_node](const dckpt::StrategySpec& planner) {
-                             return std::make_unique<WritersByNode>(
-                                 dckpt::read_options(by_node, planner, dckpt::kSavePlannerOptions));
-                           }});
-  dckpt::register_planner({.name = "without",
-                           .about = "leaves keys out",
-                           .make = [without](const dckpt::StrategySpec& planner) {
-                             return std::make_unique<WithoutKeys>(
-                                 dckpt::read_options(without, planner, dckpt::kSavePlannerOptions));
-                           }});
-  dckpt::register_planner(
-      {.name = "checksum_log",
-       .about = "notes a CRC-32 of each part of a tensor",
-       .make = [](const dckpt::StrategySpec&) { return std::make_unique<ChecksumLog>(); }});
+      dckpt::save_planner_entry<BFloat16Weights>("bf16_weights", "float32 weights as bfloat16"));
+  dckpt::register_planner(dckpt::save_planner_entry<WritersByNode>(
+      "by_node", "replicas are written by the node that has written least",
+      [by_node](const dckpt::StrategySpec& planner) {
+        return std::make_unique<WritersByNode>(
+            dckpt::read_options(by_node, planner, dckpt::kSavePlannerOptions));
+      }));
+  dckpt::register_planner(dckpt::save_planner_entry<WithoutKeys>(
+      "without", "leaves keys out", [without](const dckpt::StrategySpec& planner) {
+        return std::make_unique<WithoutKeys>(
+            dckpt::read_options(without, planner, dckpt::kSavePlannerOptions));
+      }));
+  dckpt::register_planner(dckpt::save_planner_entry<ChecksumLog>(
+      "checksum_log", "notes a CRC-32 of each part of a tensor"));
 }
 
 std::vector<std::string> checksum_log() {

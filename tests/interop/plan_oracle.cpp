@@ -24,11 +24,14 @@
 #include <exception>
 #include <iostream>
 #include <map>
+#include <memory>
 #include <string>
+#include <vector>
 
 #include <nlohmann/json.hpp>
 
 #include "configs/options.h"
+#include "dist_checkpointing/planner/planner_registry.h"
 #include "dist_checkpointing/save/describe_state.h"
 #include "dist_checkpointing/save/save.h"
 #include "mapping/base/error.h"
@@ -162,21 +165,24 @@ Json plan_save(const Json& job) {
   options.parallel.enabled = how.value("parallel", false);
 
   Json ranks = Json::array();
-  GlobalPlanner planner({.kind = options.planner.kind,
-                         .dedup = options.planner.effective_dedup(),
-                         .use_replicas = options.parallel.enabled});
+  std::vector<std::unique_ptr<SavePlanner>> planners;
+  std::vector<SavePlan> plans;
   for (const Json& tree : job.at("ranks")) {
-    const DescribedState described =
-        describe_state(value_of(tree), options, static_cast<int>(ranks.size()));
-    const SavePlan plan = plan_local_save(described.shards, options.flattened);
-    planner.add(plan);
+    const int rank = static_cast<int>(ranks.size());
+    const StateDict state = value_of(tree);
+    const DescribedState described = describe_state(state, options, rank);
+    planners.push_back(make_save_planner(options));
+    planners.back()->set_up_planner(
+        {state, described.shards, options, rank, static_cast<int>(job.at("ranks").size())});
+    plans.push_back(planners.back()->create_local_plan());
+    const SavePlan& plan = plans.back();
     Json items = Json::array(), paths = Json::object();
     for (const WriteItem& item : plan) items.push_back(json_of(item));
     for (const auto& [key, path] : described.paths) paths[key] = json_of(path);
     ranks.push_back(
         {{"items", std::move(items)}, {"kept", Json::array()}, {"paths", std::move(paths)}});
   }
-  const GlobalPlan plan = std::move(planner).finish();
+  const GlobalPlan plan = planners.front()->create_global_plan(LocalPlans(plans));
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     for (std::size_t i = 0; i < plan.items[rank].size(); ++i) {
       const GlobalPlan::Slot& slot = plan.slots[rank][i];

@@ -179,59 +179,87 @@ class Wrong final : public MCoreSavePlanner {
   }
 };
 
+/// The same with one step of its own: the others are not checked.
+class WrongInPart final : public MCoreSavePlanner {
+ public:
+  SavePlan create_local_plan() override {
+    SavePlan plan = MCoreSavePlanner::create_local_plan();
+    if (defect.local) defect.local(plan, rank());
+    return plan;
+  }
+};
+
 class WrongPlanners : public Planners {
  protected:
   static void SetUpTestSuite() {
     register_planner(
         {.name = "wrong", .make = [](const StrategySpec&) { return std::make_unique<Wrong>(); }});
+    register_planner(
+        save_planner_entry<WrongInPart>("wrong_in_part", "has a local plan of its own"));
   }
   void TearDown() override { defect = {}; }
 
   /// What all ranks are told.
-  std::string refusal(Defect with_defect) {
+  std::string refusal(Defect with_defect, const std::string& planner = "wrong") {
     defect = std::move(with_defect);
     std::array<std::string, kRanks> errors;
     run_ranks(kRanks, [&](Communicator& comm) {
       errors[static_cast<std::size_t>(comm.rank())] = error_of(
-          [&] { save(state_of(comm.rank()), checkpoint("refused"), with("wrong"), comm); });
+          [&] { save(state_of(comm.rank()), checkpoint("refused"), with(planner), comm); });
     });
     for (const std::string& error : errors) EXPECT_NE(error, "no error");
     EXPECT_FALSE(std::filesystem::exists(checkpoint("refused")));
     return errors[0];
   }
+
+  void expect_refused(std::function<void(SavePlan&, int rank)> local,
+                      const ::testing::Matcher<std::string>& message) {
+    for (const char* const planner : {"wrong", "wrong_in_part"}) {
+      SCOPED_TRACE(planner);
+      EXPECT_THAT(refusal({.local = local}, planner), message);
+    }
+  }
 };
 
 TEST_F(WrongPlanners, LocalPlansAreOfTheState) {
-  EXPECT_THAT(refusal({.local = [](SavePlan& plan, int) { plan.front().source = 99; }}),
-              AllOf(HasSubstr("planner 'wrong'"), HasSubstr("comes from tensor 99")));
-  EXPECT_THAT(refusal({.local = [](SavePlan& plan, int) { plan.front().source_begin = 3; }}),
-              HasSubstr("from number 3 on"));
-  EXPECT_THAT(refusal({.local = [](SavePlan& plan, int) { plan.push_back(plan.front()); }}),
-              HasSubstr("another item has taken"));
-  EXPECT_THAT(refusal({.local =
-                           [](SavePlan& plan, int) {
-                             plan.front().properties.dtype = DType::kBFloat16;
-                             plan.front().nbytes /= 2;
-                           }}),
-              HasSubstr("resolves() must accept it"));
-  EXPECT_THAT(refusal({.local = [](SavePlan& plan, int) { plan.front().chunk.sizes[0] = 99; }}),
-              HasSubstr("no part of the shape"));
-  EXPECT_THAT(refusal({.local = [](SavePlan& plan, int) { plan.front().key = ""; }}),
-              HasSubstr("has no key"));
-  EXPECT_THAT(refusal({.local =
-                           [](SavePlan& plan, int rank) {
-                             if (rank == 2)
-                               std::erase_if(plan, [](const WriteItem& item) {
-                                 return item.key == "decoder.w";
-                               });
-                           }}),
-              AllOf(HasSubstr("decoder.w"), HasSubstr("hole [8:12, 0:4]")))
-      << "a hole is named, whoever leaves it";
-  EXPECT_THAT(refusal({.local =
-                           [](SavePlan&, int rank) {
-                             if (rank == 3) throw std::runtime_error("out of ideas");
-                           }}),
-              AllOf(HasSubstr("out of ideas"), HasSubstr("rank 3")));
+  expect_refused([](SavePlan& plan, int) { plan.front().source = 99; },
+                 AllOf(HasSubstr("planner 'wrong"), HasSubstr("comes from tensor 99")));
+  expect_refused([](SavePlan& plan, int) { plan.front().source_begin = 3; },
+                 HasSubstr("from number 3 on"));
+  expect_refused([](SavePlan& plan, int) { plan.push_back(plan.front()); },
+                 HasSubstr("another item has taken"));
+  expect_refused(
+      [](SavePlan& plan, int) {
+        plan.front().properties.dtype = DType::kBFloat16;
+        plan.front().nbytes /= 2;
+      },
+      HasSubstr("resolves() must accept it"));
+  expect_refused([](SavePlan& plan, int) { plan.front().chunk.sizes[0] = 99; },
+                 HasSubstr("no part of the shape"));
+  expect_refused([](SavePlan& plan, int) { plan.front().key = ""; }, HasSubstr("has no key"));
+  expect_refused(
+      [](SavePlan& plan, int rank) {
+        if (rank == 2)
+          std::erase_if(plan, [](const WriteItem& item) { return item.key == "decoder.w"; });
+      },
+      AllOf(HasSubstr("decoder.w"), HasSubstr("hole [8:12, 0:4]")));
+  expect_refused(
+      [](SavePlan& plan, int rank) {
+        if (rank == 2) plan.front().chunk.offsets[0] -= 4;  // where rank 1 is
+      },
+      HasSubstr("decoder.w"));
+  expect_refused(
+      [](SavePlan&, int rank) {
+        if (rank == 3) throw std::runtime_error("out of ideas");
+      },
+      AllOf(HasSubstr("out of ideas"), HasSubstr("rank 3")));
+}
+
+TEST_F(WrongPlanners, AreCheckedWhereTheyOverride) {
+  constexpr OverriddenSteps all = overridden_steps<Wrong>();
+  EXPECT_TRUE(all.local_plan && all.global_plan && all.finish_plan);
+  constexpr OverriddenSteps one = overridden_steps<WrongInPart>();
+  EXPECT_TRUE(one.local_plan && !one.global_plan && !one.finish_plan);
 }
 
 TEST_F(WrongPlanners, GlobalPlansAreOfTheLocalOnes) {
