@@ -1,5 +1,5 @@
 # dckpt_fuzz(NAME LIBRARIES targets…): the fuzz target in NAME_fuzz.cpp.
-# With DCKPT_BUILD_FUZZERS it becomes the libFuzzer program NAME_fuzz. With DCKPT_BUILD_TESTS it becomes NAME_fuzz_replay, an
+# With DCKPT_BUILD_FUZZERS it becomes the libFuzzer program NAME_fuzz, which the target `fuzzers` builds. With DCKPT_BUILD_TESTS it becomes NAME_fuzz_replay, an
 # ordinary test that runs every file of regress/NAME, and prefixes of it, through the same function with any compiler.
 function(dckpt_fuzz name)
   cmake_parse_arguments(arg "" "" "LIBRARIES" ${ARGN})
@@ -7,6 +7,10 @@ function(dckpt_fuzz name)
     add_executable(${name}_fuzz ${name}_fuzz.cpp)
     target_link_libraries(${name}_fuzz PRIVATE ${arg_LIBRARIES} dckpt_flags)
     target_link_options(${name}_fuzz PRIVATE -fsanitize=fuzzer)
+    if(NOT TARGET fuzzers)
+      add_custom_target(fuzzers)
+    endif()
+    add_dependencies(fuzzers ${name}_fuzz)
   endif()
   if(DCKPT_BUILD_TESTS)
     if(NOT TARGET fuzz_replay)

@@ -72,7 +72,7 @@ void broadcast_contents(Communicator& comm, std::span<const MutableByteView> vie
     if (comm.rank() != 0 && !views.empty()) {
       ByteView rest = piece;
       for_each_part(views, view, at, size, [&](MutableByteView part) {
-        std::ranges::copy(rest.first(part.size()), part.begin());
+        std::copy_n(rest.begin(), part.size(), part.begin());
         rest = rest.subspan(part.size());
       });
     }

@@ -41,7 +41,7 @@ void ResolvedSource::tensor(const WriteItem& item, const std::function<void(Byte
   const MutableByteView bytes = data.bytes();
   std::size_t filled = 0;
   source_.tensor(item_in_state(item, dtypes_[item.source]), [&](ByteView piece) {
-    std::ranges::copy(piece, bytes.begin() + static_cast<std::ptrdiff_t>(filled));
+    std::copy(piece.begin(), piece.end(), bytes.begin() + static_cast<std::ptrdiff_t>(filled));
     filled += piece.size();
   });
   const Tensor resolved = planner_.resolve_tensor(item, std::move(data));

@@ -23,7 +23,8 @@ class WindowedFile final : public ReadableFile {
 
   void read(std::uint64_t offset, MutableByteView into) const override {
     if (!covers(offset, into.size())) return file_.read(offset, into);
-    std::ranges::copy(window_.subspan(offset - offset_, into.size()), into.begin());
+    const ByteView bytes = window_.subspan(offset - offset_, into.size());
+    std::copy(bytes.begin(), bytes.end(), into.begin());
   }
 
   void prefetch(std::uint64_t offset, std::uint64_t length) const override {

@@ -55,8 +55,10 @@ class ParallelObjectRead {
                               .prepare = [&](std::uint32_t round) { read(round); },
                               .pack =
                                   [&](std::span<const ExchangeSteps::Outgoing> parts) {
-                                    for (const auto& [transfer, into] : parts)
-                                      std::ranges::copy(read_.at(transfer.message), into.begin());
+                                    for (const auto& [transfer, into] : parts) {
+                                      const Bytes& from = read_.at(transfer.message);
+                                      std::copy(from.begin(), from.end(), into.begin());
+                                    }
                                   },
                               .unpack =
                                   [&](std::span<const ExchangeSteps::Incoming> parts) {

@@ -64,7 +64,8 @@ class MemoryReadableFile final : public ReadableFile {
                             {.file = path_, .offset = offset});
     }
     const std::shared_lock lock(tree_->mutex);
-    std::ranges::copy(ByteView(node_->content).subspan(offset, into.size()), into.begin());
+    const ByteView bytes = ByteView(node_->content).subspan(offset, into.size());
+    std::copy(bytes.begin(), bytes.end(), into.begin());
   }
 
   void prefetch(std::uint64_t, std::uint64_t) const override {}
@@ -90,10 +91,9 @@ class MemorySection final : public FileSection {
       const auto overlap =
           position_ < content.size() ? std::min(part.size(), content.size() - position_) : 0;
       if (content.size() < position_) content.resize(position_);
-      std::ranges::copy(part.first(overlap),
-                        content.begin() + static_cast<std::ptrdiff_t>(position_));
-      content.insert(content.end(), part.begin() + static_cast<std::ptrdiff_t>(overlap),
-                     part.end());
+      const auto middle = part.begin() + static_cast<std::ptrdiff_t>(overlap);
+      std::copy(part.begin(), middle, content.begin() + static_cast<std::ptrdiff_t>(position_));
+      content.insert(content.end(), middle, part.end());
       position_ += part.size();
     }
   }

@@ -201,7 +201,8 @@ bool StorageRecord::find(const std::string& key, std::uint64_t offset, MutableBy
   if (after == file->second.ranges.begin()) return false;
   const auto& [begin, range] = *std::prev(after);
   if (!range_fits(offset - begin, into.size(), range.bytes.size())) return false;
-  std::ranges::copy(ByteView(range.bytes).subspan(offset - begin, into.size()), into.begin());
+  const ByteView bytes = ByteView(range.bytes).subspan(offset - begin, into.size());
+  std::copy(bytes.begin(), bytes.end(), into.begin());
   return true;
 }
 
