@@ -125,10 +125,11 @@ Explanation explain(const CheckpointReader& reader, std::string_view key) try {
 
 Explanation explain(const Location& location, const OpenOptions& options,
                     std::string_view key) try {
+  // Also refuses settings without a map.
+  if (options.map.name.empty()) return explain(*open_checkpoint(location, options), key);
   OpenOptions stored = options;
   stored.map = {};
   auto source = open_checkpoint(location, stored);
-  if (options.map.name.empty()) return explain(*source, key);
   const bool is_stored = source->metadata().find_tensor(key) != nullptr ||
                          source->metadata().find_object(key) != nullptr;
   Explanation explanation = explain(is_stored ? *source : *open_checkpoint(location, options), key);

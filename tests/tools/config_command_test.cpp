@@ -215,5 +215,9 @@ TEST(ToolConfig, ConvertRefusesAPolicyWithProblemsBeforeItWrites) {
   EXPECT_FALSE(fs::exists(directory / "out"));
 }
 
+TEST(ToolConfig, ASlipInTheNameOfAMapLeadsToTheMap) {
+  EXPECT_THAT(run_tool({"config", "check", "lama"}).err, HasSubstr("did you mean 'llama'?"));
+}
+
 }  // namespace
 }  // namespace dckpt

@@ -88,5 +88,13 @@ TEST(ToolDiff, AnIterationIsOfBothRootsUnlessASideHasItsOwn) {
   EXPECT_EQ(run({"--iteration", "30"}).exit_code, 5);  // a has none
 }
 
+TEST(ToolDiff, AnIterationForBothSidesIsRefusedIfBothHaveTheirOwn) {
+  const Root root;
+  EXPECT_EQ(run_tool({"diff", root.text(), path_of(kModel), "--iteration", "10", "--iteration-a",
+                      "10", "--iteration-b", "20"})
+                .exit_code,
+            2);
+}
+
 }  // namespace
 }  // namespace dckpt

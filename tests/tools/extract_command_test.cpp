@@ -75,5 +75,24 @@ TEST(ToolExtract, ExtraStateIsExtractedAsItsBytes) {
   EXPECT_THAT(testing::slurp(json), HasSubstr("__tensor__"));
 }
 
+TEST(ToolExtract, FilesAreWhatTheirNamesSay) {
+  const TempDir scratch;
+  const std::string npy = (scratch / "w.npy").string();
+  const ToolRun common = run_tool({"extract", path_of(kSynthetic), "--common", "-o", npy});
+  EXPECT_EQ(common.exit_code, 2);
+  EXPECT_THAT(common.err, HasSubstr("would be a file of a tensor"));
+  const ToolRun json =
+      run_tool({"extract", path_of(kSynthetic), "dtype.float32", "--json", "-o", npy});
+  EXPECT_EQ(json.exit_code, 2);
+  EXPECT_THAT(json.err, HasSubstr("leave --json out"));
+  EXPECT_TRUE(fs::is_empty(scratch.path()));
+}
+
+TEST(ToolExtract, SaysThatThereIsNoCommonState) {
+  const ToolRun run = run_tool({"extract", path_of("dcp-hf-safetensors"), "--common"});
+  EXPECT_EQ(run.out, "{}\n");
+  EXPECT_THAT(run.err, HasSubstr("has no common state"));
+}
+
 }  // namespace
 }  // namespace dckpt

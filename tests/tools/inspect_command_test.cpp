@@ -219,5 +219,23 @@ TEST(ToolInspect, AnEmptyCheckpointSaysSo) {
   EXPECT_THAT(verified.out, HasSubstr("no tensors and no objects"));
 }
 
+TEST(ToolInspect, OptionsOfATableAreRefusedWhereThereIsNone) {
+  const std::vector<std::vector<std::string>> pairs = {{"--tree", "--chunks"},
+                                                       {"--tree", "--sort=size"},
+                                                       {"--json", "--tree"},
+                                                       {"--json", "--unfold"},
+                                                       {"--json", "--sort=size"}};
+  for (const std::vector<std::string>& pair : pairs)
+    EXPECT_EQ(run_tool({"inspect", path_of(kModel), pair[0], pair[1]}).exit_code, 2) << pair[1];
+}
+
+TEST(ToolExplain, PolicyAndSettingsAreNotIgnored) {
+  const std::string key = "decoder.final_layernorm.weight";
+  EXPECT_THAT(run_tool({"explain", path_of(kModel), key, "--policy", "nothing"}).err,
+              HasSubstr("no policy 'nothing' is shipped"));
+  EXPECT_THAT(run_tool({"explain", path_of(kModel), key, "--set", "vocab_size=3"}).err,
+              HasSubstr("add its name"));
+}
+
 }  // namespace
 }  // namespace dckpt

@@ -93,5 +93,12 @@ TEST(ToolVerify, AFileWithAWrongHashAndDamagedRecordsIsOneEntry) {
                              Not(HasSubstr("hash mismatch"))));
 }
 
+TEST(ToolVerify, AllContradictsAnIterationAlsoTheLatest) {
+  const Root root;
+  const ToolRun run = run_tool({"verify", root.text(), "--all", "--iteration", "latest"});
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_THAT(run.err, HasSubstr("without --iteration"));
+}
+
 }  // namespace
 }  // namespace dckpt

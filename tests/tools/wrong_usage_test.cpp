@@ -76,5 +76,15 @@ TEST(WrongUsage, ArgumentsMayHaveTheNamesOfCommands) {
   EXPECT_THAT(run_tool({"diff", "verify", "inspect"}).err, HasSubstr("'verify' does not exist"));
 }
 
+TEST(WrongUsage, NothingThatIsGivenIsDroppedSilently) {
+  expect_usage_error({"formats", "--json=false"}, "--json takes no value, found 'false'");
+  expect_usage_error({"inspect", "x", "--policy", ""}, "--policy: found '', expected a value");
+  expect_usage_error({"convert", "a", "b", "--max-memory="}, "--max-memory: found ''");
+  expect_usage_error({"inspect", "x", "--sort", "key", "--sort", "size"},
+                     "--sort is given twice; give it once");
+  expect_usage_error({"--version", "formats"}, "--version stands without a command");
+  expect_usage_error({"inspect", "x", "--tree", "--timing"}, "leave one of them out");
+}
+
 }  // namespace
 }  // namespace dckpt

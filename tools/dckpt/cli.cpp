@@ -49,6 +49,7 @@ int run(int argc, char** argv) {
     return usage_error({unknown_command(app, words[0])}, app, app);
 
   const CommandLine line = read_command_line(app, words);
+  if (const auto refusal = refuse_silent(line)) return usage_error(*refusal, app, *line.app);
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
@@ -58,6 +59,8 @@ int run(int argc, char** argv) {
     return kOk;
   }
   if (program.request->version) {
+    if (program.chosen() != nullptr)
+      return usage_error({"--version stands without a command; leave one of them out"}, app, app);
     print(program.request->json ? version_json() : version_text());
     return kOk;
   }

@@ -10,9 +10,14 @@
 
 namespace dckpt::tool {
 
-std::unique_ptr<CheckpointReader> CheckpointArgument::open() const {
+OpenOptions CheckpointArgument::open_options() const {
   OpenOptions options{.iteration = iteration, .map = map};
   if (!policy.empty()) options.strategy = Policy::find(policy).load.strategy;
+  return options;
+}
+
+std::unique_ptr<CheckpointReader> CheckpointArgument::open() const {
+  const OpenOptions options = open_options();
   return with_context({.file = path}, [&] { return open_checkpoint(path, options); });
 }
 

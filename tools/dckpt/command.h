@@ -9,6 +9,7 @@
 
 #include "configs/options.h"
 #include "dist_checkpointing/key_filter.h"
+#include "dist_checkpointing/open.h"
 #include "dist_checkpointing/tracker.h"
 #include "mapping/state/value.h"
 #include "strategies/contract/reader.h"
@@ -46,6 +47,7 @@ struct CheckpointArgument {
 
   /// Errors name the path unless they name a file already.
   std::unique_ptr<CheckpointReader> open() const;
+  OpenOptions open_options() const;
   /// The checkpoint that it leads to.
   Location location() const;
   /// The same for people.

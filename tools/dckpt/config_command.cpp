@@ -103,7 +103,20 @@ void check_strategies(const std::string& text, const Policy& policy, ConfigProbl
 /// A file, or what ships under that name.
 PolicyText text_of(const std::string& name) {
   const auto is_named = [&](const ShippedPolicy& map) { return map.name == name; };
-  return std::ranges::any_of(shipped_maps(), is_named) ? find_key_map(name) : find_policy(name);
+  if (std::ranges::any_of(shipped_maps(), is_named)) return find_key_map(name);
+  try {
+    return find_policy(name);
+  } catch (const CheckpointError& error) {
+    if (error.code() != ErrorCode::kInvalidArgument) throw;
+    std::vector<std::string> maps;
+    for (const ShippedPolicy& map : shipped_maps()) maps.emplace_back(map.name);
+    const auto close = nearest(name, maps);
+    throw CheckpointError(
+        error.code(),
+        str_format("{}; and of maps {}{}", error.message(), quoted_list(maps, maps.size()),
+                   close ? str_format(" (did you mean {}?)", quote(*close)) : ""),
+        error.context(), error.cause());
+  }
 }
 
 ConfigProblems problems_of(const PolicyText& text) {

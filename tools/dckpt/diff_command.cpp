@@ -128,6 +128,11 @@ void print_report(const Options& options, const DiffReport& report,
 /// to B if that is left out.
 void complete_sides(Options& options, const Parser& command) {
   const auto given = [&](const char* option) { return command.given(option); };
+  if (given("--iteration") && given("--iteration-a") && given("--iteration-b"))
+    throw CheckpointError(
+        ErrorCode::kInvalidArgument,
+        "--iteration is for a side without an iteration of its own, and both have "
+        "one; leave it out");
   if (!given("--iteration-a")) options.a.iteration = options.both;
   if (!given("--iteration-b")) options.b.iteration = options.both;
   if (given("B")) return;

@@ -178,8 +178,7 @@ void print_explanation(const Explanation& explanation) {
 int run_explain(const Options& options) {
   const CheckpointArgument& checkpoint = options.checkpoint;
   const Explanation explanation = with_context({.file = checkpoint.path}, [&] {
-    return explain(checkpoint.path, {.iteration = checkpoint.iteration, .map = checkpoint.map},
-                   options.key);
+    return explain(checkpoint.path, checkpoint.open_options(), options.key);
   });
   if (options.json)
     print_json(to_json_value(explanation));

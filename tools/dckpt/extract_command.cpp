@@ -40,7 +40,21 @@ std::optional<std::size_t> position_of(const std::vector<Entry>& entries, const 
                                    suggest_keys(key, keys)));
 }
 
+bool names_tensor_file(const std::string& output) {
+  return output.ends_with(".npy") || output.ends_with(".safetensors");
+}
+
+/// Files of tensors hold nothing else, and no reader of theirs expects it.
+void require_no_tensor_file(const Options& options) {
+  if (!names_tensor_file(options.output)) return;
+  throw CheckpointError(ErrorCode::kInvalidArgument,
+                        str_format("{} would be a file of a tensor, which this is not; name a file "
+                                   "with another ending, for example .json",
+                                   quote(options.output)));
+}
+
 void write_json(const Options& options, const Value& value) {
+  require_no_tensor_file(options);
   OutputFile file(options.output.empty() ? "-" : options.output);
   const std::string text = to_json(value, 2) + "\n";
   file.write(as_bytes(text));
@@ -69,6 +83,12 @@ TensorFileFormat file_format(const Options& options, const CheckpointReader& rea
 }
 
 void extract_tensor(const Options& options, const CheckpointReader& reader, std::size_t tensor) {
+  if (options.json)
+    throw CheckpointError(
+        ErrorCode::kInvalidArgument,
+        str_format("{} is a tensor, of which no JSON is made; leave --json out and "
+                   "name a file that ends in .npy or .safetensors with -o",
+                   quote(reader.metadata().tensors[tensor].key)));
   const TensorFileFormat format = file_format(options, reader, tensor);
   ProgressLine progress("extract ");
   const TensorFileOptions file_options{
@@ -87,6 +107,7 @@ void extract_tensor(const Options& options, const CheckpointReader& reader, std:
 /// An object that stands for bytes (Transformer Engine's _extra_state) goes into a file as they
 /// are.
 void extract_object(const Options& options, const Value& object) {
+  require_no_tensor_file(options);
   const bool as_json = options.json || options.output.empty() || options.output == "-" ||
                        options.output.ends_with(".json");
   const std::optional<Bytes> bytes = as_json ? std::nullopt : content_bytes(object);
@@ -100,11 +121,13 @@ void extract_object(const Options& options, const Value& object) {
 /// apart.
 Value common_or_empty(const CheckpointReader& reader) {
   Value common = reader.common_state();
+  if (common.is_none()) print_note("the checkpoint has no common state");
   return common.is_none() ? Value::dict() : common;
 }
 
 Value all_objects(const CheckpointReader& reader) {
   Value objects = Value::dict();
+  if (reader.metadata().objects.empty()) print_note("the checkpoint has no objects");
   for (std::size_t i = 0; i < reader.metadata().objects.size(); ++i) {
     const std::string& key = reader.metadata().objects[i].key;
     objects[key] = with_context({.key = key}, [&] { return render(reader.object(i)); });
@@ -119,10 +142,11 @@ int run_extract(const Options& options) {
   }
   const auto reader = options.checkpoint.open();
   with_context({.file = options.checkpoint.path}, [&] {
+    if (const auto tensor = position_of(reader->metadata().tensors, options.key);
+        tensor && !options.key.empty())
+      return extract_tensor(options, *reader, *tensor);
     if (options.common) return write_json(options, render(common_or_empty(*reader)));
     if (options.objects) return write_json(options, all_objects(*reader));
-    if (const auto tensor = position_of(reader->metadata().tensors, options.key))
-      return extract_tensor(options, *reader, *tensor);
     if (const auto object = position_of(reader->metadata().objects, options.key))
       return extract_object(options, reader->object(*object));
     throw_no_key(reader->metadata(), options.key);

@@ -553,14 +553,18 @@ Command add_inspect(CLI::App& program) {
   const std::vector<Option> opening = command.options();
   add_map(command, options->checkpoint.map);
   add_key_filter(command, options->inspect.keys);
-  command.add_flag("--chunks", options->inspect.chunks, "Also list where each chunk is stored");
-  command.add_flag("--tree", options->tree, "Show keys as a tree, cut at dots, with sums");
-  command
-      .add_option("--sort", options->sort, "Order of the rows: key, size, chunks or stored [key]")
-      .type_name("BY")
-      .one_of({"key", "size", "chunks", "stored"});
-  command.add_flag("--unfold", options->unfold,
-                   "A row for each key, also of optimizer state and of numbered layers");
+  Option chunks =
+      command.add_flag("--chunks", options->inspect.chunks, "Also list where each chunk is stored");
+  Option tree =
+      command.add_flag("--tree", options->tree, "Show keys as a tree, cut at dots, with sums");
+  Option sort = command
+                    .add_option("--sort", options->sort,
+                                "Order of the rows: key, size, chunks or stored [key]")
+                    .type_name("BY")
+                    .one_of({"key", "size", "chunks", "stored"});
+  Option unfold =
+      command.add_flag("--unfold", options->unfold,
+                       "A row for each key, also of optimizer state and of numbered layers");
   Option timing =
       command.add_flag("--timing", options->timing,
                        "Show what the save took instead (if its policy had save.report)");
@@ -570,7 +574,10 @@ Command add_inspect(CLI::App& program) {
     if (other != timing && std::ranges::find(opening, other) == opening.end())
       timing.excludes(other);
   }
+  tree.excludes(chunks).excludes(sort);  // of a table
   add_json(command, options->json);
+  Option json = command.options().back();
+  json.excludes(tree).excludes(sort).excludes(unfold);  // of what people read
   return {&command.app(), [options] { return run_inspect(*options); }};
 }
 

@@ -25,6 +25,7 @@ struct Options {
   CheckpointArgument checkpoint;
   VerifyOptions verify;
   bool all = false;
+  bool has_iteration = false;  // --iteration, also for the latest
   bool json = false;
 };
 
@@ -261,7 +262,7 @@ class FoldedReport {
 
 int run_all(const Options& options) {
   const std::string& root = options.checkpoint.path;
-  if (options.checkpoint.iteration || !is_training_root(root)) {
+  if (options.has_iteration || !is_training_root(root)) {
     throw CheckpointError(ErrorCode::kInvalidArgument,
                           "--all is for a training root, without --iteration", {.file = root});
   }
@@ -326,7 +327,10 @@ Command add_verify(CLI::App& program) {
                    "Every checkpoint of a training root, and which one a run would take");
   add_threads(command, options->verify.threads);
   add_json(command, options->json);
-  return {&command.app(), [options] { return run_verify(*options); }};
+  return {&command.app(), [options, command] {
+            options->has_iteration = command.given("--iteration");
+            return run_verify(*options);
+          }};
 }
 
 }  // namespace dckpt::tool

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <unordered_set>
 
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
@@ -78,7 +79,30 @@ Refusal explain_refusal(CLI::App& program, const CommandLine& line, const CLI::P
   const bool lacks = error.get_exit_code() == static_cast<int>(CLI::ExitCodes::RequiredError);
   if (const std::string names = missing(line); lacks && !names.empty())
     return {str_format("{} needs {}", line.app->get_name(), names), true};
+  if (error.get_exit_code() == static_cast<int>(CLI::ExitCodes::ExcludesError))
+    return {str_format("{}: leave one of them out", error.what())};
   return {error.what()};
+}
+
+std::optional<Refusal> refuse_silent(const CommandLine& line) {
+  std::unordered_set<const CLI::Option*> seen;
+  for (const Given& given : line.given) {
+    if (given.option == nullptr || given.is_argument) continue;
+    const CLI::Option& option = *given.option;
+    const std::string name = main_name(option);
+    if (!takes_value(option)) {
+      if (!given.value) continue;
+      return Refusal{str_format("{} takes no value, found {}; give it alone, or leave it out", name,
+                                quote(*given.value))};
+    }
+    if (option.get_items_expected_max() > 1) continue;  // repeatable: lists check what they hold
+    if (given.value && given.value->empty())
+      return Refusal{str_format("{}: found '', expected a value ({}); give one, or leave it out",
+                                name, usage_of(option))};
+    if (!seen.insert(&option).second)
+      return Refusal{str_format("{} is given twice; give it once", name)};
+  }
+  return std::nullopt;
 }
 
 std::string unknown_command(CLI::App& program, const std::string& word) {

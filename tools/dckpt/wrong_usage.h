@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 
+#include <optional>
 #include <span>
 #include <string>
 
@@ -16,6 +17,10 @@ struct Refusal {
   bool of_arguments = false;  ///< some are missing, or there are too many
 };
 Refusal explain_refusal(CLI::App& program, const CommandLine& line, const CLI::ParseError& error);
+
+/// What the parser would accept and yet not do: a value of a flag, an empty value, an option with
+/// one value that is given twice. Empty if there is nothing of the kind.
+std::optional<Refusal> refuse_silent(const CommandLine& line);
 
 /// What to say where a command should be and another word stands.
 std::string unknown_command(CLI::App& program, const std::string& word);
