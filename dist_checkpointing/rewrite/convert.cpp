@@ -639,6 +639,12 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
       report.remarks.push_back(
           grouped(changed) +
           " optimizer tensors were flattened, as Megatron-Core 0.8 to 0.15 resume them");
+    else if (std::ranges::none_of(contents.metadata.tensors,
+                                  [](const TensorStorageMetadata& tensor) {
+                                    return tensor.flattened_shape.has_value();
+                                  }))
+      report.remarks.emplace_back(
+          "--flattened megatron had no effect: there is no optimizer state of that form");
   }
 
   require_resumable(contents, target, options);
@@ -703,8 +709,13 @@ ConvertReport convert(const Location& source, const Location& destination,
   if (options.optimizer == OptimizerSharding::kFullyShardedModelSpace) {
     // Other formats have the model's shapes, and Megatron flattens what it reads from them.
     if (options.to.empty() ||
-        find_save_strategy(options.to, options.strategy_version).capabilities.flattened_form)
+        find_save_strategy(options.to, options.strategy_version).capabilities.flattened_form) {
+      if (options.flattened == FlattenedForm::kBoxes)
+        throw CheckpointError(ErrorCode::kInvalidArgument,
+                              "fully_sharded_model_space optimizer state is flattened, and "
+                              "--flattened boxes contradicts it; leave one of them out");
       resolved.flattened = FlattenedForm::kMegatron;
+    }
   } else if (options.flattened == FlattenedForm::kMegatron) {
     throw CheckpointError(ErrorCode::kInvalidArgument,
                           str_format("{} optimizer state is not flattened; leave --flattened at "

@@ -69,6 +69,13 @@ ConvertTarget choose_target(const CheckpointReader& reader, const std::string& s
                 : "for PyTorch DCP alone say --to dcp, for Megatron-Core --compat megatron or "
                   "megatron-0.19"));
   }
+  if (options.compat == Compat::kMegatron019 && !target.format->capabilities.compat) {
+    throw CheckpointError(
+        ErrorCode::kUnsupported,
+        str_format("the format {} has one form only, for no readers in particular; "
+                   "leave out --compat",
+                   quote(format)));
+  }
   if (keys_are_paths && options.flattened == FlattenedForm::kMegatron) {
     throw CheckpointError(ErrorCode::kInvalidArgument,
                           "only Megatron-Core reads its flattened form, and not from plain DCP; "
@@ -118,9 +125,12 @@ void require_free_name(const Location& destination, bool overwrite) {
   if (!found ||
       (found->kind == FileInfo::Kind::kDirectory && destination.directory()->list("").empty()))
     return;
-  if (overwrite) return check_replaceable(destination);
+  if (overwrite && found->kind == FileInfo::Kind::kDirectory) return check_replaceable(destination);
   throw CheckpointError(ErrorCode::kAlreadyExists,
-                        "the destination exists and is not to be replaced (--overwrite)",
+                        overwrite
+                            ? "the destination exists and is not a directory; choose another "
+                              "name"
+                            : "the destination exists and is not to be replaced (--overwrite)",
                         {.file = destination.display()});
 }
 

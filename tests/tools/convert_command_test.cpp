@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 
 #include "tests/tools/goldens.h"
 #include "tests/tools/run_tool.h"
@@ -186,6 +187,35 @@ TEST(ToolConvert, AConversionTakesAsManyJobsAsAreAskedForAndGoesOnWhereItWasInte
   EXPECT_EQ(one.json().at("kept_files").as_int(), 0);
   EXPECT_THAT(one.out, HasSubstr("nothing to resume"));
   EXPECT_EQ(converted({"--resume"}).exit_code, 7) << "it is complete";
+}
+
+TEST(ToolConvert, FormsThatTheFormatOrTheSourceDoesNotHaveAreNotTakenSilently) {
+  const std::string model = (fs::path(DCKPT_TEST_DATA) / "hf_pairs" / "qwen3" / "mcore").string();
+  const auto dry = [](const std::string& source, std::vector<std::string> options) {
+    options.insert(options.begin(), {"convert", source, "/nonexistent/x", "--dry-run"});
+    return run_tool(std::move(options));
+  };
+  EXPECT_EQ(dry(model, {"--to", "torch", "--compat", "megatron-0.19"}).exit_code, 6);
+  EXPECT_EQ(
+      dry(path_of(kModel), {"--optimizer", "fully_sharded_model_space", "--flattened", "boxes"})
+          .exit_code,
+      2);
+  const TempDir scratch;
+  EXPECT_THAT(
+      run_tool({"convert", model, (scratch / "x").string(), "--dry-run", "--flattened", "megatron"})
+          .out,
+      HasSubstr("--flattened megatron had no effect"));
+}
+
+TEST(ToolConvert, ADryRunRefusesAFileAsDestinationAsTheConversionDoes) {
+  const TempDir scratch;
+  const std::string file = (scratch / "file").string();
+  std::ofstream(file) << "kept";
+  for (const char* const option : {"--dry-run", "--trust-source"}) {
+    const ToolRun run = run_tool({"convert", path_of(kModel), file, "--overwrite", option});
+    EXPECT_EQ(run.exit_code, 7) << option;
+    EXPECT_THAT(run.err, HasSubstr("not a directory; choose another name"));
+  }
 }
 
 }  // namespace
