@@ -32,7 +32,7 @@ std::vector<std::string> object_keys(const CheckpointReader& reader) {
   return keys;
 }
 
-/// A model that transformers and Megatron-Core wrote, with equal logits.
+/// One model in transformers' and in Megatron's layout.
 class HfPair : public ::testing::TestWithParam<const char*> {
  protected:
   std::string layout() const {
@@ -40,7 +40,8 @@ class HfPair : public ::testing::TestWithParam<const char*> {
   }
 };
 INSTANTIATE_TEST_SUITE_P(Families, HfPair,
-                         ::testing::Values("qwen2", "qwen3", "mixtral", "deepseek_v3", "gpt2"),
+                         ::testing::Values("qwen2", "qwen3", "mixtral", "deepseek_v3", "gpt2", "gemma2",
+                                           "phi3", "glm4", "nemotron", "starcoder2", "olmo2"),
                          [](const auto& pair) { return std::string(pair.param); });
 
 TEST_P(HfPair, MegatronBecomesWhatTransformersWrote) {
