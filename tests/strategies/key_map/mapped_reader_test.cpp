@@ -40,8 +40,9 @@ class HfPair : public ::testing::TestWithParam<const char*> {
   }
 };
 INSTANTIATE_TEST_SUITE_P(Families, HfPair,
-                         ::testing::Values("qwen2", "qwen3", "mixtral", "deepseek_v3", "gpt2", "gemma2",
-                                           "phi3", "glm4", "nemotron", "starcoder2", "olmo2"),
+                         ::testing::Values("qwen2", "qwen3", "mixtral", "deepseek_v3", "gpt2",
+                                           "gemma2", "gemma3", "phi3", "glm4", "nemotron",
+                                           "starcoder2", "olmo2", "olmoe", "exaone4"),
                          [](const auto& pair) { return std::string(pair.param); });
 
 TEST_P(HfPair, MegatronBecomesWhatTransformersWrote) {
@@ -88,6 +89,37 @@ TEST_P(HfPair, ThroughTheMapAndBackNothingChanges) {
   const RoundTrip hf = round_trip([&] { return hugging_face_of(GetParam()); }, {"auto", {}});
   EXPECT_EQ(contents_of(*hf.after), contents_of(*hf.before));
   EXPECT_EQ(contents_of(*hf.before), contents_of(*hugging_face_of(GetParam())));
+}
+
+/// The rows of a matrix, or of the first layer of a stack of matrices.
+std::vector<std::string> rows_of(const CheckpointReader& reader, const std::string& key) {
+  for (std::size_t i = 0; i < reader.metadata().tensors.size(); ++i) {
+    const TensorStorageMetadata& tensor = reader.metadata().tensors[i];
+    if (tensor.key != key) continue;
+    const Tensor content = read_box(reader, i, whole(tensor.size));
+    const auto width = static_cast<std::size_t>(tensor.size.back()) * 2;  // bfloat16
+    const std::string_view bytes(reinterpret_cast<const char*>(content.bytes().data()),
+                                 content.bytes().size());
+    std::vector<std::string> rows;
+    for (std::size_t at = 0; at < bytes.size(); at += width)
+      rows.emplace_back(bytes.substr(at, width));
+    return rows;
+  }
+  return {};
+}
+
+TEST(MappedReader, NeighborsInHuggingFaceFilesOfGlm4BecomeHalvesForPlainRotaryEmbeddings) {
+  const auto hf = hugging_face_of("glm4");
+  const KeyMapOptions plain{"auto", {"rotary_interleaved=false"}};
+  const auto megatron = mapped_reader(hugging_face_of("glm4"), plain);
+  const auto query = rows_of(*hf, "model.layers.0.self_attn.q_proj.weight");
+  const auto made = rows_of(*megatron, "decoder.layers.self_attention.linear_qkv.weight");
+  // Half of the 16 rows of a head turn.
+  const std::vector<std::size_t> order{0, 2, 4, 6, 1, 3, 5, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  for (std::size_t row = 0; row < order.size(); ++row)
+    EXPECT_EQ(made.at(row), query.at(order[row])) << row;
+  const RoundTrip trip = round_trip([&] { return hugging_face_of("glm4"); }, plain);
+  EXPECT_EQ(contents_of(*trip.after), contents_of(*trip.before));
 }
 
 TEST(MappedReader, ParametersInAndOutAreCounted) {

@@ -61,6 +61,24 @@ TEST(WeightArguments, ArgumentsThatNoMapHandlesAreRefusedByName) {
   }
 }
 
+TEST(WeightArguments, FamiliesWhoseWeightsMeanTheOppositeRefuseTheUsualValue) {
+  for (const auto& [map, name, value] : std::vector<std::tuple<const char*, const char*, bool>>{
+           {"gemma", "apply_layernorm_1p", false},
+           {"gemma2", "layernorm_zero_centered_gamma", false},
+           {"gemma3", "apply_layernorm_1p", false},
+           {"nemotron", "apply_layernorm_1p", false},
+           {"nemotron", "swiglu", true},
+           {"starcoder2", "swiglu", true},
+           {"starcoder2", "apply_layernorm_1p", true}}) {
+    const auto error = refused(megatron(Value::dict({{name, value}})), {map, {}});
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported) << map << " " << name;
+    EXPECT_THAT(error.message(), HasSubstr(name));
+  }
+  EXPECT_FALSE(megatron(Value::dict({{"apply_layernorm_1p", true}}))
+                   .mapped({"gemma", {"tied=false"}})
+                   .empty());
+}
+
 TEST(WeightArguments, AnArgumentHasSeveralNamesAndSpellings) {
   const auto error = [](const std::string& line) {
     auto source = megatron({}).open();
