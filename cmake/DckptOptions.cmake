@@ -82,8 +82,8 @@ function(dckpt_layer name)
   endif()
 endfunction()
 
-# Release builds are made with -O2. dckpt_hot(FILES…): loops over elements or bytes, which gain from
-# -O3. dckpt_cold(FILES…): what runs once per command or checkpoint; -O1 compiles it in three
+# Release builds are made with -O2. dckpt_hot(FILES…): loops over elements, bytes or the items of all
+# ranks, which gain from -O3. dckpt_cold(FILES…): what runs once per command or checkpoint; -O1 compiles it in three
 # quarters of the time.
 function(dckpt_hot)
   if(CMAKE_BUILD_TYPE STREQUAL "Release")

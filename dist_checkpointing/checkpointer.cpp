@@ -260,7 +260,7 @@ LoadReport Checkpointer::load(StateDict& state, std::uint64_t iteration) try {
   agree(comm_, "looking for the checkpoint", [&] {
     if (checkpoint.is_directory()) return;
     throw CheckpointError(ErrorCode::kIncomplete,
-                          str_format("there is no iteration {} in the training root; there are {}",
+                          str_format("there is no iteration {} in the training root, which has {}",
                                      iteration, describe_iterations(list_iterations(root_))),
                           {.file = root_.display()});
   });

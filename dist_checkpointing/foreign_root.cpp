@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <deque>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -131,7 +133,37 @@ class Search {
   std::size_t layout_ = kLayouts.size();
 };
 
+/// A file of a format that is not read, by its bytes at one place.
+struct ForeignFile {
+  std::uint64_t offset = 0;
+  std::string_view bytes;
+  const char* what;
+};
+
+constexpr std::array kForeignFiles = {
+    ForeignFile{0, "GGUF",
+                "this is a GGUF file of llama.cpp, whose quantised blocks are not read; convert "
+                "the safetensors that it was made of"},
+    ForeignFile{0, "\x89HDF",
+                "this is an HDF5 file, as Keras has them, which is not read; load it there and "
+                "save the weights as safetensors"},
+    ForeignFile{257, "ustar",
+                "this is a tar archive, as NeMo 1 has them (.nemo), which is not read; unpack it "
+                "(tar -xf) and name the weights inside (model_weights.ckpt, or the folder "
+                "model_weights)"},
+};
+
 }  // namespace
+
+std::string describe_foreign_file(const ReadableFile& file) {
+  for (const ForeignFile& foreign : kForeignFiles) {
+    if (file.size() < foreign.offset + foreign.bytes.size()) continue;
+    Bytes found(foreign.bytes.size());
+    file.read(foreign.offset, found);
+    if (as_text(found) == foreign.bytes) return foreign.what;
+  }
+  return "";
+}
 
 std::string describe_foreign_root(const Location& directory) {
   return Search(directory).text();

@@ -12,4 +12,8 @@ namespace dckpt {
 /// search without an error.
 std::string describe_foreign_root(const Location& directory);
 
+/// Whose format a single file has that is not read (GGUF, HDF5, archives of NeMo 1), and what to do
+/// instead, as a sentence; empty for any other file.
+std::string describe_foreign_file(const ReadableFile& file);
+
 }  // namespace dckpt

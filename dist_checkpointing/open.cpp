@@ -48,7 +48,7 @@ Location resolve_root(const Location& root, const OpenOptions& options) {
   throw CheckpointError(
       ErrorCode::kIncomplete,
       str_format("{}; {}", message,
-                 foreign.empty() ? "there are " + describe_iterations(iterations) : foreign),
+                 foreign.empty() ? "it has " + describe_iterations(iterations) : foreign),
       {.file = root.display()});
 }
 
@@ -187,6 +187,10 @@ const LoadStrategyEntry& file_strategy(const Location& file, const StrategySpec&
   const bool is_safetensors = name.ends_with(kSafetensorsSuffix) ||
                               name.ends_with(kSafetensorsIndexSuffix) ||
                               looks_like_safetensors(*file.storage()->open(name));
+  if (!forced && !is_safetensors) {
+    if (const std::string what = describe_foreign_file(*file.storage()->open(name)); !what.empty())
+      throw CheckpointError(ErrorCode::kUnsupported, what, {.file = file.display()});
+  }
   const LoadStrategyEntry& strategy = find_load_strategy(is_safetensors ? "safetensors" : "torch");
   if (forced && asked.name != strategy.name)
     throw CheckpointError(

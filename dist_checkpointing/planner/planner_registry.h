@@ -37,21 +37,15 @@ struct SavePlannerEntry {
   OverriddenSteps overrides{};
 };
 
-/// The steps that a class does in another way than the planner that it derives from.
+/// The steps that a class, whose steps are public, does in another way than the built-in planners.
 template <std::derived_from<DefaultSavePlanner> Planner>
 constexpr OverriddenSteps overridden_steps() {
-  using Default = DefaultSavePlanner;
-  return {.local_plan = !requires {
-              requires std::same_as<decltype(&Planner::create_local_plan), SavePlan (Default::*)()>;
-}
-, .global_plan = !requires {
-  requires std::same_as<decltype(&Planner::create_global_plan),
-                        GlobalPlan (Default::*)(const LocalPlans&)>;
-}
-, .finish_plan = !requires {
-  requires std::same_as<decltype(&Planner::finish_plan), SavePlan (SavePlanner::*)(SavePlan)>;
-}
-};  // namespace dckpt
+  using LocalStep = SavePlan (DefaultSavePlanner::*)();
+  using GlobalStep = GlobalPlan (DefaultSavePlanner::*)(const LocalPlans&);
+  using FinishStep = SavePlan (SavePlanner::*)(SavePlan);
+  return {.local_plan = !std::is_same_v<decltype(&Planner::create_local_plan), LocalStep>,
+          .global_plan = !std::is_same_v<decltype(&Planner::create_global_plan), GlobalStep>,
+          .finish_plan = !std::is_same_v<decltype(&Planner::finish_plan), FinishStep>};
 }
 
 /// The entry of a final class of planners, which then pays for the steps that it overrides and for

@@ -95,7 +95,7 @@ class Search {
     throw CheckpointError(
         ErrorCode::kIncomplete,
         str_format("{} names {}, and {}; write the iteration to resume from into the file, or "
-                   "remove the file if it is to be the newest complete one; there are {}",
+                   "remove the file if it is to be the newest complete one; the root has {}",
                    tracker(), quote(tracked), why, describe_iterations(list_iterations(root_))),
         {.file = root_.display()});
   }

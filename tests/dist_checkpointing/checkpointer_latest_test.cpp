@@ -66,7 +66,7 @@ TEST_F(CheckpointerTest, WhoGoesBackToAnIncompleteIterationIsNotTakenElsewhere) 
   const CheckpointError error = error_of([&] { resumed(); });
   EXPECT_EQ(error.code(), ErrorCode::kIncomplete);
   EXPECT_THAT(error.what(), AllOf(HasSubstr(".metadata is missing"),
-                                  HasSubstr("there are iterations 100, 200 and 300")));
+                                  HasSubstr("the root has iterations 100, 200 and 300")));
 }
 
 TEST_F(CheckpointerTest, WhatACrashTookAwayWhileItWasReplacedIsMadeGoodByAnOlderOne) {
@@ -165,7 +165,7 @@ TEST_F(CheckpointerTest, AMissingIterationIsAnErrorThatNamesWhatIsThere) {
   EXPECT_THAT(
       error.what(),
       HasSubstr(
-          "there is no iteration 150 in the training root; there are iterations 100 and 200"));
+          "there is no iteration 150 in the training root, which has iterations 100 and 200"));
 }
 
 }  // namespace

@@ -108,6 +108,20 @@ TEST(OpenCheckpoint, AFolderAroundARootOfMegatronIsOfNoOtherFramework) {
               AllOf(HasSubstr("it is a folder around 'ckpt"), Not(HasSubstr("verl"))));
 }
 
+TEST(OpenCheckpoint, FilesOfFormatsThatAreNotReadAreNamed) {
+  TempDir directory;
+  const auto file = [&](const std::string& name, const std::string& content) {
+    std::ofstream(directory.path() / name, std::ios::binary) << content;
+    return directory.path() / name;
+  };
+  expect_refused(file("model.gguf", std::string("GGUF\3\0\0\0", 8)), ErrorCode::kUnsupported,
+                 "GGUF file of llama.cpp");
+  expect_refused(file("model.h5", "\x89HDF\r\n"), ErrorCode::kUnsupported, "HDF5 file");
+  expect_refused(file("old.nemo", std::string(257, 'x') + "ustar"), ErrorCode::kUnsupported,
+                 "unpack it (tar -xf)");
+  expect_refused(file("model.pt", "GGU"), ErrorCode::kCorrupt, "this is not a torch.save file");
+}
+
 TEST(OpenCheckpoint, AFolderOfTorchWeightsIsNamed) {
   TempDir directory;
   for (const char* const name : {"config.json", "pytorch_model-00001-of-00002.bin"})
