@@ -72,7 +72,9 @@ ConvertTarget choose_target(const CheckpointReader& reader, const std::string& s
   if (options.compat == Compat::kMegatron019 && !target.format->capabilities.compat) {
     throw CheckpointError(
         ErrorCode::kUnsupported,
-        str_format("the format {} has one form only; leave out --compat", quote(format)));
+        str_format("the format {} is written for no other readers: it has one form only; leave out "
+                   "compat (--compat)",
+                   quote(format)));
   }
   if (keys_are_paths && options.flattened == FlattenedForm::kMegatron) {
     throw CheckpointError(ErrorCode::kInvalidArgument,
