@@ -52,7 +52,7 @@ constexpr OverriddenSteps overridden_steps() {
 /// no others. `make` makes one of its options; without it, the class has none.
 template <std::derived_from<DefaultSavePlanner> Planner>
 SavePlannerEntry save_planner_entry(
-    std::string name, std::string about,
+    const std::string& name, const std::string& about,
     std::function<std::unique_ptr<Planner>(const StrategySpec&)> make = {}) {
   static_assert(std::is_final_v<Planner>, "a derived class might override other steps");
   if constexpr (std::is_default_constructible_v<Planner>) {
@@ -60,8 +60,8 @@ SavePlannerEntry save_planner_entry(
   }
   constexpr bool kMegatron = std::derived_from<Planner, MCoreSavePlanner>;
   constexpr bool kPlacements = std::derived_from<Planner, StandardSavePlanner>;
-  SavePlannerEntry entry{.name = std::move(name),
-                         .about = std::move(about),
+  SavePlannerEntry entry{.name = name,
+                         .about = about,
                          .rules = kMegatron     ? PlannerKind::kMegatron
                                   : kPlacements ? PlannerKind::kHyperParallel
                                                 : PlannerKind::kDcp,
