@@ -214,7 +214,7 @@ class WithLocalPlan final : public MCoreSavePlanner {
   SavePlan create_local_plan() override { return MCoreSavePlanner::create_local_plan(); }
 };
 
-/// What a save does with a registered planner of this class, on one rank and on the coordinator.
+/// Times what a save asks a registered planner of this class for, on one rank and on rank 0.
 template <typename Planner>
 double plan_seconds(const PlanWorkload& workload, const SaveOptions& options,
                     std::span<const LocalShard> shards, std::span<const Tensor> tensors,

@@ -94,7 +94,7 @@ std::span<const LoadPlannerEntry> load_planners();
 /// The planner that `options` names, or the built-in one of its kind. Throws CheckpointError
 /// (unsupported) that lists the existing ones and suggests the nearest name.
 std::unique_ptr<SavePlanner> make_save_planner(const SaveOptions& options);
-/// What of that planner is not built-in: nothing unless it is registered.
+/// Tells which steps of that planner are not built-in: none unless it is registered.
 OverriddenSteps overridden_steps(const SaveOptions& options);
 /// Null if `options` name none.
 std::unique_ptr<LoadPlanner> make_load_planner(const LoadOptions& options);

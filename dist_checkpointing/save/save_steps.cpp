@@ -160,7 +160,7 @@ auto of_planner(const SaveOptions& options, Step&& step) {
   }
 }
 
-/// How rank 0 decides: as the planner does, whose own plan is checked; the built-in ones are not
+/// Rank 0 decides as the planner does, whose own plan is checked. The built-in planners are not
 /// asked, as their rules are those of PlanAgreement.
 PlanAgreement::Decision decision_of(SavePlanner& planner, const SaveOptions& options) {
   const StrategySpec& registered = options.registered_planner;

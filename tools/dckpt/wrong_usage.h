@@ -18,8 +18,8 @@ struct Refusal {
 };
 Refusal explain_refusal(CLI::App& program, const CommandLine& line, const CLI::ParseError& error);
 
-/// What the parser would accept and yet not do: a value of a flag, an empty value, an option with
-/// one value that is given twice. Empty if there is nothing of the kind.
+/// Refuses what the parser would accept and yet not do: a value of a flag, an empty value, an
+/// option with one value that is given twice. Empty if there is nothing of the kind.
 std::optional<Refusal> refuse_silent(const CommandLine& line);
 
 /// What to say where a command should be and another word stands.
