@@ -5,10 +5,9 @@
 #include <chrono>
 #include <stdexcept>
 
+#include "benchmarks/planners.h"
 #include "benchmarks/process_stats.h"
-#include "dist_checkpointing/planner/planner_checks.h"
-#include "dist_checkpointing/planner/planner_registry.h"
-#include "dist_checkpointing/planner/save_planner.h"
+#include "benchmarks/stopwatch.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/load/read_plan.h"
 #include "mapping/planning/save/messages.h"
@@ -19,33 +18,6 @@
 
 namespace dckpt::bench {
 namespace {
-
-/// Adds up wall and CPU time; the smaller counts, so that other users of the machine are not
-/// charged to a program of one thread.
-class Stopwatch {
- public:
-  template <typename Call>
-  auto operator()(Call&& call) {
-    const auto start = std::chrono::steady_clock::now();
-    const double cpu = cpu_seconds();
-    struct Stop {
-      Stopwatch& watch;
-      std::chrono::steady_clock::time_point start;
-      double cpu;
-      ~Stop() {
-        watch.wall_ +=
-            std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-        watch.cpu_ += cpu_seconds() - cpu;
-      }
-    } const stop{*this, start, cpu};
-    return call();
-  }
-  double seconds() const { return std::min(wall_, cpu_); }
-
- private:
-  double wall_ = 0;
-  double cpu_ = 0;
-};
 
 constexpr std::uint64_t kPayload = 20480;  // bytes of a stored chunk
 
@@ -205,66 +177,6 @@ std::vector<WantedShard> wanted_part(const Metadata& metadata, std::int64_t rank
     wanted.push_back(std::move(shard));
   }
   return wanted;
-}
-
-class Derived final : public MCoreSavePlanner {};
-
-class WithLocalPlan final : public MCoreSavePlanner {
- public:
-  SavePlan create_local_plan() override { return MCoreSavePlanner::create_local_plan(); }
-};
-
-/// Times what a save asks a registered planner of this class for, on one rank and on rank 0.
-template <typename Planner>
-double plan_seconds(const PlanWorkload& workload, const SaveOptions& options,
-                    std::span<const LocalShard> shards, std::span<const Tensor> tensors,
-                    const LocalPlans& plans) {
-  Planner planner;
-  const StateDict state;
-  Stopwatch watch;
-  watch([&] {
-    planner.set_up_planner({state, shards, options, 0, static_cast<int>(workload.ranks)});
-    const SavePlan local = planner.create_local_plan();
-    if (overridden_steps<Planner>().local_plan) check_local_plan(local, {tensors, {}}, planner);
-    const Bytes proposal = encode_plan(local);
-    const GlobalPlan plan = planner.create_global_plan(plans);
-    if (overridden_steps<Planner>().global_plan) validate_global_plan(plan, plans);
-  });
-  return watch.seconds();
-}
-
-/// Registered planners beside the built-in one, in turns; the best of five.
-void measure_planners(const PlanWorkload& workload, const std::vector<Bytes>& encoded,
-                      Results& results) {
-  const std::vector<ByteView> views(encoded.begin(), encoded.end());
-  const LocalPlans plans{std::span(views)};
-  SaveOptions options;
-  options.planner.kind = workload.kind;
-  if (workload.kind == PlannerKind::kDcp) options.compat = Compat::kDcp;
-  std::vector<LocalShard> shards = workload.shards(0);
-  std::vector<Tensor> tensors;
-  for (LocalShard& shard : shards) {
-    auto& tensor = std::get<TensorShard>(shard);
-    tensor.source = static_cast<std::uint32_t>(tensors.size());
-    tensors.push_back(Tensor::meta(tensor.properties.dtype, tensor.box.sizes));
-  }
-  std::array<double, 3> best{1e9, 1e9, 1e9};
-  for (int turn = 0; turn < 5; ++turn) {
-    Stopwatch rules;
-    rules([&] {
-      const Bytes proposal = encode_plan(plan_local_save(shards, options.flattened));
-      return create_default_global_save_plan(plans, global_plan_options(options));
-    });
-    best[0] = std::min(best[0], rules.seconds());
-    best[1] = std::min(best[1], plan_seconds<Derived>(workload, options, shards, tensors, plans));
-    best[2] =
-        std::min(best[2], plan_seconds<WithLocalPlan>(workload, options, shards, tensors, plans));
-  }
-  results.add(workload.name, "planner_builtin_s", "s", best[0],
-              "rank 0: its local plan, and the global one");
-  results.add(workload.name, "planner_derived_s", "s", best[1], "registered, overrides nothing");
-  results.add(workload.name, "planner_local_s", "s", best[2],
-              "registered, overrides create_local_plan");
 }
 
 }  // namespace

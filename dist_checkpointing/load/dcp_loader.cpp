@@ -53,10 +53,11 @@ std::vector<LeafRequest> requested_leaves_of(const LoadContext& load, Value& sta
   return requested;
 }
 
-/// The same request as a planner changes it: what it leaves out is not in it.
-void plan_tensors(const LoadContext& load, std::vector<LeafRequest>& requested) {
+/// The tensors of the request, as a planner sees them; `leaves`: where each of them is in it.
+std::vector<ShardedTensor> wanted_tensors(const LoadContext& load,
+                                          const std::vector<LeafRequest>& requested,
+                                          std::vector<std::size_t>& leaves) {
   std::vector<ShardedTensor> wanted;
-  std::vector<std::size_t> leaves;
   for (std::size_t i = 0; i < requested.size(); ++i) {
     const Value& leaf = requested[i].value;
     if (leaf.is(Value::Kind::kShardedTensor))
@@ -67,7 +68,12 @@ void plan_tensors(const LoadContext& load, std::vector<LeafRequest>& requested) 
       continue;
     leaves.push_back(i);
   }
-  const auto asked = load.planned->plan(wanted, load.reader.metadata(), load.options, load.comm);
+  return wanted;
+}
+
+/// The same request as a planner changes it: what it leaves out is not in it.
+void ask_for(const LoadContext& load, const std::vector<std::optional<ShardedTensor>>& asked,
+             const std::vector<std::size_t>& leaves, std::vector<LeafRequest>& requested) {
   std::vector<bool> left_out(requested.size());
   for (std::size_t target = 0; target < asked.size(); ++target) {
     LeafRequest& leaf_request = requested[leaves[target]];
@@ -84,6 +90,16 @@ void plan_tensors(const LoadContext& load, std::vector<LeafRequest>& requested) 
   }
   std::size_t i = 0;
   std::erase_if(requested, [&](const LeafRequest&) { return left_out[i++]; });
+}
+
+/// Collective.
+void plan_tensors(const LoadContext& load, std::vector<LeafRequest>& requested) {
+  std::vector<ShardedTensor> wanted;
+  std::vector<std::size_t> leaves;
+  agree(load.comm, "reading the request",
+        [&] { wanted = wanted_tensors(load, requested, leaves); });
+  const auto asked = load.planned->plan(wanted, load.reader.metadata(), load.options, load.comm);
+  agree(load.comm, "reading the planned request", [&] { ask_for(load, asked, leaves, requested); });
 }
 
 /// The leaf that the planner was asked with, and what was loaded in it.
@@ -213,7 +229,9 @@ void load_dcp(const LoadContext& load, StateDict& state) {
   agree(load.comm, "reading the request", [&] {
     parts = split_for_load(state);
     requested = requested_leaves_of(load, parts.expanded);
-    if (load.planned != nullptr) plan_tensors(load, requested);
+  });
+  if (load.planned != nullptr) plan_tensors(load, requested);
+  agree(load.comm, "reading the request", [&] {
     load.shapes->take(sharded_of(requested, [](const LeafRequest&) { return true; }), load.keys);
   });
   if (load.options.parallel.enabled) load.shapes->exchange(load.comm);

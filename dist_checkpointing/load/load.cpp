@@ -211,7 +211,7 @@ LoadReport load_into(StateDict& state, const Location& location, const LoadOptio
       if (leaves == Leaves::kPlain)
         throw CheckpointError(ErrorCode::kUnsupported,
                               "load.planner: load_plain() has no planners; use load()");
-      planned.emplace(std::move(planner), options.registered_planner.name);
+      planned.emplace(std::move(planner), options.registered_planner.name, plans_globally(options));
       reader = planned->over(std::move(reader));
     }
     keys.emplace(reader->metadata(), options.rename, excused_loss(*reader, options, comm));
@@ -220,6 +220,9 @@ LoadReport load_into(StateDict& state, const Location& location, const LoadOptio
     require_rules(Call::kLoad, {.load = options}, &format);
   });
   require_same_call(*reader, options, comm);
+  if (planned)
+    agree(comm, "preparing the state dict",
+          [&] { state = planned->prepared(state, reader->metadata(), options, comm); });
   LoadReport report;
   std::vector<std::int64_t> requested(reader->metadata().tensors.size());
   RequestedShapes shaped(*reader);

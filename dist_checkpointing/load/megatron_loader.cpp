@@ -162,25 +162,38 @@ bool has_sharded_leaves(const Value& state) {
   return !leaves.tensors.empty() || !leaves.objects.empty();
 }
 
-/// The same request as a planner changes it. What it leaves out is local to this rank.
-LoadRequest planned_request(const LoadContext& load, LoadRequest parts) {
-  std::vector<ShardedTensor> wanted;
-  any_leaf(parts.expanded, [&](const Value& leaf) {
-    if (leaf.is(Value::Kind::kShardedTensor)) wanted.push_back(leaf.as_sharded_tensor());
-    return false;
-  });
-  const auto asked = load.planned->plan(wanted, load.reader.metadata(), load.options, load.comm);
+/// The request as a planner changes it: what it leaves out is local to this rank.
+Value with_planned_tensors(const LoadContext& load, Value expanded,
+                           const std::vector<std::optional<ShardedTensor>>& asked) {
   std::size_t target = 0;
-  Value expanded = map_leaves(std::move(parts.expanded), [&](Value leaf) {
+  return map_leaves(std::move(expanded), [&](Value leaf) {
     if (!leaf.is(Value::Kind::kShardedTensor)) return leaf;
     const std::optional<ShardedTensor>& tensor = asked[target++];
     if (tensor) return Value(*tensor);
     load.report.left_out.push_back(leaf.as_sharded_tensor().key);
     return Value(LocalNonpersistentObject{std::move(leaf)});
   });
-  LoadRequest planned = split_for_load(expanded);
-  return {std::move(planned.expanded), std::move(planned.sharded), std::move(parts.local),
-          std::move(parts.factories)};
+}
+
+/// What a planner asks for. Collective.
+LoadRequest planned_request(const LoadContext& load, const StateDict& state) {
+  LoadRequest parts;
+  std::vector<ShardedTensor> wanted;
+  agree(load.comm, "reading the request", [&] {
+    parts = split_for_load(state);
+    any_leaf(parts.expanded, [&](const Value& leaf) {
+      if (leaf.is(Value::Kind::kShardedTensor)) wanted.push_back(leaf.as_sharded_tensor());
+      return false;
+    });
+  });
+  const auto asked = load.planned->plan(wanted, load.reader.metadata(), load.options, load.comm);
+  agree(load.comm, "reading the planned request", [&] {
+    LoadRequest planned =
+        split_for_load(with_planned_tensors(load, std::move(parts.expanded), asked));
+    parts.expanded = std::move(planned.expanded);
+    parts.sharded = std::move(planned.sharded);
+  });
+  return parts;
 }
 
 /// The tree that the planner was asked with, and what was loaded in it.
@@ -208,9 +221,10 @@ void load_megatron(const LoadContext& load, Value common, StateDict& state) {
   LoadedLeaves loaded;
   std::vector<ObjectCells> objects;
   std::vector<std::uint32_t> cells;  // of all objects
+  if (load.planned != nullptr) parts = planned_request(load, state);
   agree(load.comm, "reading the request", [&] {
-    parts = split_for_load(load.leaves == Leaves::kPlain ? without_empty_ranges(state) : state);
-    if (load.planned != nullptr) parts = planned_request(load, std::move(parts));
+    if (load.planned == nullptr)
+      parts = split_for_load(load.leaves == Leaves::kPlain ? without_empty_ranges(state) : state);
     if (!parts.sharded.is_none()) asked = without_empty_ranges(parts.sharded);
     load.shapes->take(asked, load.keys);
     misfits = misfits_of(load, asked);

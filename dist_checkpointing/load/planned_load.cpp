@@ -3,10 +3,13 @@
 #include <set>
 #include <utility>
 
+#include "dist_checkpointing/load/load_plan_messages.h"
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/geometry/strided_copy.h"
+#include "strategies/comm/agree.h"
 #include "strategies/contract/forwarding_reader.h"
 
 namespace dckpt {
@@ -65,14 +68,45 @@ std::unique_ptr<CheckpointReader> PlannedLoad::over(
   return std::make_unique<PlannedReader>(std::move(reader), *planner_);
 }
 
+StateDict PlannedLoad::prepared(const StateDict& state, const Metadata& metadata,
+                                const LoadOptions& options, const Communicator& comm) const {
+  return of_planner([&] {
+    StateDict made = planner_->prepare_state(
+        state,
+        {.metadata = metadata, .options = options, .rank = comm.rank(), .ranks = comm.size()});
+    return made.is_none() ? Value::dict() : std::move(made);
+  });
+}
+
 std::vector<std::optional<ShardedTensor>> PlannedLoad::plan(
     const std::vector<ShardedTensor>& wanted, const Metadata& metadata, const LoadOptions& options,
-    const Communicator& comm) {
+    Communicator& comm) {
   wanted_ = wanted;
+  LoadPlan plan;
+  agree(comm, "planning the load", [&] { plan = local_plan(metadata, options, comm); });
+  if (plans_globally_) plan = global_plan(std::move(plan), comm);
+  std::vector<std::optional<ShardedTensor>> asked(wanted_.size());
+  agree(comm, "finishing the plan of the load", [&] {
+    of_planner([&] {
+      if (plans_globally_) check(plan);
+      plan = planner_->finish_plan(std::move(plan));
+      check(plan);
+      for (const LoadItem& item : plan) {
+        const std::string& key = item.tensor.key;
+        (key == wanted_[item.target].key ? for_itself_ : for_others_).insert(key);
+        asked[item.target] = asked_for(item);
+      }
+    });
+  });
+  return asked;
+}
+
+LoadPlan PlannedLoad::local_plan(const Metadata& metadata, const LoadOptions& options,
+                                 const Communicator& comm) {
   return of_planner([&] {
     std::vector<ShardedTensor> described;
-    described.reserve(wanted.size());
-    for (const ShardedTensor& tensor : wanted) described.push_back(tensor.without_data());
+    described.reserve(wanted_.size());
+    for (const ShardedTensor& tensor : wanted_) described.push_back(tensor.without_data());
     planner_->set_up_planner({.wanted = described,
                               .metadata = metadata,
                               .options = options,
@@ -80,16 +114,34 @@ std::vector<std::optional<ShardedTensor>> PlannedLoad::plan(
                               .ranks = comm.size()});
     LoadPlan plan = planner_->create_local_plan();
     check(plan);
-    plan = planner_->finish_plan(std::move(plan));
-    check(plan);
-    std::vector<std::optional<ShardedTensor>> asked(wanted.size());
-    for (const LoadItem& item : plan) {
-      const std::string& key = item.tensor.key;
-      (key == wanted[item.target].key ? for_itself_ : for_others_).insert(key);
-      asked[item.target] = asked_for(item);
-    }
-    return asked;
+    return plan;
   });
+}
+
+/// This rank's part of what the planner makes of all ranks' plans on rank 0.
+LoadPlan PlannedLoad::global_plan(LoadPlan plan, Communicator& comm) const {
+  Bytes mine;
+  agree(comm, "planning the load", [&] { mine = encode(plan); });
+  const std::vector<Bytes> all = comm.gather(mine, 0);
+  std::vector<Bytes> answers;
+  decide(comm, [&] {
+    std::vector<LoadPlan> plans;
+    for (std::size_t rank = 0; rank < all.size(); ++rank)
+      plans.push_back(with_context({.rank = static_cast<int>(rank)},
+                                   [&] { return decode_load_plan(all[rank]); }));
+    of_planner([&] {
+      plans = planner_->create_global_plan(std::move(plans));
+      if (plans.size() != all.size())
+        throw CheckpointError(
+            ErrorCode::kMismatch,
+            str_format("create_global_plan() returned {} for {}; one for each rank is due",
+                       counted(plans.size(), "plan"), counted(all.size(), "rank")));
+    });
+    for (const LoadPlan& of_rank : plans) answers.push_back(encode(of_rank));
+  });
+  const Bytes answer = comm.scatter(answers, 0);
+  agree(comm, "accepting the plan of the load", [&] { plan = decode_load_plan(answer); });
+  return plan;
 }
 
 void PlannedLoad::check(const LoadPlan& plan) const {

@@ -22,17 +22,21 @@ namespace dckpt {
 /// what becomes of them afterwards. An error names the planner.
 class PlannedLoad {
  public:
-  PlannedLoad(std::unique_ptr<LoadPlanner> planner, std::string name)
-      : planner_(std::move(planner)), name_(std::move(name)) {}
+  /// `plans_globally`: whether the planner decides on rank 0 for all ranks.
+  PlannedLoad(std::unique_ptr<LoadPlanner> planner, std::string name, bool plans_globally)
+      : planner_(std::move(planner)), name_(std::move(name)), plans_globally_(plans_globally) {}
+
+  /// What is to be loaded in place of `state`.
+  StateDict prepared(const StateDict& state, const Metadata& metadata, const LoadOptions& options,
+                     const Communicator& comm) const;
 
   /// Objects as the planner loads them. It must outlive the reader.
   std::unique_ptr<CheckpointReader> over(std::unique_ptr<CheckpointReader> reader) const;
 
-  /// What to ask for in place of each of these; none for what is left out.
+  /// What to ask for in place of each of these; none for what is left out. Collective.
   std::vector<std::optional<ShardedTensor>> plan(const std::vector<ShardedTensor>& wanted,
                                                  const Metadata& metadata,
-                                                 const LoadOptions& options,
-                                                 const Communicator& comm);
+                                                 const LoadOptions& options, Communicator& comm);
 
   /// Whether what is stored under the key was asked for, but for tensors of other names only.
   bool only_for_others(const std::string& key) const {
@@ -57,12 +61,16 @@ class PlannedLoad {
 
   template <typename Step>
   auto of_planner(Step&& step) const;
+  LoadPlan local_plan(const Metadata& metadata, const LoadOptions& options,
+                      const Communicator& comm);
+  LoadPlan global_plan(LoadPlan plan, Communicator& comm) const;
   void check(const LoadPlan& plan) const;
   ShardedTensor asked_for(const LoadItem& item);
   void claim(const Tensor& destination, std::size_t target);
 
   const std::unique_ptr<LoadPlanner> planner_;
   const std::string name_;
+  const bool plans_globally_;
   std::vector<ShardedTensor> wanted_;
   std::map<const std::byte*, Resolved> resolved_;
   std::map<std::size_t, const std::byte*> of_target_;

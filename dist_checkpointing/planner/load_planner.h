@@ -41,7 +41,9 @@ struct LoadSetup {
 /// Decides what is read for a state, and what becomes of it: DCP's LoadPlanner. One is made for
 /// each load on each rank, and sees these calls on every rank:
 ///
-///   set_up_planner, create_local_plan, finish_plan
+///   prepare_state, set_up_planner, create_local_plan
+///   create_global_plan, on rank 0, if the planner has one
+///   finish_plan
 ///   resolve_tensor    for items that `resolves` accepts
 ///   commit_tensor     for these, once all of a tensor's elements have been read
 ///   load_object       for each object, the common state aside
@@ -56,11 +58,18 @@ class LoadPlanner {
  public:
   virtual ~LoadPlanner() = default;
 
+  /// What is to be loaded in place of `state`: it may get other entries, say according to what is
+  /// stored. `setup.wanted` is empty so far.
+  virtual StateDict prepare_state(StateDict state, const LoadSetup& /*setup*/) { return state; }
+
   virtual void set_up_planner(const LoadSetup& setup) = 0;
 
   /// An item may be left out, read from a tensor of another name, from elsewhere in it (global
   /// shape and offset) and, if it is resolved, have another dtype. The local shape stays.
   virtual LoadPlan create_local_plan() = 0;
+  /// On rank 0, with the plans of all ranks, by rank: what each of them gets instead. Its entry in
+  /// the registry says whether it is called (LoadPlannerEntry::plans_globally).
+  virtual std::vector<LoadPlan> create_global_plan(std::vector<LoadPlan> plans) { return plans; }
   /// The last look at the plan, which has been checked; what it returns is checked again.
   virtual LoadPlan finish_plan(LoadPlan plan) { return plan; }
 

@@ -123,6 +123,11 @@ std::unique_ptr<LoadPlanner> make_load_planner(const LoadOptions& options) {
   return nullptr;
 }
 
+bool plans_globally(const LoadOptions& options) {
+  return !options.registered_planner.name.empty() &&
+         find_entry<LoadPlannerEntry>(options.registered_planner, {}).plans_globally;
+}
+
 SaveOptions with_planner_rules(SaveOptions options) {
   const PlannerName* const named =
       find_planner_name(save_planner_names(), options.registered_planner.name);

@@ -7,6 +7,7 @@
 #include <string>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "configs/options.h"
 #include "configs/strategy_options.h"
@@ -76,7 +77,29 @@ struct LoadPlannerEntry {
   std::string about;
   /// Options: read_options(schema, planner, kLoadPlannerOptions).
   std::function<std::unique_ptr<LoadPlanner>(const StrategySpec& planner)> make{};
+  /// Whether it has a create_global_plan(), for which rank 0 gets the plans of all ranks.
+  bool plans_globally = true;
 };
+
+/// The entry of a final class, whose steps are public: the plans of all ranks are brought together
+/// if it overrides create_global_plan(). `make` makes one of its options; without it, the class has
+/// none.
+template <std::derived_from<DefaultLoadPlanner> Planner>
+LoadPlannerEntry load_planner_entry(
+    const std::string& name, const std::string& about,
+    std::function<std::unique_ptr<Planner>(const StrategySpec&)> make = {}) {
+  static_assert(std::is_final_v<Planner>, "a derived class might override create_global_plan()");
+  if constexpr (std::is_default_constructible_v<Planner>) {
+    if (!make) make = [](const StrategySpec&) { return std::make_unique<Planner>(); };
+  }
+  using GlobalStep = std::vector<LoadPlan> (LoadPlanner::*)(std::vector<LoadPlan>);
+  LoadPlannerEntry entry{
+      .name = name,
+      .about = about,
+      .plans_globally = !std::is_same_v<decltype(&Planner::create_global_plan), GlobalStep>};
+  if (make) entry.make = std::move(make);
+  return entry;
+}
 
 inline constexpr const char* kSavePlannerOptions = "save.planner.options";
 inline constexpr const char* kLoadPlannerOptions = "load.planner.options";
@@ -98,6 +121,7 @@ std::unique_ptr<SavePlanner> make_save_planner(const SaveOptions& options);
 OverriddenSteps overridden_steps(const SaveOptions& options);
 /// Null if `options` name none.
 std::unique_ptr<LoadPlanner> make_load_planner(const LoadOptions& options);
+bool plans_globally(const LoadOptions& options);
 
 /// The same with `planner.kind` as the registered planner's rules say. What cannot be is left to
 /// make_save_planner().

@@ -40,10 +40,14 @@ void ResolvedSource::tensor(const WriteItem& item, const std::function<void(Byte
   Tensor data = Tensor::empty(dtypes_[item.source], item.chunk.sizes);
   const MutableByteView bytes = data.bytes();
   std::size_t filled = 0;
-  source_.tensor(item_in_state(item, dtypes_[item.source]), [&](ByteView piece) {
+  const auto take = [&](ByteView piece) {
     std::copy(piece.begin(), piece.end(), bytes.begin() + static_cast<std::ptrdiff_t>(filled));
     filled += piece.size();
-  });
+  };
+  if (data.dtype() == item.properties.dtype)
+    source_.tensor(item, take);
+  else
+    source_.tensor(item_in_state(item, data.dtype()), take);
   const Tensor resolved = planner_.resolve_tensor(item, std::move(data));
   require_fit(item, resolved);
   sink(resolved.bytes());

@@ -33,7 +33,7 @@ struct SaveSetup {
 ///
 ///   every rank    set_up_planner, create_local_plan
 ///   rank 0        create_global_plan, unless the plans of the last save may be used again
-///   every rank    finish_plan
+///   every rank    begin_save, finish_plan
 ///   every rank    resolve_tensor, resolve_object: for items that `resolves` accepts, while data
 ///                 files are written, in several threads at once; of a save in the background, from
 ///                 the copies of the state
@@ -57,6 +57,10 @@ class SavePlanner {
   /// Rank 0: who writes what, and the metadata of all. Each local plan that is asked for is decoded
   /// anew; create_default_global_save_plan() asks for each once.
   virtual GlobalPlan create_global_plan(const LocalPlans& plans) = 0;
+
+  /// `save_id` is the same on all ranks and another one for each save. Readers of .metadata find it
+  /// there (Metadata::storage_meta), also in copies and conversions to formats that have one.
+  virtual void begin_save(const std::string& /*save_id*/) {}
 
   /// What this rank is about to write. May point to other sources, and nothing else.
   virtual SavePlan finish_plan(SavePlan plan) { return plan; }

@@ -10,8 +10,9 @@
 namespace dckpt {
 namespace {
 
-/// A path names its key: the steps with dots between them.
-void encode_path(WireWriter& writer, const KeyPath& path) {
+/// Most paths name their keys: the steps with dots between them.
+void encode_path(WireWriter& writer, const std::string& key, const KeyPath& path) {
+  writer.text(key == dotted_name(path) ? "" : key);
   writer.number(path.size());
   for (const PathElement& step : path) {
     const auto* const name = std::get_if<std::string>(&step);
@@ -21,7 +22,8 @@ void encode_path(WireWriter& writer, const KeyPath& path) {
   }
 }
 
-KeyPath decode_path(WireReader& reader) {
+KeyPaths::value_type decode_path(WireReader& reader) {
+  std::string key = reader.text();
   KeyPath path(reader.count());
   for (PathElement& step : path) {
     const bool is_position = reader.number(1) == 1;
@@ -32,7 +34,8 @@ KeyPath decode_path(WireReader& reader) {
   }
   if (path.empty() || path.size() > kMaxTreeDepth)
     reader.malformed(str_format("a key lies {} levels deep", path.size()));
-  return path;
+  if (key.empty()) key = dotted_name(path);
+  return {std::move(key), std::move(path)};
 }
 
 }  // namespace
@@ -41,6 +44,7 @@ Bytes encode(const RankAssignment& assignment) {
   Bytes bytes;
   WireWriter writer(bytes);
   writer.text(assignment.directory);
+  writer.text(assignment.save_id);
   writer.text(as_text(assignment.answer));
   return bytes;
 }
@@ -49,6 +53,7 @@ RankAssignment decode_assignment(ByteView bytes) {
   WireReader reader(bytes, "the assignment from rank 0");
   RankAssignment assignment;
   assignment.directory = reader.text();
+  assignment.save_id = reader.text();
   assignment.answer = to_bytes(reader.text());
   reader.finish();
   return assignment;
@@ -70,7 +75,7 @@ Bytes encode(const WrittenByRank& written) {
     writer.number(place.crc);
   }
   writer.number(paths.size());
-  for (const auto& [key, path] : paths) encode_path(writer, path);
+  for (const auto& [key, path] : paths) encode_path(writer, key, path);
   writer.number(digests.size());
   for (const auto& [file, digest] : digests) {
     writer.text(file);
@@ -100,11 +105,7 @@ WrittenByRank decode_written(ByteView bytes) {
     written.items.places.push_back(place);
   }
   const std::size_t paths = reader.count();
-  for (std::size_t i = 0; i < paths; ++i) {
-    KeyPath path = decode_path(reader);
-    std::string key = dotted_name(path);
-    written.paths.emplace_back(std::move(key), std::move(path));
-  }
+  for (std::size_t i = 0; i < paths; ++i) written.paths.push_back(decode_path(reader));
   const std::size_t digests = reader.count();
   for (std::size_t i = 0; i < digests; ++i) {
     FileDigest& digest = written.digests[reader.text()];

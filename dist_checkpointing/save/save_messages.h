@@ -1,13 +1,12 @@
 #pragma once
 
 #include <string>
-#include <utility>
 #include <vector>
 
+#include "dist_checkpointing/save/key_paths.h"
 #include "dist_checkpointing/save/save_report.h"
 #include "dist_checkpointing/save/write_checkpoint.h"
 #include "mapping/base/bytes.h"
-#include "mapping/base/key_path.h"
 #include "strategies/contract/save_strategy.h"
 
 namespace dckpt {
@@ -15,12 +14,11 @@ namespace dckpt {
 // What the ranks of a save send each other, beside plans (mapping/planning/save).
 // Decoding throws CheckpointError (corrupt).
 
-/// DCP: where keys lie in a rank's tree.
-using KeyPaths = std::vector<std::pair<std::string, KeyPath>>;
-
-/// From rank 0 to a rank: where to write, and the planner's answer.
+/// From rank 0 to a rank: where to write, for which save (StorageMeta::save_id), and the planner's
+/// answer.
 struct RankAssignment {
   std::string directory;
+  std::string save_id;
   Bytes answer;
 };
 Bytes encode(const RankAssignment& assignment);

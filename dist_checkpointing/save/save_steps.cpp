@@ -20,9 +20,6 @@
 #include <cstdint>
 #include <functional>
 #include <span>
-#include <string_view>
-#include <unordered_map>
-#include <unordered_set>
 #include <utility>
 
 #include "configs/policy.h"
@@ -31,6 +28,7 @@
 #include "dist_checkpointing/planner/resolved_source.h"
 #include "dist_checkpointing/same_on_all_ranks.h"
 #include "dist_checkpointing/save/common_comparison.h"
+#include "dist_checkpointing/save/key_paths.h"
 #include "dist_checkpointing/save/metered_source.h"
 #include "dist_checkpointing/save/plain_comparison.h"
 #include "dist_checkpointing/save/report_file.h"
@@ -43,7 +41,6 @@
 #include "mapping/planning/chunk_geometry.h"
 #include "mapping/planning/save/plan_agreement.h"
 #include "mapping/planning/save/plan_file.h"
-#include "mapping/state/flatten.h"
 #include "strategies/comm/agree.h"
 #include "strategies/comm/phase_label.h"
 #include "strategies/contract/common_state.h"
@@ -235,68 +232,6 @@ void compare_plain(const SaveCall& call, DescribedState& described) {
   compare_common_states(common, call.comm);
 }
 
-/// Of `paths`, those of the keys that `items` store: together the ranks name every stored key, most
-/// of them once.
-KeyPaths paths_of(const SavePlan& items, const KeyPaths& paths) {
-  std::unordered_set<std::string_view> keys;
-  for (const WriteItem& item : items) keys.insert(item.key);
-  KeyPaths written;
-  for (const auto& entry : paths) {
-    if (keys.contains(entry.first)) written.push_back(entry);
-  }
-  return written;
-}
-
-/// Throws CheckpointError (mismatch) if one rank has a value where another has a dict or list with
-/// items: no state dict holds both.
-void require_one_tree(const KeyPaths& paths) {
-  std::vector<const KeyPath*> sorted;
-  sorted.reserve(paths.size());
-  for (const auto& [key, path] : paths) sorted.push_back(&path);
-  std::ranges::sort(sorted, [](const KeyPath* a, const KeyPath* b) { return *a < *b; });
-  for (std::size_t i = 1; i < sorted.size(); ++i) {
-    const KeyPath& outer = *sorted[i - 1];
-    const KeyPath& inner = *sorted[i];
-    if (inner.size() <= outer.size() || !std::equal(outer.begin(), outer.end(), inner.begin()))
-      continue;
-    throw CheckpointError(
-        ErrorCode::kMismatch,
-        str_format("one rank has a value at {} and another a dict or list with {}, and no load "
-                   "could put both into one state dict; give one of them another name",
-                   quote(dotted_name(outer)), quote(dotted_name(inner))),
-        {.key = dotted_name(outer)});
-  }
-}
-
-/// Adds what other ranks say of stored keys that have no path so far: the lowest rank that writes
-/// some of a key decides.
-void add_paths(Metadata& metadata, const std::vector<KeyPaths>& of_ranks) {
-  const std::size_t of_rank_0 = metadata.paths.size();
-  std::unordered_set<std::string_view> open;
-  for (const TensorStorageMetadata& tensor : metadata.tensors) open.insert(tensor.key);
-  for (const BytesStorageMetadata& object : metadata.objects) open.insert(object.key);
-  for (const auto& [key, path] : metadata.paths) open.erase(key);
-  for (const KeyPaths& paths : of_ranks) {
-    for (const auto& [key, path] : paths) {
-      if (open.erase(key) != 0) metadata.paths.emplace_back(key, path);
-    }
-  }
-  if (metadata.paths.size() != of_rank_0) require_one_tree(metadata.paths);
-}
-
-/// As torch orders them; keys that the plan does not know come first.
-void sort_paths(Metadata& metadata, std::span<const GlobalPlan::Slot> order) {
-  std::unordered_map<std::string_view, std::size_t> position;
-  for (const GlobalPlan::Slot& slot : order)
-    position.emplace(
-        slot.is_object ? metadata.objects[slot.entry].key : metadata.tensors[slot.entry].key,
-        position.size() + 1);
-  std::ranges::stable_sort(metadata.paths, {}, [&](const auto& entry) {
-    const auto found = position.find(entry.first);
-    return found == position.end() ? 0 : found->second;
-  });
-}
-
 /// Step 4 on rank 0.
 SaveReport publish(SaveCall& call, const PlannedSave& planned, PlannedCheckpoint checkpoint,
                    const std::vector<Bytes>& results) {
@@ -323,7 +258,7 @@ SaveReport publish(SaveCall& call, const PlannedSave& planned, PlannedCheckpoint
   if (!metadata.paths.empty()) sort_paths(metadata, checkpoint.global->plan->path_order);
   if (call.options.planner.keep_plans == KeepPlans::kMetadata)
     metadata.cached_plans = cached_plans(*checkpoint.global);
-  metadata.storage_meta = StorageMeta{call.target.absolute(), random_id()};
+  metadata.storage_meta = StorageMeta{call.target.absolute(), std::move(checkpoint.save_id)};
   std::optional<CommonState> common;
   if (checkpoint.common) common.emplace(*std::move(checkpoint.common));
   SaveReport report = sum_of(reports);
@@ -390,6 +325,7 @@ AgreedSave plan_save(SaveCall& call, const StateDict& state, SavePlanCache& cach
       if (overridden_steps(options).local_plan) {
         check_local_plan(items, {described.tensors, described.object_bytes}, *planner);
         require_common_state(described.shards, items);
+        described.paths = with_planned_keys(described.paths, items, described.shards);
       }
       return items;
     }));
@@ -404,7 +340,7 @@ AgreedSave plan_save(SaveCall& call, const StateDict& state, SavePlanCache& cach
     decide(comm, [&] {
       decided = agreement.create_global_plan(proposals, decision_of(*planner, options));
       if (why_planned.empty()) why_planned = decided.why_planned;
-      std::string staging;
+      RankAssignment assignment;
       if (decided.global) {
         require_chunks(decided.plan().metadata,
                        find_save_strategy(options.strategy.name, options.strategy.version));
@@ -416,15 +352,19 @@ AgreedSave plan_save(SaveCall& call, const StateDict& state, SavePlanCache& cach
                               .global = decided.global,
                               .paths = described.paths,
                               .common = std::move(described.common),
+                              .save_id = random_id(),
                               .plan_cached = decided.cache_hit});
-        staging = agreed.checkpoint->publication.staging();
+        assignment.directory = agreed.checkpoint->publication.staging();
+        assignment.save_id = agreed.checkpoint->save_id;
       }
-      for (const Bytes& answer : decided.answers)
-        assignments.push_back(encode(RankAssignment{staging, answer}));
+      for (Bytes& answer : decided.answers) {
+        assignment.answer = std::move(answer);
+        assignments.push_back(encode(assignment));
+      }
     });
     const Bytes assignment = comm.scatter(assignments, 0);
     agree(comm, "accepting the plan", [&] {
-      auto [directory, answer] = decode_assignment(assignment);
+      auto [directory, save_id, answer] = decode_assignment(assignment);
       again = agreement.propose_again(local, answer);
       if (again) return;
       PlannedSave& mine = agreed.mine;
@@ -433,7 +373,10 @@ AgreedSave plan_save(SaveCall& call, const StateDict& state, SavePlanCache& cach
       FinalPlan final = agreement.finish_plan(std::move(local), answer);
       mine.paths = paths_of(final.items, described.paths);
       mine.items = std::move(final.items);
-      of_planner(options, [&] { finish_items(options, *planner, described, mine); });
+      of_planner(options, [&] {
+        planner->begin_save(save_id);
+        finish_items(options, *planner, described, mine);
+      });
       agreed.plans = agreement.to_remember(std::move(final.local), std::move(decided.global));
     });
   } while (again);

@@ -62,6 +62,7 @@ struct PlannedCheckpoint {
   std::shared_ptr<const SavePlanCache::Global> global;
   KeyPaths paths;  ///< of all keys of rank 0
   std::optional<Value> common;
+  std::string save_id;
   bool plan_cached = false;
 };
 

@@ -5,6 +5,7 @@
 
 #include "configs/strategy_options.h"
 #include "dckpt/dist_checkpointing.h"
+#include "dist_checkpointing/load/empty_state_dict_planner.h"
 #include "dist_checkpointing/planner/load_planner.h"
 #include "dist_checkpointing/planner/planner_registry.h"
 #include "dist_checkpointing/planner/save_planner.h"

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <memory>
+#include <utility>
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
@@ -14,6 +16,7 @@ namespace dckpt {
 namespace {
 
 constexpr std::size_t kAlignment = 64;  // a cache line; also what vectorised kernels ask for
+constexpr std::size_t kSmall = 4096;
 
 std::uint64_t checked_nbytes(DType dtype, ShapeView shape) {
   const auto elements = shape.size() <= kMaxDims ? checked_numel(shape) : std::nullopt;
@@ -28,9 +31,21 @@ std::uint64_t checked_nbytes(DType dtype, ShapeView shape) {
   return static_cast<std::uint64_t>(*bytes);
 }
 
+/// In one piece with its counter: aligned_alloc takes longer than malloc, and of very many small
+/// tensors the time to allocate them counts.
+std::shared_ptr<std::byte> allocate_small(std::size_t bytes, bool zeroed) {
+  std::size_t room = bytes + kAlignment - 1;
+  auto block = zeroed ? std::make_shared<std::byte[]>(room)
+                      : std::make_shared_for_overwrite<std::byte[]>(room);
+  void* memory = block.get();
+  auto* const aligned = static_cast<std::byte*>(std::align(kAlignment, bytes, memory, room));
+  return {std::move(block), aligned};
+}
+
 std::shared_ptr<std::byte> allocate(std::uint64_t bytes, bool zeroed) {
   const std::uint64_t rounded =
       (std::max<std::uint64_t>(bytes, 1) + kAlignment - 1) / kAlignment * kAlignment;
+  if (rounded <= kSmall) return allocate_small(rounded, zeroed);
   auto* const memory = static_cast<std::byte*>(std::aligned_alloc(kAlignment, rounded));
   if (memory == nullptr) {
     throw CheckpointError(

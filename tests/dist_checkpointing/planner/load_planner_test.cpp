@@ -285,10 +285,64 @@ TEST_F(LoadPlanners, MakeObjectsOfStoredOnes) {
   }
 }
 
+// ---- Plans of all ranks.
+
+/// Rank 0 leaves out, on all ranks, what any rank leaves out.
+class Together final : public MCoreLoadPlanner {
+ public:
+  void set_up_planner(const LoadSetup& setup) override {
+    MCoreLoadPlanner::set_up_planner(setup);
+    rank_ = setup.rank;
+  }
+  LoadPlan create_local_plan() override {
+    LoadPlan plan = MCoreLoadPlanner::create_local_plan();
+    if (rank_ == 2)
+      std::erase_if(plan, [](const LoadItem& item) { return item.tensor.key == "decoder.norm"; });
+    return plan;
+  }
+  std::vector<LoadPlan> create_global_plan(std::vector<LoadPlan> plans) override {
+    EXPECT_EQ(rank_, 0);
+    std::set<std::string> common{"decoder.norm", "decoder.w", "optimizer.m"};
+    for (const LoadPlan& plan : plans) {
+      std::erase_if(common, [&](const std::string& key) {
+        return std::ranges::none_of(plan,
+                                    [&](const LoadItem& item) { return item.tensor.key == key; });
+      });
+    }
+    for (LoadPlan& plan : plans)
+      std::erase_if(plan, [&](const LoadItem& item) { return !common.contains(item.tensor.key); });
+    return plans;
+  }
+
+ private:
+  int rank_ = 0;
+};
+
+TEST_F(LoadPlanners, DecideOnRank0ForAll) {
+  register_planner(load_planner_entry<Together>("together", "loads what all ranks want"));
+  save_state();
+  const LoadOptions options = with("", "planner: {kind: together}").load;
+  run_ranks(kRanks, [&](Communicator& comm) {
+    StateDict state = state_of(comm.rank(), kRanks, 0);
+    const LoadReport report = load(state, checkpoint(), options, comm);
+    EXPECT_THAT(report.left_out, ElementsAre("decoder.norm")) << comm.rank();
+    const StateDict saved = state_of(comm.rank(), kRanks, 1);
+    EXPECT_TRUE(
+        equal(*state.at("w").as_sharded_tensor().data, *saved.at("w").as_sharded_tensor().data));
+    EXPECT_EQ(state.at("norm").as_sharded_tensor().data->data<float>()[1], 0);
+  });
+}
+
+TEST(LoadPlannerEntries, BringPlansTogetherForThoseThatWantThem) {
+  EXPECT_TRUE(load_planner_entry<Together>("together", "").plans_globally);
+  EXPECT_FALSE(load_planner_entry<OneMore>("one_more", "").plans_globally);
+}
+
 // ---- Planners that are wrong.
 
 using Edit = std::function<void(LoadPlan&, int rank)>;
 Edit edit;
+std::function<void(std::vector<LoadPlan>&)> edit_global;
 
 class Edited : public MCoreLoadPlanner {
  public:
@@ -298,8 +352,12 @@ class Edited : public MCoreLoadPlanner {
   }
   LoadPlan create_local_plan() override {
     LoadPlan plan = MCoreLoadPlanner::create_local_plan();
-    edit(plan, rank_);
+    if (edit) edit(plan, rank_);
     return plan;
+  }
+  std::vector<LoadPlan> create_global_plan(std::vector<LoadPlan> plans) override {
+    if (edit_global) edit_global(plans);
+    return plans;
   }
 
  private:
@@ -340,6 +398,7 @@ class WrongLoadPlanners : public LoadPlanners {
   void SetUp() override {
     save_state();
     edit = {};
+    edit_global = {};
     resolve = {};
     commit = {};
   }
@@ -392,6 +451,20 @@ TEST_F(WrongLoadPlanners, AreTheSameErrorOnAllRanks) {
   EXPECT_THAT(error_with("edited"), HasSubstr("decoder.w")) << "rows 3 to 6 are nobody's";
   on_rank_1([](LoadPlan&) { throw std::runtime_error("no plan today"); });
   EXPECT_THAT(error_with("edited"), HasSubstr("no plan today"));
+}
+
+TEST_F(WrongLoadPlanners, ThatDecideWronglyForAllAreTheSameErrorOnAllRanks) {
+  edit_global = [](std::vector<LoadPlan>& plans) { plans.pop_back(); };
+  EXPECT_THAT(error_with("edited"),
+              AllOf(HasSubstr("planner 'edited'"), HasSubstr("3 plans for 4 ranks; one for each")));
+  edit_global = [](std::vector<LoadPlan>& plans) { plans[2].front().target = 17; };
+  EXPECT_THAT(error_with("edited"), HasSubstr("tensor 17 of the state, which has 3"));
+  edit_global = [](std::vector<LoadPlan>& plans) { std::swap(plans[2], plans[3]); };
+  EXPECT_THAT(error_with("edited"), HasSubstr("decoder.w")) << "of another shape";
+  edit_global = [](std::vector<LoadPlan>& plans) { plans[3].front().tensor.global_offset[0] = -1; };
+  EXPECT_THAT(error_with("edited"), HasSubstr("does not lie inside"));
+  edit_global = [](std::vector<LoadPlan>&) { throw std::runtime_error("no plans today"); };
+  EXPECT_THAT(error_with("edited"), HasSubstr("no plans today"));
 }
 
 TEST_F(WrongLoadPlanners, ThatResolveWronglyAreTheSameErrorOnAllRanks) {

@@ -25,6 +25,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
+using ::testing::UnorderedElementsAre;
 
 constexpr int kRanks = 4;
 
@@ -92,6 +93,45 @@ TEST_F(Planners, ThoseOfTheExampleConform) {
     EXPECT_THAT(check_planner(with(planner, more), checkpoint(planner)).problems, IsEmpty())
         << planner;
   }
+}
+
+/// Stores `w` under another name, both halves of `halves` under names of their own, and not `b`.
+class Renamed final : public DefaultSavePlanner {
+ public:
+  SavePlan create_local_plan() override {
+    SavePlan plan;
+    for (WriteItem& item : DefaultSavePlanner::create_local_plan()) {
+      if (item.key == "model.b") continue;
+      if (item.key == "model.w") item.key = "model.w.v2";
+      if (item.key == "model.halves") {
+        item.size = item.chunk.sizes = {2};
+        item.nbytes /= 2;
+        WriteItem second = item;
+        second.key += ".2";
+        second.source_begin = 2;
+        plan.push_back(std::move(second));
+        item.key += ".1";
+      }
+      plan.push_back(std::move(item));
+    }
+    return plan;
+  }
+};
+
+TEST_F(Planners, KeysThatTheyRenameKeepTheirPaths) {
+  register_planner(save_planner_entry<Renamed>("renamed", "other names"));
+  StateDict saved = Value::dict();
+  for (const char* const name : {"w", "b", "halves"}) saved["model"][name] = arange({4});
+  saved["model"]["step"] = 5;
+  const std::string policy = "version: 1\nsave: {compat: dcp, planner: {kind: renamed}}";
+  save(saved, checkpoint(), Policy::from_text(policy).save);
+  const StateDict stored = load_state_dict(checkpoint());
+  EXPECT_EQ(stored.at("model").at("w"), saved.at("model").at("w")) << "where it was";
+  EXPECT_EQ(stored.at("model").at("step"), Value(5));
+  EXPECT_FALSE(stored.at("model").contains("b"));
+  EXPECT_TRUE(equal(stored.at("model.halves.2").as_tensor(), numbers({2}, 2)));
+  EXPECT_THAT(keys_of("checkpoint"),
+              UnorderedElementsAre("model.w.v2", "model.halves.1", "model.halves.2"));
 }
 
 TEST_F(Planners, WeightsMayBeStoredWithFewerDigitsThanTheOptimizersState) {

@@ -1,0 +1,16 @@
+#pragma once
+
+#include "dist_checkpointing/planner/load_planner.h"
+#include "mapping/base/bytes.h"
+
+namespace dckpt {
+
+// What ranks send each other where a planner decides for all of them.
+
+// Both throw CheckpointError (invalid argument) if a tensor's description contradicts itself.
+
+Bytes encode(const LoadPlan& plan);
+/// Throws CheckpointError (corrupt) for damaged bytes.
+LoadPlan decode_load_plan(ByteView bytes);
+
+}  // namespace dckpt

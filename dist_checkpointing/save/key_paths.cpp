@@ -1,0 +1,111 @@
+#include "dist_checkpointing/save/key_paths.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <variant>
+
+#include "mapping/base/error.h"
+#include "mapping/base/format.h"
+#include "mapping/base/text.h"
+#include "mapping/state/flatten.h"
+
+namespace dckpt {
+namespace {
+
+/// What an item is made of.
+using Source = std::pair<WriteItem::Kind, std::uint32_t>;
+
+Source source_of(const LocalShard& shard) {
+  if (const auto* const tensor = std::get_if<TensorShard>(&shard))
+    return {WriteItem::Kind::kTensor, tensor->source};
+  return {WriteItem::Kind::kObject, std::get<ObjectShard>(shard).source};
+}
+
+const std::string& key_of(const LocalShard& shard) {
+  const auto* const tensor = std::get_if<TensorShard>(&shard);
+  return tensor != nullptr ? tensor->key : std::get<ObjectShard>(shard).key;
+}
+
+/// Throws CheckpointError (mismatch) if one rank has a value where another has a dict or list with
+/// items: no state dict holds both.
+void require_one_tree(const KeyPaths& paths) {
+  std::vector<const KeyPath*> sorted;
+  sorted.reserve(paths.size());
+  for (const auto& [key, path] : paths) sorted.push_back(&path);
+  std::ranges::sort(sorted, [](const KeyPath* a, const KeyPath* b) { return *a < *b; });
+  for (std::size_t i = 1; i < sorted.size(); ++i) {
+    const KeyPath& outer = *sorted[i - 1];
+    const KeyPath& inner = *sorted[i];
+    if (inner.size() <= outer.size() || !std::equal(outer.begin(), outer.end(), inner.begin()))
+      continue;
+    throw CheckpointError(
+        ErrorCode::kMismatch,
+        str_format("one rank has a value at {} and another a dict or list with {}, and no load "
+                   "could put both into one state dict; give one of them another name",
+                   quote(dotted_name(outer)), quote(dotted_name(inner))),
+        {.key = dotted_name(outer)});
+  }
+}
+
+}  // namespace
+
+KeyPaths with_planned_keys(const KeyPaths& paths, const SavePlan& items,
+                           std::span<const LocalShard> shards) {
+  if (paths.empty()) return {};
+  std::map<Source, std::set<std::string_view>> of_source;
+  for (const WriteItem& item : items) of_source[{item.kind, item.source}].insert(item.key);
+  std::unordered_map<std::string_view, std::set<std::string_view>> planned;  // by own key
+  for (const LocalShard& shard : shards) planned[key_of(shard)].merge(of_source[source_of(shard)]);
+  KeyPaths renamed;
+  for (const auto& [key, path] : paths) {
+    const auto found = planned.find(key);
+    if (found == planned.end() || found->second.contains(key))
+      renamed.emplace_back(key, path);
+    else if (found->second.size() == 1)
+      renamed.emplace_back(*found->second.begin(), path);
+  }
+  return renamed;
+}
+
+KeyPaths paths_of(const SavePlan& items, const KeyPaths& paths) {
+  std::unordered_set<std::string_view> keys;
+  for (const WriteItem& item : items) keys.insert(item.key);
+  KeyPaths written;
+  for (const auto& entry : paths) {
+    if (keys.contains(entry.first)) written.push_back(entry);
+  }
+  return written;
+}
+
+void add_paths(Metadata& metadata, const std::vector<KeyPaths>& of_ranks) {
+  const std::size_t of_rank_0 = metadata.paths.size();
+  std::unordered_set<std::string_view> open;
+  for (const TensorStorageMetadata& tensor : metadata.tensors) open.insert(tensor.key);
+  for (const BytesStorageMetadata& object : metadata.objects) open.insert(object.key);
+  for (const auto& [key, path] : metadata.paths) open.erase(key);
+  for (const KeyPaths& paths : of_ranks) {
+    for (const auto& [key, path] : paths) {
+      if (open.erase(key) != 0) metadata.paths.emplace_back(key, path);
+    }
+  }
+  if (metadata.paths.size() != of_rank_0) require_one_tree(metadata.paths);
+}
+
+void sort_paths(Metadata& metadata, std::span<const GlobalPlan::Slot> order) {
+  std::unordered_map<std::string_view, std::size_t> position;
+  for (const GlobalPlan::Slot& slot : order)
+    position.emplace(
+        slot.is_object ? metadata.objects[slot.entry].key : metadata.tensors[slot.entry].key,
+        position.size() + 1);
+  std::ranges::stable_sort(metadata.paths, {}, [&](const auto& entry) {
+    const auto found = position.find(entry.first);
+    return found == position.end() ? 0 : found->second;
+  });
+}
+
+}  // namespace dckpt

@@ -1,0 +1,22 @@
+// What ranks send rank 0 of a load by a planner, and get back. What is accepted is the same after
+// it was sent once more.
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+
+#include "dist_checkpointing/load/load_plan_messages.h"
+#include "mapping/base/error.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  using namespace dckpt;
+  LoadPlan plan;
+  try {
+    plan = decode_load_plan({reinterpret_cast<const std::byte*>(data), size});
+  } catch (const CheckpointError&) {
+    return 0;
+  }
+  const Bytes sent = encode(plan);
+  if (encode(decode_load_plan(sent)) != sent) std::abort();
+  return 0;
+}
