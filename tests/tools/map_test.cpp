@@ -45,6 +45,14 @@ TEST(ToolMap, KeysChangeThereAndBack) {
             0);
 }
 
+TEST(ToolMap, TwoSidesWithTheSameNamesAreBothMapped) {
+  const std::string hf = pair("qwen2", "hf");
+  const ToolRun same = run_tool({"diff", hf, hf, "--map", "qwen2", "--json"});
+  ASSERT_EQ(same.exit_code, 0) << same.err;
+  EXPECT_TRUE(same.json().at("equal").as_bool());
+  EXPECT_GT(same.json().at("tensors_compared").as_int(), 0);
+}
+
 TEST(ToolMap, ExplainNamesTheRow) {
   const ToolRun run = run_tool(
       {"explain", pair("qwen2", "hf"), "model.layers.0.mlp.up_proj.weight", "--map", "auto"});

@@ -7,8 +7,10 @@
 #include <limits>
 
 #include "dist_checkpointing/open.h"
+#include "dist_checkpointing/rewrite/convert.h"
 #include "tests/dist_checkpointing/fake_reader.h"
 #include "tests/support/golden.h"
+#include "tests/support/temp_dir.h"
 
 namespace dckpt {
 namespace {
@@ -132,6 +134,31 @@ TEST(Diff, FollowsTheCommonStatePathByPath) {
   EXPECT_EQ(report.differences[1].path, "optimizer.param_groups[0].betas[1]");
   EXPECT_TRUE(diff(a, b, {.atol = 0.2}).equal());
   EXPECT_TRUE(diff(a, b, {.common = false}).equal());
+}
+
+TEST(Diff, ASideWithoutACommonStateHasAnEmptyOne) {
+  FakeReader with, without, with_empty;
+  with.common(Value::dict({{"iteration", 3}})).write();
+  without.write();
+  with_empty.common(Value::dict()).write();
+  const DiffReport report = diff(with, without);
+  ASSERT_THAT(report.differences, SizeIs(1));
+  EXPECT_EQ(report.differences[0].kind, Kind::kCommon);
+  EXPECT_EQ(report.differences[0].path, "iteration");
+  EXPECT_FALSE(diff(without, with).equal());
+  EXPECT_TRUE(diff(without, with_empty).equal());
+}
+
+TEST(Diff, PlainValuesOfDcpAreTheCommonStateOfItsCopies) {
+  const TempDir folder;
+  const auto dcp = testing::golden("dcp-plain-nested");
+  convert(dcp, folder / "copy", {.to = "torch_dist"});
+  const auto original = open_checkpoint(dcp);
+  const auto copy = open_checkpoint(folder / "copy");
+  ASSERT_FALSE(copy->common_state().is_none());
+  EXPECT_TRUE(diff(*original, *copy).equal());
+  EXPECT_TRUE(diff(*copy, *original).equal());
+  EXPECT_TRUE(diff(*copy, *original).common_compared);
 }
 
 TEST(Diff, AGoldenEqualsItself) {
