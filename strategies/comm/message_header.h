@@ -35,17 +35,23 @@ struct MessageHeader {
   std::uint32_t number;
   std::uint64_t size;
   std::uint64_t content;  ///< hash of a buffer that follows; 0: not checked
-  std::uint64_t check;    ///< hash of the other fields
+  std::uint64_t check;    ///< hash of the other fields and of the Way
   std::array<std::byte, kInlined> inlined;
 };
 static_assert(std::has_unique_object_representations_v<MessageHeader>);
 
+/// Between which ranks of the job a message goes.
+struct Way {
+  int from = 0;
+  int to = 0;
+};
+
 /// With `check`. `inlined`: at most kInlined bytes.
-MessageHeader message_header(Operation operation, std::uint32_t number, std::uint64_t size,
+MessageHeader message_header(Way way, Operation operation, std::uint32_t number, std::uint64_t size,
                              std::uint64_t content, ByteView inlined = {}) noexcept;
 
-/// Whether it arrived as it was sent.
-bool is_sound(const MessageHeader& header) noexcept;
+/// Whether it arrived as it was sent, and where it was sent to.
+bool is_sound(Way way, const MessageHeader& header) noexcept;
 
 /// What a rank that takes no further part in collectives says to another.
 struct Farewell {
@@ -58,7 +64,7 @@ struct Farewell {
   std::string text;
 };
 
-/// As much of the text as fits.
+/// As much of the text as fits; for every rank.
 MessageHeader header_of(const Farewell& farewell) noexcept;
 
 /// The farewell with which a message begins, if any.

@@ -291,8 +291,9 @@ class PointToPoint : public Communicator {
     std::vector<Transport::Outgoing> outgoing;
     std::vector<Transport::Incoming> incoming;
     for (std::size_t i = 0; i < to.size(); ++i) {
-      mine[i] = message_header(operation_, number_, to[i].size, to[i].content, to[i].inlined);
-      outgoing.push_back({members_[index(to[i].to)], std::as_bytes(std::span(&mine[i], 1))});
+      const Way way{members_[index(rank_)], members_[index(to[i].to)]};
+      mine[i] = message_header(way, operation_, number_, to[i].size, to[i].content, to[i].inlined);
+      outgoing.push_back({way.to, std::as_bytes(std::span(&mine[i], 1))});
     }
     for (std::size_t i = 0; i < from.size(); ++i)
       incoming.push_back(
@@ -385,9 +386,9 @@ class PointToPoint : public Communicator {
   }
 
   void check(int from, const MessageHeader& header) {
-    if (!is_sound(header)) throw garbled(from);
     if (const auto last = farewell_in(std::as_bytes(std::span(&header, 1))))
       throw has_given_up(from, *last);
+    if (!is_sound({members_[index(from)], members_[index(rank_)]}, header)) throw garbled(from);
     if (header.operation == operation_ && header.number == number_) return;
     throw misuse(
         str_format("rank {} called {} (operation {}) where rank {} called {} (operation {}): all "

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "dist_checkpointing/planner/planner_registry.h"
 #include "dist_checkpointing/save/save_async.h"
 #include "strategies/storage/location.h"
 #include "tests/dist_checkpointing/training_run.h"
@@ -18,7 +19,14 @@ struct CollectiveJob {
   Task run;
 };
 
+/// Changes nothing, but rank 0 has the plans of all ranks.
+class PlansTogether final : public MCoreLoadPlanner {
+ public:
+  std::vector<LoadPlan> create_global_plan(std::vector<LoadPlan> plans) override { return plans; }
+};
+
 inline std::vector<CollectiveJob> collective_jobs(int ranks) {
+  register_planner(load_planner_entry<PlansTogether>("together", "plans of all ranks"));
   const auto save_state = [ranks](const Location& root, Communicator& comm) {
     save(state_at(1, comm.rank(), ranks), root / "iter_0000001", {}, comm);
   };
@@ -30,6 +38,8 @@ inline std::vector<CollectiveJob> collective_jobs(int ranks) {
   };
   LoadOptions parallel;
   parallel.parallel.enabled = true;
+  LoadOptions planned;
+  planned.registered_planner.name = "together";
   return {
       {"save", nullptr, save_state},
       {"save in the background", nullptr,
@@ -40,6 +50,7 @@ inline std::vector<CollectiveJob> collective_jobs(int ranks) {
        }},
       {"load", save_state, load_with({})},
       {"load in parallel", save_state, load_with(parallel)},
+      {"load by a planner", save_state, load_with(planned)},
       {"resume and save",
        [ranks](const Location& root, Communicator& comm) {
          Checkpointer(root, {}, comm).save(state_at(1, comm.rank(), ranks), 1);

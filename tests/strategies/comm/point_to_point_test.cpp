@@ -47,9 +47,12 @@ std::string error_after(const std::vector<Bytes>& messages) {
   return text;
 }
 
-/// A header and the buffer in it, or the hash of the one that follows.
+constexpr std::uint32_t kFarewell = 8;
+
+/// A header to rank 0, and the buffer in it, or the hash of the one that follows.
 Bytes header(std::uint32_t operation, std::uint32_t number, std::uint64_t size,
-             const std::string& inlined = "", const std::string& follows = "") {
+             const std::string& inlined = "", const std::string& follows = "",
+             std::uint64_t from = 1) {
   Bytes before;
   append_le(before, operation);
   append_le(before, number);
@@ -63,7 +66,8 @@ Bytes header(std::uint32_t operation, std::uint32_t number, std::uint64_t size,
     whole.insert(whole.end(), after.begin(), after.end());
     return whole;
   };
-  return with_check(fingerprint_of(with_check(0)).low);
+  const std::uint64_t way = operation == kFarewell ? UINT64_MAX : from << 32;
+  return with_check(fingerprint_of(with_check(way)).low);
 }
 
 TEST(PointToPoint, WhatDoesNotArriveAsItWasSentIsAnError) {
@@ -75,6 +79,8 @@ TEST(PointToPoint, WhatDoesNotArriveAsItWasSentIsAnError) {
     EXPECT_THAT(error_after({one}),
                 HasSubstr("a message from rank 1 did not arrive as it was sent"));
   }
+  EXPECT_THAT(error_after({header(1, 1, 3, "abc", "", 2)}), HasSubstr("did not arrive as it was"))
+      << "what another rank has sent";
   const std::string content(300, 'c');
   EXPECT_EQ(error_after({header(1, 1, 300, "", content), to_bytes(content)}), "no error");
   EXPECT_THAT(error_after({header(1, 1, 300, "", content), to_bytes("d" + content.substr(1))}),
@@ -93,7 +99,7 @@ TEST(PointToPoint, HeadersOfOtherOperationsAreTold) {
 
 TEST(PointToPoint, ARankThatGivesUpSaysWhyInPlaceOfAHeaderOrOfABuffer) {
   const std::string why = "lost the connection to rank 7";
-  const Bytes last = header(8, 0, why.size(), why);
+  const Bytes last = header(kFarewell, 0, why.size(), why);
   EXPECT_EQ(error_after({last}), "gather: rank 1 has given up: " + why);
   Bytes instead = last;
   instead.resize(300);
