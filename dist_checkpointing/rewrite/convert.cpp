@@ -20,6 +20,7 @@
 #include "dist_checkpointing/rewrite/copy_contents.h"
 #include "dist_checkpointing/rewrite/copy_source.h"
 #include "dist_checkpointing/rewrite/interrupted.h"
+#include "dist_checkpointing/rewrite/map_source.h"
 #include "dist_checkpointing/rewrite/megatron_fsdp.h"
 #include "dist_checkpointing/rewrite/missing_data.h"
 #include "dist_checkpointing/rewrite/model_folder.h"
@@ -449,11 +450,9 @@ std::unique_ptr<CheckpointReader> open_for_map(const Location& source,
 
 /// Through the map and back: what does not return as it was. Padding of a vocabulary is not
 /// compared: it has no meaning and is lost. The progress of what follows goes on from this one's.
-void check_round_trip(const Location& source, ConvertOptions& options) {
-  const std::shared_ptr<const Storage> files = model_files_of(options);
-  std::vector<std::string> said_later;
-  const auto [before, after] = round_trip([&] { return open_for_map(source, options, said_later); },
-                                          options.map, files.get());
+void check_round_trip(const MapRequest& request, const MappedSource& source,
+                      ConvertOptions& options) {
+  const auto [before, after] = round_trip_of(request, source);
   std::uint64_t bytes = 0;
   const auto progress = [&](std::uint64_t done, std::uint64_t total) {
     require_not_stopped(options);
@@ -479,9 +478,19 @@ void check_round_trip(const Location& source, ConvertOptions& options) {
   };
 }
 
-/// Under the keys that the map gives, which decide the format if no option does.
-std::unique_ptr<CheckpointReader> open_source(const Location& source, ConvertOptions& options,
-                                              std::vector<std::string>& remarks) {
+/// Adds to `report` what patterns left out before the map.
+void describe_left_out(const MappedSource& source, ConvertReport& report) {
+  std::vector<std::string> gone = source.gone_tensors;
+  gone.insert(gone.end(), source.gone_objects.begin(), source.gone_objects.end());
+  report.left_out += gone.size();
+  if (!gone.empty())
+    report.remarks.push_back(str_format("left out before the map: {}, {}",
+                                        counted(gone.size(), "key"), quoted_list(gone)));
+}
+
+/// The source under the keys that the map gives, which decide the format if no option does, with
+/// the patterns that are left for these keys.
+MappedSource open_source(const Location& source, ConvertOptions& options, ConvertReport& report) {
   require_rules(Call::kConvert,
                 {.save = {.io = options.io},
                  .load = {.strategy = options.from,
@@ -492,17 +501,29 @@ std::unique_ptr<CheckpointReader> open_source(const Location& source, ConvertOpt
     if (options.check_round_trip)
       throw CheckpointError(ErrorCode::kInvalidArgument,
                             "a round trip is checked through a map; name one");
-    return open_checkpoint(source, {.iteration = options.iteration, .strategy = options.from});
+    MappedSource opened{.behind = options.keys};
+    opened.reader =
+        open_checkpoint(source, {.iteration = options.iteration, .strategy = options.from});
+    return opened;
   }
-  if (options.check_round_trip) check_round_trip(source, options);
-  MapReport report;
   const std::shared_ptr<const Storage> files = model_files_of(options);
-  auto reader =
-      mapped_reader(open_for_map(source, options, remarks), options.map, &report, files.get());
+  std::vector<std::string> said;
+  const MapRequest request{.open =
+                               [&] {
+                                 said.clear();
+                                 return open_for_map(source, options, said);
+                               },
+                           .map = options.map,
+                           .keys = options.keys,
+                           .model_files = files.get()};
+  MappedSource mapped = map_source(request);
+  if (options.check_round_trip) check_round_trip(request, mapped, options);
   if (options.to.empty() && !options.compat)
-    options.to = report.keys.to == KeyNames::kHf ? "hf" : "torch_dist";
-  for (std::string& remark : report.remarks) remarks.push_back(std::move(remark));
-  return reader;
+    options.to = mapped.report.keys.to == KeyNames::kHf ? "hf" : "torch_dist";
+  std::ranges::move(said, std::back_inserter(report.remarks));
+  describe_left_out(mapped, report);
+  std::ranges::move(mapped.report.remarks, std::back_inserter(report.remarks));
+  return mapped;
 }
 
 /// A folder for transformers has the keys of its models. A copy of such a folder stays as it is.
@@ -530,10 +551,10 @@ void require_map_for_models(const CheckpointReader& reader, const Location& sour
 }
 
 /// Models are what Hugging Face folders hold: the optimizer stays behind unless it is asked for.
-void leave_optimizer(const CheckpointReader& reader, const ConvertTarget& target,
-                     ConvertOptions& options, std::vector<std::string>& remarks) {
+void leave_optimizer(const CheckpointReader& reader, const ConvertTarget& target, bool optimizer,
+                     KeyFilter& keys, std::vector<std::string>& remarks) {
   if (!target.format->conventions.model_folder || reader.info().conventions.model_folder ||
-      !options.keys.include.empty() || options.optimizer)
+      !keys.include.empty() || optimizer)
     return;
   const Metadata& metadata = reader.metadata();
   std::vector<std::string> of_optimizer, of_model;
@@ -543,7 +564,7 @@ void leave_optimizer(const CheckpointReader& reader, const ConvertTarget& target
   for (const char* const pattern : {"optimizer.*", "chained_[0-9]*.optimizer.*", "optim.*"}) {
     if (std::ranges::any_of(of_optimizer,
                             [&](const auto& key) { return glob_match(pattern, key); }))
-      options.keys.exclude.emplace_back(pattern);
+      keys.exclude.emplace_back(pattern);
   }
   remarks.push_back(str_format("the optimizer stays behind: {}; --include '*' takes them",
                                counted(of_optimizer.size(), "tensor")));
@@ -556,7 +577,9 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
   const bool insists = options.map.name == kNoMap;
   if (insists) options.map.name.clear();
   ConvertReport report;
-  auto reader = open_source(source, options, report.remarks);
+  MappedSource opened = open_source(source, options, report);
+  auto reader = std::move(opened.reader);
+  KeyFilter keys = std::move(opened.behind);
   report.source = found.display();
   report.held_before = held_by_files(reader->metadata());
   report.destination = destination.display();
@@ -565,14 +588,14 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
   report.to = target.format->name;
   if (!insists) require_map_for_models(*reader, source, target, options);
   const bool chosen = options.keys.include.size() + options.keys.exclude.size() > 0;
-  leave_optimizer(*reader, target, options, report.remarks);
+  leave_optimizer(*reader, target, options.optimizer.has_value(), keys, report.remarks);
   std::vector<std::string> of_optimizer;
   const auto go_on = [&] { require_not_stopped(options); };
   const bool of_fsdp = reader->info().conventions.megatron_fsdp;
   if (of_fsdp && target.format->conventions.megatron_keys)
     reader = from_megatron_fsdp(std::move(reader), report.remarks);
   if (options.optimizer && options.optimizer != OptimizerSharding::kDpReshardable &&
-      !takes_state(options.keys, reader->metadata()))
+      !takes_state(keys, reader->metadata()))
     throw CheckpointError(
         ErrorCode::kInvalidArgument,
         str_format("the patterns (--include, --exclude) leave out the optimizer's "
@@ -584,7 +607,7 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
                                       .staging = std::min(options.staging, options.max_memory)},
                                      go_on, options.run);
   if (options.optimizer == OptimizerSharding::kDpReshardable)
-    require_whole_model(options.keys, reader->metadata());
+    require_whole_model(keys, reader->metadata());
   if (target.format->conventions.megatron_fsdp && !of_fsdp) {
     require_no_lost_data(*reader, reader->metadata(),
                          "fsdp_dtensor is made of whole checkpoints; first convert what is whole "
@@ -597,8 +620,9 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
   target.save.io = memory.io;
   if (options.dry_run) require_free_name(destination, options.overwrite);
 
-  KeyFilter keys = options.keys;
+  const KeyFilter of_tensors = keys;
   reader = without_common_entries(std::move(reader), keys.exclude, report.remarks);
+  keys.check({&reader->metadata(), &opened.source_keys});
   CopyContents contents = select_contents(*reader, keys);
   if (holds_optimizer(contents.metadata))
     std::ranges::move(of_optimizer, std::back_inserter(report.remarks));
@@ -606,7 +630,7 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
     report.remarks.emplace_back(
         "optimizer state in buckets is found by the chunks of the model that Megatron saved, which "
         "are cut anew here; --optimizer works with this source, not with the result");
-  if (const auto names = weights_left_out(options.keys, reader->metadata());
+  if (const auto names = weights_left_out(of_tensors, reader->metadata());
       !names.empty() && holds_buckets(contents.metadata))
     report.remarks.push_back("left out of the model, but not of the optimizer's buckets: " +
                              quoted_list(names));
@@ -624,7 +648,7 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
                  : tensors_only(std::move(contents), *reader, chosen, report.remarks);
   if (std::string conflict = iteration_conflict(*reader); !conflict.empty())
     report.remarks.push_back(std::move(conflict));
-  report.left_out = contents.left_out;
+  report.left_out += contents.left_out;
   ModelFolder folder = model_folder(*reader, target, options, report.remarks);
   if (target.format->arrange) {
     reader =

@@ -53,8 +53,11 @@ struct ConvertOptions {
   /// the tokenizer; no weights); empty: those of the source, if it is such a folder. For all
   /// formats: a map takes numbers from its config.json.
   std::optional<Location> model_files{};
-  KeyFilter keys{};  ///< selects tensors and objects (these by key or unique key) by their names in
-                     ///< the source; the common state is always kept
+  /// Selects tensors and objects (these by key or unique key) by their names in the source; the
+  /// common state is always kept. With a map, names of either side count: what `exclude` matches in
+  /// the source is left out before the map sees it, and `include` selects among the keys that the
+  /// map makes or, if they do not match there, among those of the source.
+  KeyFilter keys{};
   std::vector<RenameRule> rename{};  ///< keys in the result; see rename.h
   /// Compare everything that is copied with its checksums, and first with integrity.json if the
   /// source has one; otherwise damage would get fresh, valid checksums. Nothing is published unless

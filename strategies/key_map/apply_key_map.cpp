@@ -53,7 +53,7 @@ MappedKeys apply(const KeyMap& map, MapNumbers numbers, const Metadata& source,
       .from = rows.side.names, .from_layout = rows.side.layout, .prefix = rows.prefix};
   result.dropped = std::move(rows.dropped);
   arrange_rows(map, numbers, source, rows, target, state_layout.has_value(), result, completeness);
-  completeness.raise_if_any(map, source, describe(rows.side));
+  completeness.raise_if_any(map, source, describe(rows.side), target.left_out);
   require_balance(map, result);
   for (const auto& [prefix, positions] : rows.states) {
     Metadata state;

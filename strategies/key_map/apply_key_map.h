@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -49,6 +50,10 @@ struct MapTarget {
   std::map<std::string, std::size_t> forms{};  ///< the same for MappedKeys::forms
   /// What the tensors of the source of a round trip were, for the way back: MappedKeys::dtypes.
   std::map<std::string, DType> dtypes{};
+  /// Keys that the checkpoint has and the source lacks on request. A row of which it has only such
+  /// keys is not made.
+  std::vector<std::string> left_out{};
+  std::set<std::string> absent{};  ///< for the way back of a round trip: MappedKeys::absent
 };
 
 /// An object that Megatron asks for beside a module's weights.
@@ -77,6 +82,7 @@ struct MappedKeys {
   std::map<std::string, std::string> spelled{};  ///< rows whose source has an alias: which
   std::map<std::string, std::size_t> forms{};    ///< rows whose source has another form: which
   std::map<std::string, DType> dtypes{};  ///< of the source, by the map's keys, where a row casts
+  std::set<std::string> absent{};         ///< rows, by Megatron's keys, that are left out
   /// Of the source's elements, by position, before `tensors` are made of them.
   std::map<std::uint32_t, ElementConversion> conversions{};
   /// Positions of the source's tensors that the result has, and the rows that are not padding.

@@ -131,7 +131,10 @@ class Arrangement {
   void arrange(std::size_t row) {
     const MapRow& entry = map_.tensors[row];
     const RowTensors& table = rows_.rows[row];
-    if (!is_active(entry, numbers_) || ((entry.optional || partial_) && !table.form)) return;
+    if (!is_active(entry, numbers_)) return;
+    if (!table.form && (table.left_out || target_.absent.contains(entry.megatron)))
+      return void(result_.absent.insert(entry.megatron));
+    if (!table.form && (entry.optional || partial_)) return;
     if (rows_.side.names == KeyNames::kMegatron && table.name > 0)
       result_.spelled.emplace(entry.megatron, spelling(entry, table.name));
     if (rows_.side.names == KeyNames::kHf && table.form.value_or(0) > 0)

@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "configs/key_pattern.h"
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
@@ -36,14 +37,19 @@ std::vector<DroppedKeys> KeyGroups::dropped(const std::string& why) const {
   return result;
 }
 
-void Completeness::raise_if_any(const KeyMap& map, const Metadata& source,
-                                const std::string& keys) const {
+void Completeness::raise_if_any(const KeyMap& map, const Metadata& source, const std::string& keys,
+                                const std::vector<std::string>& left_out) const {
   ProblemList all;
   unknown.report("not in the map", all);
   others.report("not of the language model", all);
   if (!others.empty())
     all.add("the map is for the language model; --set parts=text drops what is beside it");
   missing.report("missing", all);
+  if (!missing.empty() && !left_out.empty())
+    all.add(
+        str_format("the patterns leave {} of the source out before the map sees it, {}; to "
+                   "leave out what the map makes of several keys, name what it makes",
+                   counted(left_out.size(), "key"), quoted_list(left_out, 1)));
   if (std::ranges::any_of(source.tensors, [](const TensorStorageMetadata& tensor) {
         return tensor.key.ends_with(kScaleSuffix);
       }))

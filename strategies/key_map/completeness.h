@@ -31,8 +31,10 @@ struct Completeness {
   KeyGroups missing{};                  ///< keys that rows need
   std::vector<std::string> problems{};  ///< sentences
 
-  /// Throws CheckpointError (mismatch) with all of it. `keys`: "Hugging Face keys".
-  void raise_if_any(const KeyMap& map, const Metadata& source, const std::string& keys) const;
+  /// Throws CheckpointError (mismatch) with all of it. `keys`: "Hugging Face keys". `left_out`:
+  /// MapTarget::left_out.
+  void raise_if_any(const KeyMap& map, const Metadata& source, const std::string& keys,
+                    const std::vector<std::string>& left_out) const;
 };
 
 /// All elements are used once, but for rows that pad the vocabulary. Throws CheckpointError

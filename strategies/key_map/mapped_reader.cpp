@@ -192,8 +192,9 @@ std::unique_ptr<CheckpointReader> converted(
 class Mapping {
  public:
   Mapping(const CheckpointReader& source, const KeyMapOptions& options, const Storage* model_files,
-          const KeyMap* map = nullptr)
+          const KeyMap* map = nullptr, std::vector<std::string> left_out = {})
       : settings_(parse_settings(options.set)), config_(model_config(source, model_files)) {
+    settings_.target.left_out = std::move(left_out);
     if (map != nullptr)
       map_ = *map;
     else
@@ -290,7 +291,8 @@ class Mapping {
                            .local_names = false,
                            .spelled = keys.spelled,
                            .forms = keys.forms,
-                           .dtypes = keys.dtypes};
+                           .dtypes = keys.dtypes,
+                           .absent = keys.absent};
     try {
       return apply_key_map(map_, numbers, mapped, source);
     } catch (const CheckpointError& error) {
@@ -467,8 +469,9 @@ static std::unique_ptr<CheckpointReader> rounded(
 
 std::unique_ptr<CheckpointReader> mapped_reader(std::unique_ptr<CheckpointReader> source,
                                                 const KeyMapOptions& options, MapReport* report,
-                                                const Storage* model_files, const KeyMap* map) {
-  const Mapping mapping(*source, options, model_files, map);
+                                                const Storage* model_files, const KeyMap* map,
+                                                std::vector<std::string> left_out) {
+  const Mapping mapping(*source, options, model_files, map, std::move(left_out));
   MapReport own;
   return mapping.apply(std::move(source), report != nullptr ? *report : own);
 }
@@ -497,9 +500,10 @@ std::vector<std::string> fitting_maps(const CheckpointReader& source, const Stor
 }
 
 RoundTrip round_trip(const std::function<std::unique_ptr<CheckpointReader>()>& open,
-                     const KeyMapOptions& options, const Storage* model_files) {
+                     const KeyMapOptions& options, const Storage* model_files,
+                     std::vector<std::string> left_out) {
   auto source = open();
-  const Mapping mapping(*source, options, model_files);
+  const Mapping mapping(*source, options, model_files, nullptr, std::move(left_out));
   MapReport report;
   auto mapped = mapping.apply(std::move(source), report);
   source = rounded(mapping.dequantised(open()), report.keys.conversions);

@@ -45,12 +45,14 @@ struct MapReport {
 ///
 /// `model_files` is the folder with config.json if the checkpoint has none. Throws CheckpointError,
 /// as apply_key_map() does, and (invalid argument) for settings and names that do not exist. `map`
-/// is that of `options.name`, for those who have read it before.
+/// is that of `options.name`, for those who have read it before. `left_out`: keys of tensors that
+/// the source lacks on request, so that rows which need only these are not made.
 std::unique_ptr<CheckpointReader> mapped_reader(std::unique_ptr<CheckpointReader> source,
                                                 const KeyMapOptions& options,
                                                 MapReport* report = nullptr,
                                                 const Storage* model_files = nullptr,
-                                                const KeyMap* map = nullptr);
+                                                const KeyMap* map = nullptr,
+                                                std::vector<std::string> left_out = {});
 
 /// `key`: of a tensor in the checkpoint, or of one that the map makes. Empty for other keys.
 std::optional<MapRule> rule_for(std::unique_ptr<CheckpointReader> source,
@@ -66,8 +68,9 @@ struct RoundTrip {
   std::unique_ptr<CheckpointReader> before;
   std::unique_ptr<CheckpointReader> after;
 };
-/// Opens the source twice.
+/// Opens the source twice. `left_out`: as for mapped_reader().
 RoundTrip round_trip(const std::function<std::unique_ptr<CheckpointReader>()>& open,
-                     const KeyMapOptions& options, const Storage* model_files = nullptr);
+                     const KeyMapOptions& options, const Storage* model_files = nullptr,
+                     std::vector<std::string> left_out = {});
 
 }  // namespace dckpt

@@ -161,9 +161,21 @@ class Assignment {
     append(result_.dropped, ignored.dropped("the map ignores them"));
     append(result_.dropped,
            behind.dropped("layers behind num_hidden_layers, for multi-token prediction"));
-    find_kinds(uses);
     result_.rows.resize(map_.tensors.size());
-    for (std::size_t i = 0; i < uses.size(); ++i) assign(static_cast<std::uint32_t>(i), uses[i]);
+    add_left_out(index, uses);
+    find_kinds(uses);
+    for (std::size_t i = 0; i < source_.tensors.size(); ++i)
+      assign(static_cast<std::uint32_t>(i), uses[i]);
+  }
+
+  /// Notes the rows that keys which are left out belong to, and appends their uses.
+  void add_left_out(const SideIndex& index, std::vector<std::vector<KeyUse>>& uses) {
+    for (const std::string& stored : target_.left_out) {
+      const auto key = result_.prefix.key(stored);
+      if (!key) continue;
+      uses.push_back(index.find(*key));
+      for (const KeyUse& use : uses.back()) result_.rows[use.row].left_out = true;
+    }
   }
 
   /// Keys beside those of the language model.
@@ -271,6 +283,8 @@ class Assignment {
     compare(kExpert, "num_experts", "experts");
     limit(kMtpLayer, kMaxMapLayers, "layers for multi-token prediction");
     compare(kMtpLayer, "mtp_num_layers", "layers for multi-token prediction");
+    if (const auto layers = result_.counts.find(kLayer); layers != result_.counts.end())
+      std::erase_if(result_.moe_layers, [&](auto layer) { return layer >= layers->second; });
   }
 
   void count(const std::string& number, std::int64_t least) {

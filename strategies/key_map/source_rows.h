@@ -18,6 +18,7 @@ struct RowTensors {
   std::optional<std::size_t> form{};
   std::size_t name = 0;  ///< the last that was seen
   std::vector<std::map<RowNumbers, std::uint32_t>> positions{};
+  bool left_out = false;  ///< MapTarget::left_out has keys of the row
 
   const std::uint32_t* find(std::size_t tensor, const RowNumbers& numbers) const;
 };

@@ -78,6 +78,23 @@ TEST(ToolMap, WhatDoesNotFitIsListedAndNothingWritten) {
   EXPECT_FALSE(std::filesystem::exists(to));
 }
 
+TEST(ToolMap, LayersAreLeftOutBeforeTheMap) {
+  const TempDir scratch;
+  const std::string to = (scratch / "out").string();
+  const auto convert = [&](const std::string& pattern) {
+    return run_tool({"convert", pair("qwen2", "hf"), to, "--to", "torch_dist", "--map", "auto",
+                     "--set", "num_layers=1", "--exclude", "model.layers.1.*", "--exclude", pattern,
+                     "--roundtrip-check"});
+  };
+  const ToolRun typo = convert("model.nrom.*");
+  EXPECT_EQ(typo.exit_code, 2);
+  EXPECT_THAT(typo.err, HasSubstr("no key matches the pattern 'model.nrom.*'"));
+  const ToolRun run = convert("model.norm.*");
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.out, HasSubstr("left out before the map: 13 keys, 'model.layers.1."));
+  EXPECT_THAT(run_tool({"inspect", to}).out, HasSubstr("decoder.layers.mlp.linear_fc2.weight"));
+}
+
 TEST(ToolMap, ConfigChecksAndShowsMaps) {
   const TempDir scratch;
   const std::string file = (scratch / "m.yaml").string();

@@ -258,7 +258,8 @@ Command add_convert(CLI::App& program) {
       "  The notes after a conversion, and dckpt inspect, say it of the checkpoint at hand.\n\n"
       "Models of Hugging Face (--to hf, safetensors) have other keys than Megatron's: --map NAME "
       "makes them, --map none insists on the keys as they are. Without --include the optimizer "
-      "stays behind.\n\n"
+      "stays behind. With a map, --exclude and --include match keys of either side; what --exclude "
+      "matches in SRC is left out before the map sees it.\n\n"
       "Examples:\n"
       "  dckpt convert iter_0001000 plain --to dcp\n"
       "  dckpt convert iter_0001000 for64 --ranks 64\n"
@@ -272,6 +273,7 @@ Command add_convert(CLI::App& program) {
       "  dckpt convert iter_0001000 for015 --policy megatron_0_15_readers\n"
       "  dckpt convert iter_0001000 ranks --to torch --tensor-parallel 2 --exclude 'optimizer*'\n"
       "  dckpt convert iter_0001000 model --to hf --map llama --set vocab_size=32000\n"
+      "  dckpt convert llama small --map auto --set num_layers=2 --exclude 'model.layers.[23].*'\n"
       "  dckpt convert iter_0001000 for_fsdp --to fsdp_dtensor --optimizer fully_reshardable\n"
       "  dckpt convert old new --to torch_dist --compat megatron-0.19 --max-memory 4GiB");
   command

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "configs/options.h"
+#include "dist_checkpointing/key_filter.h"
+#include "strategies/contract/reader.h"
+#include "strategies/key_map/mapped_reader.h"
+
+namespace dckpt {
+
+/// Opens the checkpoint that a map is applied to.
+using OpenSource = std::function<std::unique_ptr<CheckpointReader>()>;
+
+/// How a source is seen through a map: patterns name keys on either side of it.
+struct MapRequest {
+  OpenSource open{};
+  KeyMapOptions map{};
+  KeyFilter keys{};
+  const Storage* model_files = nullptr;
+};
+
+/// A source under the keys that a map gives it.
+struct MappedSource {
+  std::unique_ptr<CheckpointReader> reader{};
+  MapReport report{};
+  KeyFilter before{};                       ///< what was selected before the map
+  KeyFilter behind{};                       ///< patterns that are left for its result
+  std::vector<std::string> gone_tensors{};  ///< keys that `before` has left out
+  std::vector<std::string> gone_objects{};
+  Metadata source_keys{};  ///< keys of the source, and nothing else; none without patterns
+};
+
+/// Leaves out what `exclude` matches before the map sees it. `include` selects among the keys of
+/// the result; patterns that do not match there, or in a source that the map does not take as a
+/// whole, select before the map. Throws as mapped_reader() does; the error also names patterns that
+/// match no key of the source.
+MappedSource map_source(const MapRequest& request);
+
+/// The same selection through the map and back.
+RoundTrip round_trip_of(const MapRequest& request, const MappedSource& source);
+
+/// The tensors and objects of `source` that `keys` selects, beside its common state: a reader like
+/// any other. Throws as select_contents() does.
+std::unique_ptr<CheckpointReader> chosen_reader(std::unique_ptr<CheckpointReader> source,
+                                                const KeyFilter& keys);
+
+}  // namespace dckpt
