@@ -169,6 +169,7 @@ class Arrangement {
       sources.push_back({*position, pick(patterns_[row], instance, stacked)});
       shapes.emplace_back(size.begin() + std::ssize(stacked), size.end());
     }
+    for (const SourceTensor& source : sources) require_whole_elements(row, source.position);
     Relations& known = relations_;
     if (known.row != row || known.from.tensors != shapes) {
       known.row = row;
@@ -230,6 +231,25 @@ class Arrangement {
     throw CheckpointError(ErrorCode::kMismatch,
                           str_format("{} has the shape {}, expected leading axes for {}",
                                      quote(key), to_string(size), expected));
+  }
+
+  /// Elements that share a byte stay together where rows of a matrix move, and nowhere else.
+  void require_whole_elements(std::size_t row, std::uint32_t position) const {
+    const TensorStorageMetadata& tensor = source_.tensors[position];
+    if (tensor.properties.dtype != DType::kFloat4E2M1FNx2) return;
+    const std::vector<MapTransform>& from =
+        rows_.side.rows[row][rows_.rows[row].form.value_or(0)].steps;
+    const std::vector<MapTransform>& to = target_form(row).steps;
+    const bool moves = !from.empty() || !to.empty();
+    const bool transposes =
+        has_step(from, MapStep::kTranspose) || has_step(to, MapStep::kTranspose);
+    if (!transposes && (!moves || tensor.global_shape().size() > 1)) return;
+    throw CheckpointError(
+        ErrorCode::kUnsupported,
+        str_format("the map {} would take apart elements of 4 bits that share a byte; dequantise "
+                   "the tensor with the library that wrote it, or leave it out",
+                   quote(map_.family)),
+        {.key = tensor.key});
   }
 
   /// As many as the configuration says, if it does.

@@ -50,6 +50,30 @@ TEST(ToolConvert, ASignalStopsAConversionWhichRemovesWhatItHasBegun) {
   }
 }
 
+/// 4-bit floats, two a byte, with their scales.
+TEST(ToolConvert, FloatsOfFourBitsAreListedVerifiedAndCopied) {
+  const TempDir directory;
+  const std::string file = (directory / "model.safetensors").string();
+  const std::string copy = (directory / "copy").string();
+  const std::string back = (directory / "back").string();
+  const std::string json = R"({"s":{"dtype":"F8_E8M0","shape":[2,1],"data_offsets":[32,34]},)"
+                           R"("w":{"dtype":"F4","shape":[2,32],"data_offsets":[0,32]}})";
+  std::string content(1, static_cast<char>(json.size()));
+  content.append(7, '\0').append(json);
+  for (int i = 0; i < 34; ++i) content += static_cast<char>(i);
+  std::ofstream(file) << content;
+  const ToolRun listed = run_tool({"inspect", file});
+  EXPECT_EQ(listed.exit_code, 0) << listed.err;
+  EXPECT_THAT(listed.out, HasSubstr("float4_e2m1fn_x2"));
+  EXPECT_EQ(run_tool({"verify", file}).exit_code, 0);
+  ASSERT_EQ(run_tool({"convert", file, copy, "--to", "dcp"}).exit_code, 0);
+  ASSERT_EQ(run_tool({"convert", copy, back, "--to", "safetensors"}).exit_code, 0);
+  EXPECT_EQ(run_tool({"diff", file, back}).exit_code, 0);
+  std::ifstream again(fs::path(back) / "model.safetensors", std::ios::binary);
+  EXPECT_THAT(std::string(std::istreambuf_iterator<char>(again), {}),
+              HasSubstr(R"("w":{"dtype":"F4","shape":[2,32])"));
+}
+
 TEST(ToolConvert, AFileThatMayNotGrowIsAnErrorThatLeavesNothing) {
   const TempDir directory;
   const fs::path target = directory / "copy";

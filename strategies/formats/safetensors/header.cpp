@@ -21,6 +21,7 @@ constexpr std::uint32_t kMaxDepth = 16;  // a sound header has 3
 /// In the reference's order, which is that of element sizes.
 constexpr std::array kTypes = {
     std::pair{DType::kBool, "BOOL"},
+    std::pair{DType::kFloat4E2M1FNx2, "F4"},
     std::pair{DType::kUInt8, "U8"},
     std::pair{DType::kInt8, "I8"},
     std::pair{DType::kFloat8E5M2, "F8_E5M2"},
@@ -40,8 +41,14 @@ constexpr std::array kTypes = {
     std::pair{DType::kInt64, "I64"},
     std::pair{DType::kUInt64, "U64"},
 };
-/// Of several elements a byte, or of elements across bytes.
-constexpr std::array<std::string_view, 3> kSubByteTypes = {"F4", "F6_E2M3", "F6_E3M2"};
+/// Elements across bytes, for which torch has no type.
+constexpr std::array<std::string_view, 2> kSixBitTypes = {"F6_E2M3", "F6_E3M2"};
+
+/// Elements of the last axis that share one of the dtype's items: the format counts elements, and
+/// torch counts bytes.
+std::int64_t elements_per_item(DType dtype) noexcept {
+  return dtype == DType::kFloat4E2M1FNx2 ? 2 : 1;
+}
 
 std::size_t order_of(DType dtype) noexcept {
   return static_cast<std::size_t>(
@@ -139,6 +146,7 @@ class HeaderParser {
     if (!entry.is_dict()) fail("a tensor is described by a JSON object, but here is none");
     const auto [begin, end] = range(field(entry, "data_offsets"));
     SafetensorsTensor tensor{key, dtype(field(entry, "dtype")), shape(field(entry, "shape"))};
+    pack_last_axis(tensor);
     const auto elements = checked_numel(tensor.shape);
     const auto bytes = elements ? checked_mul<std::uint64_t>(static_cast<std::uint64_t>(*elements),
                                                              item_size(tensor.dtype))
@@ -158,6 +166,20 @@ class HeaderParser {
     return *value;
   }
 
+  void pack_last_axis(SafetensorsTensor& tensor) const {
+    const std::int64_t shared = elements_per_item(tensor.dtype);
+    if (shared == 1) return;
+    if (tensor.shape.empty() || tensor.shape.back() % shared != 0)
+      throw CheckpointError(
+          ErrorCode::kUnsupported,
+          str_format(
+              "the tensor has the shape {} of {}, two of which share a byte, but torch holds "
+              "them only if the last extent is even",
+              to_string(tensor.shape), *safetensors_dtype(tensor.dtype)),
+          {.file = file_});
+    tensor.shape.back() /= shared;
+  }
+
   Range range(const Value& offsets) const {
     const auto is_offset = [](const Value& value) { return value.is_int() && value.as_int() >= 0; };
     if (!offsets.is_list() || offsets.size() != 2 || !is_offset(offsets.items()[0]) ||
@@ -172,11 +194,11 @@ class HeaderParser {
     for (const auto& [dtype, type] : kTypes) {
       if (name.as_str() == type) return dtype;
     }
-    const bool sub_byte = std::ranges::find(kSubByteTypes, name.as_str()) != kSubByteTypes.end();
+    const bool six_bits = std::ranges::find(kSixBitTypes, name.as_str()) != kSixBitTypes.end();
     throw CheckpointError(
         ErrorCode::kUnsupported,
         str_format("the tensor has the element type {}, {}", quote(name.as_str()),
-                   sub_byte ? "of less than a byte, which is not read; store its bytes as U8, or "
+                   six_bits ? "of six bits, which is not read; store its bytes as U8, or "
                               "dequantise it, with the library that wrote the file"
                             : "which is not known"),
         {.file = file_});
@@ -265,7 +287,8 @@ Bytes write_safetensors_header(const SafetensorsHeader& header) {
     if (tensor.key == kMetadataName || !is_utf8(tensor.key))
       refuse("safetensors files cannot hold a tensor of this name", tensor.key);
     const std::optional<std::string_view> type = safetensors_dtype(tensor.dtype);
-    if (!type) {
+    const std::int64_t shared = elements_per_item(tensor.dtype);
+    if (!type || (shared > 1 && tensor.shape.empty())) {
       refuse(str_format("safetensors files cannot hold {}; leave the tensor out, or write another "
                         "format",
                         to_string(tensor.dtype)),
@@ -273,7 +296,9 @@ Bytes write_safetensors_header(const SafetensorsHeader& header) {
     }
     separate();
     json += str_format("{}:{{\"dtype\":\"{}\",\"shape\":[", json_string(tensor.key), *type);
-    for (const std::int64_t extent : tensor.shape)
+    Shape listed = tensor.shape;
+    if (shared > 1) listed.back() *= shared;
+    for (const std::int64_t extent : listed)
       json += str_format("{}{}", json.back() == '[' ? "" : ",", extent);
     const std::uint64_t end = offset + tensor.nbytes();
     json += str_format("],\"data_offsets\":[{},{}]}}", offset, end);

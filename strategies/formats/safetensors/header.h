@@ -31,6 +31,8 @@ inline constexpr const char* kSafetensorsFramework = "format";
 /// Whether an entry of `__metadata__` belongs to the format or to DCP, and not to the model.
 bool is_reserved(std::string_view name) noexcept;
 
+/// The format's "F4" is torch's float4_e2m1fn_x2, whose last extent counts bytes: "shape": [2, 32]
+/// is (2, 16).
 struct SafetensorsTensor {
   std::string key;
   DType dtype = DType::kFloat32;
@@ -55,7 +57,7 @@ struct SafetensorsHeader {
 /// Reads the JSON of a header. `data_bytes`: how many bytes follow it. `file` names it in messages.
 /// Throws CheckpointError: (corrupt) for what the reference refuses, too: broken JSON, tensors that
 /// overlap, leave a gap or do not end with the file, lengths that are not those of dtype and shape;
-/// (unsupported) with the key for element types that are smaller than a byte or unknown.
+/// (unsupported) with the key for element types that torch does not have (of six bits, or unknown).
 SafetensorsHeader parse_safetensors_header(ByteView json, std::uint64_t data_bytes,
                                            const std::string& file);
 

@@ -107,6 +107,29 @@ TEST(MappedValues, ScalesNeedAMapThatKnowsThem) {
 }
 
 /// Norms as Gemma's, which lack their 1 in Hugging Face files, in a Megatron whose norms have it.
+TEST(MappedValues, ElementsThatShareAByteMoveInRowsOnly) {
+  const TempDir folder;
+  const auto mapped = [&](const std::string& steps, const Shape& shape) {
+    const std::string file = (folder.path() / "packed.yaml").string();
+    std::ofstream(file) << "version: 1\nfamily: packed\n"
+                           "tensors:\n  - {megatron: w, hf: [a, b], transform: "
+                        << steps << "}\n";
+    auto reader = std::make_unique<FakeReader>();
+    for (const char* const key : {"a", "b"})
+      reader->tensor<std::uint8_t>(key, DType::kFloat4E2M1FNx2, shape, {0x12, 0x34, 0x56, 0x78});
+    reader->write();
+    return contents_of(*mapped_reader(std::move(reader), {file, {}}));
+  };
+  EXPECT_THAT(mapped("concat_rows", {2, 2}).at("w"), HasSubstr("float4_e2m1fn_x2 (4, 2)"));
+  for (const auto& [steps, shape] : std::vector<std::pair<std::string, Shape>>{
+           {"[transpose, concat_rows]", {2, 2}}, {"concat_rows", {4}}}) {
+    const CheckpointError error =
+        error_of([&, steps = steps, shape = shape] { mapped(steps, shape); });
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+    EXPECT_EQ(error.context().key, "a");
+  }
+}
+
 class Norms : public ::testing::Test {
  protected:
   static constexpr std::uint16_t kHalf = 0x3F00, kTiny = 0x3B00;  // bfloat16: 0.5, 2⁻⁹

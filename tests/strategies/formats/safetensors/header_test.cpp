@@ -69,12 +69,26 @@ TEST(SafetensorsHeader, WhatTheReferenceRefusesIsRefused) {
 }
 
 TEST(SafetensorsHeader, TypesThatAreNotReadAreRefusedWithTheKey) {
-  for (const char* type : {"F4", "F6_E2M3", "F6_E3M2", "Q8"}) {
+  for (const char* type : {"F6_E2M3", "F6_E3M2", "Q8"}) {
     const CheckpointError error = refusal(R"({"w":)" + entry(type, "[8]", "[0,4]") + "}", 4);
     EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
     EXPECT_EQ(error.context().key, "w");
     EXPECT_THAT(error.what(), HasSubstr(type));
   }
+}
+
+TEST(SafetensorsHeader, TwoElementsOfFourBitsShareAByteOfTheLastAxis) {
+  const std::string json = R"({"w":)" + entry("F4", "[2,32]", "[0,32]") + "}";
+  const SafetensorsHeader header = parse_safetensors_header(as_bytes(json), 32, "f");
+  EXPECT_EQ(header.tensors,
+            (std::vector<SafetensorsTensor>{{"w", DType::kFloat4E2M1FNx2, {2, 16}}}));
+  EXPECT_THAT(std::string(as_text(ByteView(write_safetensors_header(header)).subspan(8))),
+              ::testing::StartsWith(json));
+  const CheckpointError odd = refusal(R"({"w":)" + entry("F4", "[2,3]", "[0,3]") + "}", 3);
+  EXPECT_EQ(odd.code(), ErrorCode::kUnsupported);
+  EXPECT_EQ(odd.context().key, "w");
+  EXPECT_EQ(refusal(R"({"w":)" + entry("F4", "[2,32]", "[0,64]") + "}", 64).code(),
+            ErrorCode::kCorrupt);
 }
 
 TEST(SafetensorsHeader, LengthsAreComparedWithTheFileBeforeAnythingIsAllocated) {
@@ -123,9 +137,12 @@ TEST(SafetensorsHeader, WhatItCannotHoldIsRefusedWithTheKey) {
     EXPECT_EQ(error.context().key, key);
   };
   refused("w", DType::kComplex128);
-  refused("w", DType::kFloat4E2M1FNx2);
+  refused("w", DType::kQInt8);
   refused("__metadata__", DType::kUInt8);
   refused("\xFF", DType::kUInt8);
+  EXPECT_THROW(
+      write_safetensors_header({.tensors = {{"w", DType::kFloat4E2M1FNx2, {}}}, .metadata = {}}),
+      CheckpointError);
 }
 
 TEST(SafetensorsIndex, NamesAFileForEachKey) {
