@@ -14,6 +14,7 @@
 #include "strategies/contract/common_state.h"
 #include "strategies/formats/dcp/megatron_json.h"
 #include "strategies/formats/json/json.h"
+#include "strategies/key_map/mapped_reader.h"
 #include "strategies/safetensors/hub_cache.h"
 #include "strategies/safetensors/save_strategy.h"
 #include "strategies/storage/forwarding.h"
@@ -72,6 +73,41 @@ void drop_quantization(const CheckpointReader& source, ModelFolder& folder,
                                                 to_json(config, 2) + "\n");
   remarks.push_back(str_format("config.json goes along without its {}: the weights are not float8",
                                quote(kQuantizationConfig)));
+}
+
+/// The names of the weights' type in config.json, in transformers 5 and 4.
+constexpr std::array<const char*, 2> kConfigDtypes{"dtype", "torch_dtype"};
+
+/// Sets the type of the weights, where `config` and the configuration of its text name one. Returns
+/// whether it was another.
+bool set_dtype(Value& config, const std::string& dtype) {
+  bool changed = false;
+  for (const char* const name : kConfigDtypes) {
+    const Value* const said = config.find(name);
+    if (said == nullptr || !said->is_str() || said->as_str() == dtype) continue;
+    config[name] = dtype;
+    changed = true;
+  }
+  const Value* const text = config.find(kHfTextConfig);
+  if (text == nullptr || !text->is_dict()) return changed;
+  Value of_text = *text;
+  if (!set_dtype(of_text, dtype)) return changed;
+  config[kHfTextConfig] = std::move(of_text);
+  return true;
+}
+
+/// A config.json that speaks of another type would have transformers load the weights as that.
+void set_config_dtype(const ConvertOptions& options, ModelFolder& folder,
+                      std::vector<std::string>& remarks) {
+  const auto wanted = options.map.name.empty() ? std::nullopt : wanted_dtype(options.map);
+  if (!wanted) return;
+  const std::string dtype(to_string(*wanted));
+  const auto file = folder.storage->open(kModelConfig);
+  Value config = parse_json(read_file(*file, kMaxModelFile), file->name());
+  if (!config.is_dict() || !set_dtype(config, dtype)) return;
+  folder.storage = std::make_shared<WithConfig>(std::const_pointer_cast<Storage>(folder.storage),
+                                                to_json(config, 2) + "\n");
+  remarks.push_back(str_format("config.json goes along with the type {} of the weights", dtype));
 }
 
 bool is_of_model(const FileInfo& entry) {
@@ -212,12 +248,14 @@ ModelFolder model_folder(const CheckpointReader& source, ConvertTarget& target,
     folder.storage = source.storage().shared_from_this();
   }
   if (folder.storage != nullptr) list_files(folder, remarks);
-  if (std::ranges::find(folder.files, kModelConfig) != folder.files.end())
+  if (std::ranges::find(folder.files, kModelConfig) != folder.files.end()) {
     drop_quantization(source, folder, remarks);
-  else
+    set_config_dtype(options, folder, remarks);
+  } else {
     remarks.push_back(
         "there is no config.json, without which transformers loads no model; give the folder that "
         "has it with --model-files");
+  }
   return folder;
 }
 

@@ -129,7 +129,7 @@ class ConvertedReader final : public ForwardingReader {
     for (const auto& [position, conversion] : conversions_) {
       TensorStorageMetadata& tensor = metadata_.tensors.at(position);
       DType& dtype = tensor.properties.dtype;
-      if (!precision(dtype) || !precision(conversion.dtype))
+      if (!is_convertible(dtype) || !is_convertible(conversion.dtype))
         throw CheckpointError(ErrorCode::kMismatch,
                               str_format("the map converts {} to {}; it can float32, float16, "
                                          "bfloat16 and float64",
@@ -171,6 +171,10 @@ std::unique_ptr<CheckpointReader> converted_reader(
     std::unique_ptr<CheckpointReader> source,
     std::map<std::uint32_t, ElementConversion> conversions) {
   return std::make_unique<ConvertedReader>(std::move(source), std::move(conversions));
+}
+
+bool is_convertible(DType dtype) noexcept {
+  return precision(dtype).has_value();
 }
 
 bool comes_back(DType from, DType through) noexcept {

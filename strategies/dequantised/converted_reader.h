@@ -32,6 +32,9 @@ std::unique_ptr<CheckpointReader> converted_reader(
     std::unique_ptr<CheckpointReader> source,
     std::map<std::uint32_t, ElementConversion> conversions);
 
+/// Whether elements of this dtype can be converted.
+bool is_convertible(DType dtype) noexcept;
+
 /// Whether elements of one dtype come back from another.
 bool comes_back(DType from, DType through) noexcept;
 

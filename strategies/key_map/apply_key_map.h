@@ -42,6 +42,8 @@ struct MapTarget {
   /// Names of Megatron's local layers, or Transformer Engine's; by default those of the source, or
   /// the latter.
   std::optional<bool> local_names{};
+  /// Of all elements but an optimizer's, where rows and models allow it; by default they stay.
+  std::optional<DType> dtype{};
   bool text_only = false;  ///< drop what a model of text and images has beside its language model
   /// What keys start with: "language_model.", or Hugging Face's "model.language_model.".
   std::string prefix{};
@@ -81,8 +83,11 @@ struct MappedKeys {
   std::vector<DroppedKeys> dropped;              ///< of tensors
   std::map<std::string, std::string> spelled{};  ///< rows whose source has an alias: which
   std::map<std::string, std::size_t> forms{};    ///< rows whose source has another form: which
-  std::map<std::string, DType> dtypes{};  ///< of the source, by the map's keys, where a row casts
-  std::set<std::string> absent{};         ///< rows, by Megatron's keys, that are left out
+  /// Of the source, by the map's keys, where a row casts or MapTarget::dtype is set.
+  std::map<std::string, DType> dtypes{};
+  std::set<std::string> absent{};  ///< rows, by Megatron's keys, that are left out
+  std::vector<DroppedKeys>
+      other_types{};  ///< of the result, that are not MapTarget::dtype, and why
   /// Of the source's elements, by position, before `tensors` are made of them.
   std::map<std::uint32_t, ElementConversion> conversions{};
   /// Positions of the source's tensors that the result has, and the rows that are not padding.

@@ -8,6 +8,7 @@
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
+#include "strategies/key_map/element_type.h"
 #include "strategies/key_map/relation.h"
 #include "strategies/key_map/weight_arguments.h"
 
@@ -198,7 +199,7 @@ class Arrangement {
       used_.emplace(source.position, rows);
       const MapRow& entry = map_.tensors[row];
       const TensorStorageMetadata& stored = source_.tensors[source.position];
-      if (entry.cast != MapCast{} || entry.add != MapAdd{})
+      if (entry.cast != MapCast{} || entry.add != MapAdd{} || target_.dtype)
         result_.dtypes.emplace(*rows_.prefix.key(stored.key), stored.properties.dtype);
     }
   }
@@ -297,11 +298,17 @@ class Arrangement {
     }
   }
 
-  /// What elements become that are `stored` as this.
-  DType dtype_of(const MapRow& row, const std::string& key, DType stored) const {
+  /// The dtype of the tensor `key` whose elements are `stored` as this.
+  DType dtype_of(const MapRow& row, const std::string& key, DType stored) {
     if (partial_) return stored;  // state has a type of its own
     if (const auto was = target_.dtypes.find(key); was != target_.dtypes.end()) return was->second;
-    return (to_.names == KeyNames::kMegatron ? row.cast.megatron : row.cast.hf).value_or(stored);
+    const DType usual =
+        (to_.names == KeyNames::kMegatron ? row.cast.megatron : row.cast.hf).value_or(stored);
+    if (!target_.dtype || usual == *target_.dtype) return usual;
+    const std::string why = why_type_stays(row, to_.names, stored, *target_.dtype);
+    if (why.empty()) return *target_.dtype;
+    other_types_[str_format("{}, as {}", to_string(usual), why)].add(key);
+    return usual;
   }
 
   /// What is added on the way to the result.
@@ -447,6 +454,9 @@ class Arrangement {
       result_.tensors.push_back(std::move(made.tensor));
       result_.rows.push_back(std::get<0>(made.owner));
     }
+    for (const auto& [why, keys] : other_types_) {
+      for (DroppedKeys& kept : keys.dropped(why)) result_.other_types.push_back(std::move(kept));
+    }
     for (std::size_t i = 0; i < source_.tensors.size(); ++i) {
       const auto used = used_.find(static_cast<std::uint32_t>(i));
       if (used == used_.end()) continue;
@@ -487,6 +497,7 @@ class Arrangement {
   std::map<std::uint32_t, std::optional<std::int64_t>> used_;  // rows that are not padding
   std::set<std::string> modules_;
   std::set<std::string> missed_;
+  std::map<std::string, KeyGroups> other_types_;  // by what they are, and why
   std::uint64_t parts_ = 0;
 };
 

@@ -36,8 +36,8 @@ struct KnownNumber {
 };
 
 /// What is set beside numbers, see mapped_reader().
-inline constexpr std::array kMapSettings{"keys",  "layout", "names",     "extra_state",
-                                         "parts", "prefix", "dequantise"};
+inline constexpr std::array kMapSettings{"keys",  "layout", "names",      "extra_state",
+                                         "parts", "prefix", "dequantise", "dtype"};
 
 /// The numbers of a model. The map must outlive them.
 class MapNumbers {

@@ -33,7 +33,7 @@ constexpr EnumNames<bool, 2> kLocalNames{{{false, "te"}, {true, "local"}}};
 struct Settings {
   MapTarget target{};
   ExtraStates extra_states = ExtraStates::kNone;
-  DType values = DType::kBFloat16;  ///< of weights that were quantised
+  std::optional<DType> values{};  ///< of weights that were quantised
   std::map<std::string, std::string> numbers{};
 };
 
@@ -71,6 +71,8 @@ Settings parse_settings(const std::vector<std::string>& set) {
       settings.target.prefix = value;
     else if (name == "dequantise")
       settings.values = parse_choice(name, value, kMapCastNames);
+    else if (name == "dtype")
+      settings.target.dtype = parse_choice(name, value, kMapCastNames);
     else if (!settings.numbers.emplace(name, std::move(value)).second)
       throw CheckpointError(ErrorCode::kInvalidArgument,
                             str_format("{} is set twice", quote(name)));
@@ -221,7 +223,7 @@ class Mapping {
     return dequantised_reader(std::move(source), {.suffix = map.scales,
                                                   .rows = numbers_->require(map.block[0]),
                                                   .columns = numbers_->require(map.block[1]),
-                                                  .dtype = settings_.values});
+                                                  .dtype = values()});
   }
 
   std::unique_ptr<CheckpointReader> apply(std::unique_ptr<CheckpointReader> source,
@@ -284,6 +286,11 @@ class Mapping {
   }
 
  private:
+  /// The type of weights that were quantised.
+  DType values() const {
+    return settings_.values.value_or(settings_.target.dtype.value_or(DType::kBFloat16));
+  }
+
   MappedKeys undone(const MapNumbers& numbers, const Metadata& mapped,
                     const MappedKeys& keys) const {
     const MapTarget source{.names = keys.from,
@@ -345,6 +352,7 @@ class Mapping {
     set_common(*source, keys, contents);
     describe(keys, report);
     describe_conversions(keys, metadata, report.remarks);
+    describe_dtype(keys, report.remarks);
     return rearranged_reader(converted(std::move(source), keys.conversions), std::move(contents));
   }
 
@@ -387,7 +395,7 @@ class Mapping {
           str_format("dequantised: {} {} now, on the way back, too; a round trip "
                      "compares these values",
                      counted(report.dequantised, "weight is", "weights are"),
-                     std::string(name_of(kMapCastNames, settings_.values))));
+                     std::string(name_of(kMapCastNames, values()))));
     if (keys.prefix.is_of_text)
       remarks.push_back(str_format("only the language model is mapped, whose keys have {}",
                                    quote(keys.prefix.stored)));
@@ -437,6 +445,18 @@ class Mapping {
       remarks.push_back(str_format("converted: {} {}", grouped(count), what));
   }
 
+  /// What the setting dtype has not changed.
+  void describe_dtype(const MappedKeys& keys, std::vector<std::string>& remarks) const {
+    for (const DroppedKeys& kept : keys.other_types)
+      remarks.push_back(str_format(
+          "not cast: {}{}, {}", quote(kept.keys),
+          kept.count == 1 ? "" : str_format(" ({} keys)", grouped(kept.count)), kept.why));
+    if (settings_.target.dtype && keys.conversions.empty())
+      remarks.push_back(str_format("no tensor was cast: {} is {} already",
+                                   keys.other_types.empty() ? "everything" : "the rest",
+                                   std::string(name_of(kMapCastNames, *settings_.target.dtype))));
+  }
+
   Settings settings_;
   ModelConfig config_;
   KeyMap map_;
@@ -474,6 +494,10 @@ std::unique_ptr<CheckpointReader> mapped_reader(std::unique_ptr<CheckpointReader
   const Mapping mapping(*source, options, model_files, map, std::move(left_out));
   MapReport own;
   return mapping.apply(std::move(source), report != nullptr ? *report : own);
+}
+
+std::optional<DType> wanted_dtype(const KeyMapOptions& options) {
+  return parse_settings(options.set).target.dtype;
 }
 
 std::optional<MapRule> rule_for(std::unique_ptr<CheckpointReader> source,

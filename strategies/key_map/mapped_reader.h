@@ -42,6 +42,7 @@ struct MapReport {
 ///   parts=all|text              drop what a model of text and images has beside its language model
 ///   prefix=language_model.|model.language_model.     of the result's keys
 ///   dequantise=bfloat16|float16|float32   what weights with scales become
+///   dtype=bfloat16|float16|float32        what all floats become but those that have to stay
 ///
 /// `model_files` is the folder with config.json if the checkpoint has none. Throws CheckpointError,
 /// as apply_key_map() does, and (invalid argument) for settings and names that do not exist. `map`
@@ -53,6 +54,9 @@ std::unique_ptr<CheckpointReader> mapped_reader(std::unique_ptr<CheckpointReader
                                                 const Storage* model_files = nullptr,
                                                 const KeyMap* map = nullptr,
                                                 std::vector<std::string> left_out = {});
+
+/// The setting dtype, if it is there. Throws as mapped_reader() does.
+std::optional<DType> wanted_dtype(const KeyMapOptions& options);
 
 /// `key`: of a tensor in the checkpoint, or of one that the map makes. Empty for other keys.
 std::optional<MapRule> rule_for(std::unique_ptr<CheckpointReader> source,

@@ -78,6 +78,28 @@ TEST(ToolMap, WhatDoesNotFitIsListedAndNothingWritten) {
   EXPECT_FALSE(std::filesystem::exists(to));
 }
 
+TEST(ToolMap, WeightsAreCastAndConfigJsonSaysSo) {
+  const TempDir scratch;
+  const std::string wide = (scratch / "wide").string();
+  const std::string back = (scratch / "back").string();
+  const auto convert = [](const std::string& from, const std::string& to, const std::string& dtype,
+                          const std::string& names) {
+    return run_tool({"convert", from, to, "--to", "hf", "--map", "llama", "--model-files",
+                     pair("qwen2", "hf"), "--set", names, "--dtype", dtype, "--roundtrip-check"});
+  };
+  const ToolRun run = convert(pair("qwen2", "mcore"), wide, "float32", "keys=hf");
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.out, HasSubstr("bfloat16 tensors became float32\n"));
+  std::ifstream config(std::filesystem::path(wide) / "config.json");
+  EXPECT_THAT(std::string(std::istreambuf_iterator<char>(config), {}),
+              HasSubstr("\"dtype\": \"float32\""));
+  ASSERT_EQ(convert(wide, back, "bfloat16", "keys=hf").exit_code, 0);
+  EXPECT_EQ(run_tool({"diff", back, pair("qwen2", "hf")}).exit_code, 0);
+  const ToolRun alone = run_tool({"convert", wide, back, "--dtype", "float16"});
+  EXPECT_EQ(alone.exit_code, 2);
+  EXPECT_THAT(alone.err, HasSubstr("name one with --map"));
+}
+
 TEST(ToolMap, LayersAreLeftOutBeforeTheMap) {
   const TempDir scratch;
   const std::string to = (scratch / "out").string();

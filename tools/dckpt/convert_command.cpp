@@ -3,6 +3,7 @@
 #include <array>
 #include <thread>
 
+#include "configs/key_map.h"
 #include "dist_checkpointing/open.h"
 #include "dist_checkpointing/rewrite/convert.h"
 #include "dist_checkpointing/rewrite/convert_policy.h"
@@ -10,6 +11,7 @@
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
+#include "strategies/key_map/mapped_reader.h"
 #include "tools/dckpt/command.h"
 #include "tools/dckpt/exit_code.h"
 #include "tools/dckpt/held_bytes.h"
@@ -44,6 +46,7 @@ struct Options {
   std::vector<std::string> run;  // NAME=N
   std::string max_memory;
   std::string model_files;
+  std::string dtype;
   std::optional<int> jobs;
   std::vector<LayoutOption> of_layout;
   PolicyArgument policy;
@@ -201,6 +204,12 @@ ConvertOptions parsed(const Options& options, std::vector<std::string>& unused) 
                             str_format("{} is for {}--optimizer dp_reshardable", option.flag,
                                        option.of_folders ? "--to torch and " : ""));
   }
+  if (!options.dtype.empty()) {
+    if (parsed.map.name.empty() || parsed.map.name == kNoMap)
+      throw CheckpointError(ErrorCode::kInvalidArgument,
+                            "--dtype is for conversions through a map; name one with --map");
+    parsed.map.set.push_back("dtype=" + options.dtype);
+  }
   if (!options.model_files.empty()) parsed.model_files = Location(options.model_files);
   if (options.integrity || options.no_integrity) parsed.integrity = options.integrity;
   if (options.trust_source) parsed.check_source = false;
@@ -273,6 +282,7 @@ Command add_convert(CLI::App& program) {
       "  dckpt convert iter_0001000 for015 --policy megatron_0_15_readers\n"
       "  dckpt convert iter_0001000 ranks --to torch --tensor-parallel 2 --exclude 'optimizer*'\n"
       "  dckpt convert iter_0001000 model --to hf --map llama --set vocab_size=32000\n"
+      "  dckpt convert iter_0001000 model --to hf --map auto --model-files llama --dtype bfloat16\n"
       "  dckpt convert llama small --map auto --set num_layers=2 --exclude 'model.layers.[23].*'\n"
       "  dckpt convert iter_0001000 for_fsdp --to fsdp_dtensor --optimizer fully_reshardable\n"
       "  dckpt convert old new --to torch_dist --compat megatron-0.19 --max-memory 4GiB");
@@ -318,6 +328,11 @@ Command add_convert(CLI::App& program) {
       .type_name("FORM")
       .one_of(names_of(kFlattenedFormNames));
   add_map(command, convert.map);
+  command
+      .add_option("--dtype", options->dtype,
+                  "Through a map: cast floats to bfloat16, float16 or float32")
+      .type_name("DTYPE")
+      .one_of(names_of(kMapCastNames));
   command.add_flag("--roundtrip-check", convert.check_round_trip,
                    "Go through the map and back in memory first, and compare bit by bit");
   add_number(command, "--ranks", "Cut every tensor anew for this many ranks", kMaxRanks,

@@ -130,6 +130,55 @@ TEST(MappedValues, ElementsThatShareAByteMoveInRowsOnly) {
   }
 }
 
+/// A router with its bias in float32, beside a weight of 16 bits.
+class Router : public ::testing::Test {
+ protected:
+  KeyMapOptions map(const std::string& how, std::vector<std::string> set) const {
+    std::ofstream(folder_.path() / "router.yaml")
+        << "version: 1\nfamily: router\ntensors:\n"
+           "  - {megatron: \"router.weight\", hf: \"gate.weight\"}\n"
+           "  - {megatron: \"mlp.router.expert_bias\", hf: \"gate.bias\""
+        << how << "}\n";
+    return {(folder_.path() / "router.yaml").string(), std::move(set)};
+  }
+  static std::unique_ptr<FakeReader> model() {
+    auto reader = std::make_unique<FakeReader>();
+    reader->tensor<std::uint16_t>("router.weight", DType::kBFloat16, {2}, {0x3F00, 0x3B00});
+    reader->tensor<float>("mlp.router.expert_bias", DType::kFloat32, {2}, {0.1F, 0.2F}).write();
+    return reader;
+  }
+  std::map<std::string, std::string> mapped(const KeyMapOptions& options) {
+    report_ = {};
+    const auto reader = mapped_reader(model(), options, &report_);
+    const RoundTrip trip = round_trip([] { return model(); }, options);
+    EXPECT_EQ(contents_of(*trip.after), contents_of(*trip.before));
+    return contents_of(*reader);
+  }
+
+  TempDir folder_;
+  MapReport report_;
+};
+
+TEST_F(Router, KeepsTheDigitsOfItsBiasWhereWeightsAreCast) {
+  const auto narrow = mapped(map("", {"dtype=float16"}));
+  EXPECT_THAT(narrow.at("gate.weight"), HasSubstr("float16 (2,)"));
+  EXPECT_THAT(narrow.at("gate.bias"), HasSubstr("float32 (2,)"));
+  EXPECT_THAT(report_.remarks,
+              Contains("not cast: 'gate.bias', float32, as models need their digits"));
+  const auto wide = mapped(map("", {"dtype=float32"}));
+  EXPECT_THAT(wide.at("gate.weight"), HasSubstr("float32 (2,)"));
+  EXPECT_THAT(report_.remarks, Contains("converted: 1 bfloat16 tensors became float32"));
+  mapped(map("", {"dtype=bfloat16"}));
+  EXPECT_THAT(report_.remarks, Contains("no tensor was cast: the rest is bfloat16 already"));
+}
+
+TEST_F(Router, HasTheTypeThatItsRowSays) {
+  EXPECT_THAT(mapped(map(", cast: {hf: bfloat16}", {"dtype=float32"})).at("gate.bias"),
+              HasSubstr("bfloat16 (2,)"));
+  EXPECT_THAT(report_.remarks,
+              Contains("not cast: 'gate.bias', bfloat16, as the map says their type"));
+}
+
 class Norms : public ::testing::Test {
  protected:
   static constexpr std::uint16_t kHalf = 0x3F00, kTiny = 0x3B00;  // bfloat16: 0.5, 2⁻⁹
