@@ -10,6 +10,7 @@
 #include "mapping/base/text.h"
 #include "strategies/key_map/element_type.h"
 #include "strategies/key_map/relation.h"
+#include "strategies/key_map/rotary_order.h"
 #include "strategies/key_map/weight_arguments.h"
 
 namespace dckpt {
@@ -174,10 +175,13 @@ class Arrangement {
     Relations& known = relations_;
     if (known.row != row || known.from.tensors != shapes) {
       known.row = row;
-      known.from = relate(from.steps, shapes, padded_rows(from, shapes), numbers_);
+      const auto steps = [&](const SideForm& form) {
+        return steps_without_second_turn(map_.tensors[row], form.steps, numbers_);
+      };
+      known.from = relate(steps(from), shapes, padded_rows(from, shapes), numbers_);
       const SideForm& to = target_form(row);
       known.to =
-          relate(to.steps, tensors_of(to.steps, to.tensors.size(), known.from.whole, numbers_),
+          relate(steps(to), tensors_of(to.steps, to.tensors.size(), known.from.whole, numbers_),
                  known.from.whole.empty() ? 0 : known.from.whole.front(), numbers_);
       if (known.to.whole != known.from.whole)
         throw CheckpointError(ErrorCode::kMismatch,

@@ -12,6 +12,7 @@
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "strategies/formats/json/json.h"
+#include "strategies/key_map/rotary_order.h"
 #include "strategies/key_map/weight_arguments.h"
 
 namespace dckpt {
@@ -281,6 +282,9 @@ MapNumbers::MapNumbers(const KeyMap& map, const ModelConfig& config,
                    close ? str_format(" (did you mean {}?)", quote(*close)) : "",
                    quoted_list(all, all.size())));
   }
+  if (const auto type = type_with_rotary_neighbors(map, config.hf);
+      type && !given.contains(kHfRotaryInterleaved))
+    known_[kHfRotaryInterleaved] = {1, true, *type};
   Evaluation evaluation(map, config, given, known_, overridden_);
   for (const std::string& name : names) evaluation.evaluate(name);
 }

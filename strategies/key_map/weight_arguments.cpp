@@ -9,6 +9,7 @@
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
+#include "strategies/key_map/rotary_order.h"
 
 namespace dckpt {
 namespace {
@@ -173,6 +174,7 @@ void require_known_meaning(const KeyMap& map, const MapNumbers& numbers, const S
       target.names.value_or(from_megatron ? KeyNames::kHf : KeyNames::kMegatron) != rows.side.names;
   const bool from_halves = rows.side.layout == MegatronLayout::kSingleton;
   const bool to_halves = target.layout.value_or(rows.side.layout) == MegatronLayout::kSingleton;
+  if (renamed) require_rotary_order(map, numbers);
   const ModelConfig& config = numbers.config();
   for (const WeightArgument& argument : weight_arguments()) {
     const bool matters =

@@ -6,6 +6,7 @@
 #include "configs/key_map.h"
 #include "strategies/rearranged/rearranged_reader.h"
 #include "tests/strategies/key_map/small_model.h"
+#include "tests/support/temp_dir.h"
 
 namespace dckpt {
 namespace {
@@ -120,6 +121,53 @@ TEST(MappedReader, NeighborsInHuggingFaceFilesOfGlm4BecomeHalvesForPlainRotaryEm
     EXPECT_EQ(made.at(row), query.at(order[row])) << row;
   const RoundTrip trip = round_trip([&] { return hugging_face_of("glm4"); }, plain);
   EXPECT_EQ(contents_of(*trip.after), contents_of(*trip.before));
+}
+
+/// As somebody writes it who knows nothing of the order of rows.
+TEST(MappedReader, NeighborsOfBothSidesAreNotTurnedASecondTime) {
+  const TempDir folder;
+  const auto map = [&](const std::string& numbers, std::vector<std::string> set) {
+    const std::string file = (folder.path() / "mine.yaml").string();
+    std::ofstream(file)
+        << "version: 1\nextends: llama\nfamily: mine\nmodel_types: [glm4]\n"
+        << numbers
+        << "tensors:\n"
+           "  - {megatron: \"decoder.layers.{l}.mlp.linear_fc1.weight\", gated: true, hf: "
+           "\"model.layers.{l}.mlp.gate_up_proj.weight\"}\n"
+           "  - {megatron: \"decoder.layers.{l}.post_self_attn_layernorm.weight\", hf: "
+           "\"model.layers.{l}.post_self_attn_layernorm.weight\"}\n"
+           "  - {megatron: \"decoder.layers.{l}.post_mlp_layernorm.weight\", hf: "
+           "\"model.layers.{l}.post_mlp_layernorm.weight\"}\n";
+    return KeyMapOptions{file, std::move(set)};
+  };
+  const auto to_hf = [&](const std::string& numbers, std::vector<std::string> set) {
+    return contents_of(*mapped_reader(megatron_of("glm4"), map(numbers, std::move(set))));
+  };
+  EXPECT_EQ(to_hf("", {"vocab_size=100"}), contents_of(*hugging_face_of("glm4")));
+  EXPECT_EQ(contents_of(*mapped_reader(hugging_face_of("glm4"), map("", {}))),
+            contents_of(*megatron_of("glm4")));
+  // A map that does not follow the args says that its rows are right.
+  EXPECT_EQ(to_hf("numbers: {rotary_interleaved: {else: false}}\n", {"vocab_size=100"}),
+            contents_of(*hugging_face_of("glm4")));
+  const CheckpointError error = error_of(
+      [&] { mapped_reader(hugging_face_of("glm4"), map("", {"rotary_interleaved=false"})); });
+  EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+  EXPECT_THAT(error.message(),
+              HasSubstr("hf_rotary_interleaved is true (model_type glm4 of config.json)"));
+}
+
+TEST(MappedReader, OfOtherModelsOneSaysThatTheirFilesHaveNeighbors) {
+  const auto of = [](const std::string& order) {
+    return KeyMapOptions{"llama", {"num_attention_heads=2", "num_query_groups=1", order}};
+  };
+  const auto made = llama().mapped(of("hf_rotary_interleaved=true"));
+  EXPECT_EQ(made, llama().mapped(of("rotary_interleaved=false")));
+  EXPECT_NE(made, llama().mapped(of("rotary_interleaved=true")));
+  const auto args = mapped_reader(llama().open(), of("hf_rotary_interleaved=true"))
+                        ->common_state()
+                        .at("args")
+                        .as_opaque();
+  EXPECT_TRUE(args.states[0].at("rotary_interleaved").as_bool());
 }
 
 TEST(MappedReader, ParametersInAndOutAreCounted) {
