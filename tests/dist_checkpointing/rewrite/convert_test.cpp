@@ -773,7 +773,7 @@ TEST_F(Convert, AModelsFolderHasTheKeysOfItsModelUnlessOneInsists) {
   const fs::path pairs = fs::path(DCKPT_TEST_DATA) / "hf_pairs";
   for (const char* const family :
        {"qwen2", "qwen3", "gpt2", "mixtral", "deepseek_v3", "gemma2", "gemma3", "glm4", "nemotron",
-        "starcoder2", "olmo2", "olmoe", "exaone4"}) {
+        "starcoder2", "olmo2", "olmoe", "exaone4", "gpt_oss"}) {
     const auto [code, message] =
         error_of([&] { convert(pairs / family / "mcore", at("x"), {.to = "hf"}); });
     EXPECT_EQ(code, ErrorCode::kInvalidArgument);

@@ -43,7 +43,7 @@ class HfPair : public ::testing::TestWithParam<const char*> {
 INSTANTIATE_TEST_SUITE_P(Families, HfPair,
                          ::testing::Values("qwen2", "qwen3", "mixtral", "deepseek_v3", "gpt2",
                                            "gemma2", "gemma3", "phi3", "glm4", "nemotron",
-                                           "starcoder2", "olmo2", "olmoe", "exaone4"),
+                                           "starcoder2", "olmo2", "olmoe", "exaone4", "gpt_oss"),
                          [](const auto& pair) { return std::string(pair.param); });
 
 TEST_P(HfPair, MegatronBecomesWhatTransformersWrote) {
