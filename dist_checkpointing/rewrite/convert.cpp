@@ -75,6 +75,7 @@ void require_capabilities(const SaveStrategyEntry& format, const CopyContents& c
 PlannedCopy plan_copy(CopyContents contents, ConvertTarget target, ModelFolder folder,
                       const ConvertOptions& options) {
   const std::optional<int> ranks = target.format->capabilities.cut_tensors ? options.ranks : 1;
+  if (!options.map.name.empty()) join_small_chunks(contents.metadata);
   if (target.format->capabilities.equal_chunks) make_chunks_equal(contents.metadata);
   std::vector<SavePlan> local = plan_reshard(contents.metadata, {ranks, target.save.flattened});
   if (contents.common_object) {

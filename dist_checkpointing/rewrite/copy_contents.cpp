@@ -243,6 +243,54 @@ KeyPath renamed_path(const KeyPath& path, const std::string& name) {
   return renamed;
 }
 
+namespace {
+
+constexpr std::size_t kManyChunks = 64;  // of one matrix
+constexpr std::uint64_t kSmallChunk = std::uint64_t{64} << 10;
+
+/// How many leading axes have extents of 1 in all chunks: layers, experts. A matrix has none.
+std::size_t stacked_axes(const TensorStorageMetadata& tensor) {
+  std::size_t axes = tensor.size.size() < 2 ? 0 : tensor.size.size() - 2;
+  for (std::size_t chunk = 0; chunk < tensor.chunks.size(); ++chunk) {
+    const ShapeView sizes = tensor.chunks.sizes(chunk);
+    axes = std::min(axes, static_cast<std::size_t>(
+                              std::ranges::find_if(sizes, [](auto size) { return size != 1; }) -
+                              sizes.begin()));
+  }
+  return axes;
+}
+
+/// The places of what is made of chunks in several files cannot be told: the first stands for all.
+void cut_along(TensorStorageMetadata& tensor, std::size_t axes) {
+  const StorageInfo place = tensor.places.front();
+  Box box = whole(tensor.size);
+  std::fill_n(box.sizes.begin(), axes, 1);
+  tensor.chunks = BoxList(tensor.size.size());
+  tensor.places.clear();
+  while (true) {
+    tensor.chunks.push_back(box);
+    tensor.places.push_back(place);
+    std::size_t axis = axes;
+    while (axis > 0 && ++box.offsets[axis - 1] == tensor.size[axis - 1]) box.offsets[--axis] = 0;
+    if (axis == 0) return;
+  }
+}
+
+}  // namespace
+
+void join_small_chunks(Metadata& metadata) {
+  for (TensorStorageMetadata& tensor : metadata.tensors) {
+    const std::size_t chunks = tensor.chunks.size();
+    if (tensor.flattened_shape || chunks <= kManyChunks || tensor.nbytes() == 0 ||
+        tensor.nbytes() / chunks >= kSmallChunk)
+      continue;
+    const std::size_t axes = stacked_axes(tensor);
+    const std::int64_t matrices =
+        numel(Shape(tensor.size.begin(), tensor.size.begin() + static_cast<std::ptrdiff_t>(axes)));
+    if (chunks / static_cast<std::size_t>(matrices) > kManyChunks) cut_along(tensor, axes);
+  }
+}
+
 void make_chunks_equal(Metadata& metadata) {
   for (TensorStorageMetadata& tensor : metadata.tensors) {
     const Shape size = tensor.global_shape();

@@ -74,4 +74,8 @@ KeyPath renamed_path(const KeyPath& path, const std::string& name);
 /// first axis alone (layers), or whole. The chunks are then a plan of what to store.
 void make_chunks_equal(Metadata& metadata);
 
+/// Joins the chunks of tensors that a map has cut into many small ones, row by row: one for each
+/// matrix of a stack remains. The chunks are then a plan of what to store.
+void join_small_chunks(Metadata& metadata);
+
 }  // namespace dckpt

@@ -15,8 +15,9 @@ namespace {
 std::vector<std::string> files_read(const CheckpointReader& reader, const CopyContents& contents) {
   const CheckpointInfo& info = reader.info();
   std::set<std::uint32_t> data_files;
-  for (const TensorStorageMetadata& tensor : contents.metadata.tensors) {
-    for (const StorageInfo& place : tensor.places) data_files.insert(place.file);
+  for (const std::size_t tensor : contents.tensor_of) {
+    for (const StorageInfo& place : reader.metadata().tensors[tensor].places)
+      data_files.insert(place.file);
   }
   for (std::size_t i = 0; i < contents.metadata.objects.size(); ++i) {
     if (!contents.object_of[i].bytes) data_files.insert(contents.metadata.objects[i].place.file);

@@ -808,6 +808,33 @@ TEST_F(Convert, MapsTakeNumbersFromTheModelsFilesWhateverIsWritten) {
                   .equal());
 }
 
+/// The rows of gpt-oss alternate: each is a part of its own while it is read.
+TEST_F(Convert, RowsInAnotherOrderAreStoredAsMatrices) {
+  const fs::path pair = fs::path(DCKPT_TEST_DATA) / "hf_pairs/gpt_oss";
+  ConvertOptions in_files{.to = "hf"};
+  in_files.strategy_options.kind = YamlNode::Kind::kMap;
+  in_files.strategy_options.keys.push_back(YamlNode::plain("max_file_size"));
+  in_files.strategy_options.values.push_back(YamlNode::plain("20KiB"));
+  convert(pair / "hf", at("files"), in_files);
+  const ConvertOptions options{.to = "torch_dist", .map = {.name = "auto"}};
+  const ConvertReport report = run("files", "megatron", options);
+  EXPECT_GT(report.chunks_before, 1'000U);
+  EXPECT_LT(report.chunks_after, 100U);
+  EXPECT_TRUE(diff(*open_checkpoint(at("megatron")), *open_checkpoint(pair / "mcore"),
+                   {.keys = {.exclude = {"*._extra_state/*"}}, .common = false})
+                  .equal());
+  // The manifest of the source still covers every file that a matrix is made of.
+  const auto source = open_checkpoint(at("files"));
+  for (const TensorStorageMetadata& tensor : source->metadata().tensors) {
+    if (tensor.key != "model.layers.1.mlp.experts.gate_up_proj") continue;
+    std::fstream file(at("files") / source->metadata().files[tensor.places.front().file],
+                      std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(static_cast<std::streamoff>(tensor.places.front().offset));
+    file.put('\x7F');
+  }
+  EXPECT_EQ(error_of([&] { run("files", "x", options); }).first, ErrorCode::kCorrupt);
+}
+
 TEST_F(Convert, OptionsThatSafetensorsHaveNoUseForAreRefused) {
   const fs::path source = golden("dcp-hf-safetensors");
   const auto code = [&](const ConvertOptions& options) {
