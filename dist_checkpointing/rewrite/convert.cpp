@@ -623,7 +623,7 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
 
   const KeyFilter of_tensors = keys;
   reader = without_common_entries(std::move(reader), keys.exclude, report.remarks);
-  keys.check({&reader->metadata(), &opened.source_keys});
+  if (!options.map.name.empty()) keys.check({&reader->metadata(), &opened.source_keys});
   CopyContents contents = select_contents(*reader, keys);
   if (holds_optimizer(contents.metadata))
     std::ranges::move(of_optimizer, std::back_inserter(report.remarks));
