@@ -46,9 +46,6 @@ struct ConvertOptions {
   /// kFullyShardedModelSpace sets `flattened` to kMegatron; the others need kBoxes. `keys` and
   /// `rename` then name what it has become.
   std::optional<OptimizerSharding> optimizer{};
-  /// For kDpReshardable: what of the run that is to resume the checkpoint's args do not say, or say
-  /// otherwise: parallel sizes, and what else decides how its buckets lie.
-  RunArguments run{};
   /// For hf and safetensors: copies the files of this folder that belong to a model (config.json,
   /// the tokenizer; no weights); empty: those of the source, if it is such a folder. For all
   /// formats: a map takes numbers from its config.json.

@@ -98,7 +98,6 @@ ConversionFacts conversion_facts(const Location& source, const ConvertOptions& o
   facts.add("optimizer", options.optimizer
                              ? std::string(name_of(kOptimizerShardingNames, *options.optimizer))
                              : std::string("as it is"));
-  for (const auto& [name, value] : options.run) facts.add("run's " + name, to_json(value));
   facts.add("ranks", options.ranks ? std::to_string(*options.ranks) : std::string("as stored"));
   facts.add("map", quote(options.map.name));
   if (!options.map.name.empty() && options.map.name != kAutoStrategy)

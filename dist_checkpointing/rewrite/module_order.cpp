@@ -37,11 +37,6 @@ constexpr std::array<std::string_view, 2> kHeads{"decoder.final_layernorm.", "ou
 constexpr std::array<std::string_view, 5> kParameters{"layer_norm_weight", "layer_norm_bias",
                                                       "weight", "bias", "gate_weight"};
 
-/// What is in front of the first is, in Megatron's own layers, the second.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 2> kFusedNorms{
-    {{"self_attention.linear_qkv.layer_norm_", "input_layernorm."},
-     {"mlp.linear_fc1.layer_norm_", "pre_mlp_layernorm."}}};
-
 template <std::size_t n>
 std::size_t position(const std::array<std::string_view, n>& modules, std::string_view rest) {
   const auto found =
@@ -51,7 +46,7 @@ std::size_t position(const std::array<std::string_view, n>& modules, std::string
 
 }  // namespace
 
-ModulePlace module_place(std::string_view key, std::int64_t layer, bool local) {
+ModulePlace module_place(std::string_view key, std::int64_t layer) {
   constexpr std::string_view kLayers = "decoder.layers.";
   constexpr std::string_view kEmbedding = "embedding.";
   ModulePlace place;
@@ -77,9 +72,6 @@ ModulePlace module_place(std::string_view key, std::int64_t layer, bool local) {
       place.layer = layer;
       place.stacked = true;
       rest = key.substr(kLayers.size());
-    }
-    for (const auto& [fused, norm] : kFusedNorms) {
-      if (local && rest.starts_with(fused)) rest = norm;
     }
     place.module = position(kModules, rest);
     place.known = place.known && place.module < kModules.size();

@@ -24,10 +24,9 @@ struct ModulePlace {
   auto order() const { return std::tie(layer, module, name, parameter); }
 };
 
-/// `key`: of a model's tensor; `layer`: which one is meant if it has several. `local`: the model is
-/// made of Megatron's own layers (transformer_impl), of which norms that Transformer Engine fuses
-/// with the layer behind them have the names, not the place. The result refers to `key`.
-ModulePlace module_place(std::string_view key, std::int64_t layer, bool local = false);
+/// `key`: of a model's tensor; `layer`: which one is meant if it has several. The result refers to
+/// `key`.
+ModulePlace module_place(std::string_view key, std::int64_t layer);
 
 /// Takes `word`, then digits up to the next dot and the dot (or the end) off the front.
 std::optional<std::int64_t> take_index(std::string_view& key, std::string_view word);

@@ -22,7 +22,6 @@
 #include "dist_checkpointing/inspect/inspect.h"
 #include "dist_checkpointing/inspect/optimizer_form.h"
 #include "dist_checkpointing/rewrite/copy_contents.h"
-#include "dist_checkpointing/rewrite/into_buckets.h"
 #include "dist_checkpointing/rewrite/missing_data.h"
 #include "dist_checkpointing/rewrite/optimizer_buckets.h"
 #include "mapping/base/counted.h"
@@ -296,51 +295,32 @@ Value with_objects_of_groups(const CheckpointReader& source, Value common) {
   return common;
 }
 
-/// State in tensors of the model's shapes, under the keys that are wanted. `asked`: what it becomes
-/// in the end, for messages.
-std::unique_ptr<CheckpointReader> with_model_shapes(std::unique_ptr<CheckpointReader> source,
-                                                    OptimizerSharding wanted,
-                                                    OptimizerSharding asked,
-                                                    std::vector<std::string>& remarks,
-                                                    const ReadOptions& read,
-                                                    const std::function<void()>& go_on) {
-  Value common = source->common_state();
-  const std::string sharding = optimizer_sharding(common);
-  RearrangedContents contents;
-  const auto stored = value_of(kOptimizerShardingNames, sharding);
-  if (stored && *stored != OptimizerSharding::kDpReshardable) {
-    contents = rename_state(source->metadata(), wanted);
-    if (stored != wanted && wanted == asked)
-      remarks.push_back(
-          str_format("the optimizer's state became {}", name_of(kOptimizerShardingNames, wanted)));
-  } else {
-    require_all_values(*source);
-    source = open_gathered_state(std::move(source));
-    const std::vector<StoredBucket> buckets = optimizer_buckets(*source);
-    if (buckets.empty()) refuse(sharding, asked);
-    contents = name_state(*source, buckets, wanted, read, go_on, remarks);
-    common = with_objects_of_groups(*source, std::move(common));
-  }
-  contents.common = common_for(wanted, std::move(common));
-  return rearranged_reader(std::move(source), std::move(contents));
-}
-
 }  // namespace
 
 std::unique_ptr<CheckpointReader> with_optimizer_sharding(std::unique_ptr<CheckpointReader> source,
                                                           OptimizerSharding wanted,
                                                           std::vector<std::string>& remarks,
                                                           const ReadOptions& read,
-                                                          const std::function<void()>& go_on,
-                                                          const RunArguments& run) {
-  if (wanted != OptimizerSharding::kDpReshardable)
-    return with_model_shapes(std::move(source), wanted, wanted, remarks, read, go_on);
-  require_no_lost_data(*source, source->metadata(),
-                       "a bucket has the state of all of its parameters, so none may be lost on "
-                       "the way to dp_reshardable; convert to fully_reshardable");
-  return into_buckets(with_model_shapes(std::move(source), OptimizerSharding::kFullyReshardable,
-                                        wanted, remarks, read, go_on),
-                      run, remarks);
+                                                          const std::function<void()>& go_on) {
+  Value common = source->common_state();
+  const std::string sharding = optimizer_sharding(common);
+  RearrangedContents contents;
+  const auto stored = value_of(kOptimizerShardingNames, sharding);
+  if (stored) {
+    contents = rename_state(source->metadata(), wanted);
+    if (stored != wanted)
+      remarks.push_back(
+          str_format("the optimizer's state became {}", name_of(kOptimizerShardingNames, wanted)));
+  } else {
+    require_all_values(*source);
+    source = open_gathered_state(std::move(source));
+    const std::vector<StoredBucket> buckets = optimizer_buckets(*source);
+    if (buckets.empty()) refuse(sharding, wanted);
+    contents = name_state(*source, buckets, wanted, read, go_on, remarks);
+    common = with_objects_of_groups(*source, std::move(common));
+  }
+  contents.common = common_for(wanted, std::move(common));
+  return rearranged_reader(std::move(source), std::move(contents));
 }
 
 }  // namespace dckpt

@@ -139,27 +139,6 @@ TEST(ToolConvert, AManifestIsWrittenWhereItIsNeededUnlessSomebodyTakesItOut) {
             2);
 }
 
-TEST(ToolConvert, BucketsAreLaidOutForTheLayoutThatOptionsGive) {
-  const TempDir scratch;
-  const auto converted = [&](std::vector<std::string> options) {
-    options.insert(options.begin(), {"convert", path_of(kModel), (scratch / "x").string(),
-                                     "--optimizer", "dp_reshardable", "--dry-run"});
-    return run_tool(options);
-  };
-  const ToolRun run =
-      converted({"--transformer-impl", "local", "--tensor-parallel", "4", "--arg",
-                 "overlap_grad_reduce=1", "--arg", "ddp_bucket_size=5000", "--data-parallel", "8"});
-  EXPECT_EQ(run.exit_code, 0) << run.err;
-  EXPECT_THAT(run.out, HasSubstr("for TP 4, PP 2, DP 8 in buckets from 5,000 elements on"));
-  const ToolRun lacking = converted({});
-  EXPECT_EQ(lacking.exit_code, 2);
-  EXPECT_THAT(lacking.err, HasSubstr("--arg transformer_impl="));
-  for (const char* const wrong : {"data_parallel_size", "=3", "data_parallel_size=", "dp=3"})
-    EXPECT_EQ(converted({"--transformer-impl", "local", "--arg", wrong}).exit_code, 2) << wrong;
-  const ToolRun twice = converted({"--data-parallel", "8", "--arg", "data_parallel_size=8"});
-  EXPECT_THAT(twice.err, HasSubstr("data_parallel_size is said twice"));
-}
-
 TEST(ToolConvert, RankFoldersAreMadeForTheLayoutThatOptionsGive) {
   const TempDir scratch;
   const auto converted = [&](std::vector<std::string> options) {
@@ -181,12 +160,10 @@ TEST(ToolConvert, RankFoldersAreMadeForTheLayoutThatOptionsGive) {
   for (const std::vector<std::string>& words :
        {std::vector<std::string>{"--to", "dcp", "--pipeline-parallel", "2"},
         {"--pipeline-parallel", "2"},
-        {"--to", "torch", "--data-parallel", "2"},
         {"--optimizer", "fully_reshardable", "--transformer-impl", "local"}}) {
     const ToolRun other = converted(words);
     EXPECT_EQ(other.exit_code, 2);
     EXPECT_THAT(other.err, AnyOf(HasSubstr("--pipeline-parallel is for --to torch"),
-                                 HasSubstr("--data-parallel is for --optimizer dp_reshardable"),
                                  HasSubstr("--transformer-impl is for --to torch")));
   }
   EXPECT_FALSE(fs::exists(scratch / "x"));

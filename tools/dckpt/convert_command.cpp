@@ -28,12 +28,11 @@ constexpr int kMaxJobs = 1024;
 constexpr int kMaxParallel = 1 << 20;
 constexpr std::string_view kRankFolders = "torch";
 
-/// A part of the layout of a run that is to load the result.
+/// A part of the layout of a run that is to load the rank folders.
 struct LayoutOption {
   std::string flag;
   std::string name;  ///< as Megatron calls it
   std::string value;
-  bool of_folders = true;  ///< the format torch depends on it, too
 };
 
 struct Options {
@@ -43,7 +42,6 @@ struct Options {
   std::string compat;
   std::string flattened;
   std::string optimizer;
-  std::vector<std::string> run;  // NAME=N
   std::string max_memory;
   std::string model_files;
   std::string dtype;
@@ -150,12 +148,6 @@ void set_option(YamlNode& options, const std::string& name, const std::string& v
   options.values.push_back(YamlNode::plain(value));
 }
 
-void set_argument(RunArguments& run, const std::string& name, const std::string& value) {
-  const std::optional<std::uint64_t> number = parse_u64(value);
-  if (!run.emplace(name, number ? Value(*number) : Value(value)).second)
-    throw CheckpointError(ErrorCode::kInvalidArgument, str_format("{} is said twice", name));
-}
-
 bool writes_rank_folders(const ConvertOptions& options, const std::string& source) {
   if (!options.to.empty() || options.compat) return options.to == kRankFolders;
   return with_context({.file = source}, [&] {
@@ -178,12 +170,6 @@ ConvertOptions parsed(const Options& options, std::vector<std::string>& unused) 
     parsed.flattened = value_of(kFlattenedFormNames, options.flattened).value();
   if (!options.optimizer.empty())
     parsed.optimizer = value_of(kOptimizerShardingNames, options.optimizer);
-  for (const std::string& text : options.run) {
-    const std::size_t equals = text.find('=');
-    if (equals == 0 || equals >= text.size() - 1)
-      throw refuse("--arg", text, "NAME=VALUE, for example data_parallel_size=8");
-    set_argument(parsed.run, text.substr(0, equals), text.substr(equals + 1));
-  }
   if (!options.max_memory.empty()) {
     const std::optional<std::uint64_t> size = parse_size(options.max_memory);
     if (!size || *size == 0)
@@ -195,14 +181,10 @@ ConvertOptions parsed(const Options& options, std::vector<std::string>& unused) 
     parsed.read_threads.reset();
   }
   for (const LayoutOption& option : options.of_layout) {
-    if (parsed.optimizer == OptimizerSharding::kDpReshardable)
-      set_argument(parsed.run, option.name, option.value);
-    else if (option.of_folders && writes_rank_folders(parsed, options.source))
-      set_option(parsed.strategy_options, option.name, option.value);
-    else
+    if (!writes_rank_folders(parsed, options.source))
       throw CheckpointError(ErrorCode::kInvalidArgument,
-                            str_format("{} is for {}--optimizer dp_reshardable", option.flag,
-                                       option.of_folders ? "--to torch and " : ""));
+                            str_format("{} is for --to torch; leave it out", option.flag));
+    set_option(parsed.strategy_options, option.name, option.value);
   }
   if (!options.dtype.empty()) {
     if (parsed.map.name.empty() || parsed.map.name == kNoMap)
@@ -260,10 +242,9 @@ Command add_convert(CLI::App& program) {
       "DCP; --compat megatron-0.19: Megatron-Core 0.19 and newer; --to dcp: PyTorch DCP. A copy "
       "in SRC's format keeps SRC's form\n"
       "  optimizer  no form serves every release. --optimizer fully_reshardable: Megatron-Core "
-      "0.15 and newer; --optimizer fully_sharded_model_space: 0.8 to 0.15; --optimizer "
-      "dp_reshardable: 0.15 and newer under one layout, which options or the source's args say "
-      "(tensor_model_parallel_size, … as Megatron calls them). Without it the form stays; "
-      "options that would leave a form from which no release resumes are refused.\n"
+      "0.15 and newer; --optimizer fully_sharded_model_space: 0.8 to 0.15. Without "
+      "it the form stays; options that would leave a form from which no release resumes are "
+      "refused.\n"
       "  The notes after a conversion, and dckpt inspect, say it of the checkpoint at hand.\n\n"
       "Models of Hugging Face (--to hf, safetensors) have other keys than Megatron's: --map NAME "
       "makes them, --map none insists on the keys as they are. Without --include the optimizer "
@@ -276,7 +257,6 @@ Command add_convert(CLI::App& program) {
       "  dckpt convert iter_0001000 weights --exclude 'optimizer.*' --dry-run\n"
       "  dckpt convert from_014 for_016 --optimizer fully_reshardable\n"
       "  dckpt convert dp_reshardable any_layout --optimizer fully_reshardable\n"
-      "  dckpt convert any_layout for_dp4 --optimizer dp_reshardable --data-parallel 4\n"
       "  dckpt convert llama iter_0000000 --to torch_dist\n"
       "  dckpt convert iter_0001000 model --to hf --map auto --model-files llama\n"
       "  dckpt convert iter_0001000 for015 --policy megatron_0_15_readers\n"
@@ -314,14 +294,9 @@ Command add_convert(CLI::App& program) {
       .one_of(names_of(kCompatNames));
   command
       .add_option("--optimizer", options->optimizer,
-                  "fully_reshardable, fully_sharded_model_space or dp_reshardable: see below")
+                  "From what it resumes: fully_reshardable or fully_sharded_model_space, see below")
       .type_name("FORM")
       .one_of(names_of(kOptimizerShardingNames));
-  command
-      .add_option("--arg", options->run,
-                  "For dp_reshardable: another argument of the run that resumes; repeatable")
-      .type_name("NAME=VALUE")
-      .repeatable();
   command
       .add_option("--flattened", options->flattened,
                   "Flattened optimizer state as boxes or for megatron 0.8 to 0.15 [as SRC has it]")
@@ -339,19 +314,16 @@ Command add_convert(CLI::App& program) {
              [&convert](int ranks) { convert.ranks = ranks; });
   for (const auto& [flag, name, what] :
        {std::array{"--tensor-parallel", "tensor_model_parallel_size",
-                   "For --to torch, dp_reshardable: tensor-parallel ranks [those of the run]"},
+                   "For --to torch: tensor-parallel ranks [those of the run]"},
         {"--pipeline-parallel", "pipeline_model_parallel_size",
          "For the same: pipeline stages [those of the run]"},
         {"--virtual-pipeline", "virtual_pipeline_model_parallel_size",
          "For the same: chunks of each stage [those of the run, or 1]"},
         {"--expert-parallel", "expert_model_parallel_size",
-         "For the same: expert-parallel ranks [those of the run]"},
-        {"--data-parallel", "data_parallel_size",
-         "For dp_reshardable: data-parallel ranks [those of the run]"}})
+         "For the same: expert-parallel ranks [those of the run]"}})
     add_number(command, flag, what, kMaxParallel,
                [options, flag = std::string(flag), name = std::string(name)](int value) {
-                 options->of_layout.push_back(
-                     {flag, name, std::to_string(value), name != "data_parallel_size"});
+                 options->of_layout.push_back({flag, name, std::to_string(value)});
                });
   command
       .add_option(

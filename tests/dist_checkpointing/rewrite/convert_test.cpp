@@ -371,8 +371,9 @@ TEST_F(Convert, TensorsWithoutElementsGoThroughEveryFormat) {
 TEST_F(Convert, OfAnEmptyCheckpointNoPatternIsBlamed) {
   save(Value::dict({}), at("empty"), {.compat = Compat::kDcp});
   for (const auto form :
-       {OptimizerSharding::kFullyReshardable, OptimizerSharding::kDpReshardable}) {
-    const auto [code, message] = error_of([&] { run("empty", "x", {.optimizer = form}); });
+       {OptimizerSharding::kFullyReshardable, OptimizerSharding::kFullyShardedModelSpace}) {
+    const auto [code, message] =
+        error_of([&] { run("empty", "x", {.to = "torch_dist", .optimizer = form}); });
     EXPECT_EQ(code, ErrorCode::kUnsupported);
     EXPECT_THAT(message, HasSubstr(str_format("no distributed optimizer that could become {};",
                                               name_of(kOptimizerShardingNames, form))));
@@ -388,28 +389,6 @@ TEST_F(Convert, ADestinationInsideTheSourceIsRefused) {
   }
   EXPECT_FALSE(fs::exists(at("source/a")));
   run("source", "source_2");  // begins alike
-}
-
-TEST_F(Convert, BucketsAreMadeOfWholeModels) {
-  ConvertOptions options{.optimizer = OptimizerSharding::kDpReshardable,
-                         .run = {{"transformer_impl", "local"}},
-                         .dry_run = true};
-  for (const char* const pattern : {"*.bucket_idx_0.exp_avg", "optimizer*"}) {
-    options.keys.exclude = {pattern};
-    const auto [code, message] = error_of(
-        [&] { convert(golden("mcore-0.16-fully-reshardable-tp2pp2dp2"), at("x"), options); });
-    EXPECT_EQ(code, ErrorCode::kInvalidArgument) << message;
-    EXPECT_THAT(message, HasSubstr("the state of the whole model, of which the patterns"));
-    EXPECT_THAT(message, HasSubstr("'optimizer.distributed.dp_group_idx_0.gbuf_idx_0"));
-  }
-  options.keys.exclude = {"output_layer.weight"};
-  EXPECT_THAT(error_of([&] {
-                convert(golden("mcore-0.16-fully-reshardable-tp2pp2dp2"), at("x"), options);
-              }).second,
-              HasSubstr("in a conversion of its own:\n  'output_layer.weight'"));
-  options.keys.exclude = {"rng_state"};
-  options.run.emplace("overlap_grad_reduce", true);
-  convert(golden("mcore-0.16-fully-reshardable-tp2pp2dp2"), at("x"), options);
 }
 
 /// Sizes of the optimizer tensors as stored, and of which shapes.

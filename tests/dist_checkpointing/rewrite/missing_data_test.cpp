@@ -155,14 +155,9 @@ TEST_F(MissingData, BucketsAreNotRecognisedWithoutAllOfTheModel) {
   }
 }
 
-TEST_F(MissingData, BucketsAndMegatronFsdpTakeWholeCheckpointsOnly) {
+TEST_F(MissingData, MegatronFsdpTakesWholeCheckpointsOnly) {
   take("mcore-0.16-fully-reshardable-tp2pp2dp2");
   fs::remove(source_ / "__1_0.distcp");
-  const CheckpointError buckets =
-      refused({.optimizer = OptimizerSharding::kDpReshardable, .allow_partial = true});
-  EXPECT_EQ(buckets.code(), ErrorCode::kIncomplete);
-  EXPECT_THAT(buckets.what(), AllOf(HasSubstr("'__1_0.distcp'"), HasSubstr("% of"),
-                                    HasSubstr("convert to fully_reshardable")));
   const CheckpointError fsdp = refused({.to = "fsdp_dtensor", .allow_partial = true});
   EXPECT_EQ(fsdp.code(), ErrorCode::kIncomplete);
   EXPECT_THAT(fsdp.what(),

@@ -122,10 +122,6 @@ TEST(OptimizerConversion, WhatCannotBeConvertedIsRefused) {
                         {.flattened = FlattenedForm::kMegatron, .optimizer = kFullyReshardable});
               }).what(),
               HasSubstr("not flattened"));
-  EXPECT_THAT(error_of([] {
-                convert("a", "b", {.optimizer = kFullyReshardable, .run = {{"world_size", 2}}});
-              }).what(),
-              HasSubstr("with the optimizer's form dp_reshardable"));
 }
 
 }  // namespace

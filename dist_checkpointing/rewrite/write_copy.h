@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+
+#include "dist_checkpointing/rewrite/conversion_journal.h"
+#include "dist_checkpointing/rewrite/convert.h"
+#include "dist_checkpointing/rewrite/copy_source.h"
+#include "dist_checkpointing/rewrite/interrupted.h"
+#include "dist_checkpointing/rewrite/planned_copy.h"
+#include "strategies/storage/location.h"
+
+namespace dckpt {
+
+/// How a copy is written.
+struct WriteSteps {
+  int writers = 1;  ///< ranks at a time
+  bool resume = false;
+  std::optional<Interrupted> left{};  ///< what to go on with
+  ConversionFacts facts{};
+  std::function<void()> check_source{};  ///< called when all has been read; throws
+  std::function<void()> go_on{};         ///< throws to stop
+};
+
+/// Writes the copy from `source` and publishes it. Tells the numbers of files.
+void write_copy(const PlannedCopy& copy, const Location& destination, CopySource& source,
+                WriteSteps steps, ConvertReport& report);
+
+/// What to go on with; a remark says if there is nothing. Throws also (unsupported) for a format
+/// that starts anew.
+std::optional<Interrupted> find_left(const Location& destination, const ConversionFacts& facts,
+                                     const PlannedCopy& copy, ConvertReport& report);
+
+std::uint64_t bytes_of(const std::optional<Interrupted>& left);
+
+}  // namespace dckpt
