@@ -364,17 +364,17 @@ AgreedSave plan_save(SaveCall& call, const StateDict& state, SavePlanCache& cach
     });
     const Bytes assignment = comm.scatter(assignments, 0);
     agree(comm, "accepting the plan", [&] {
-      auto [directory, save_id, answer] = decode_assignment(assignment);
-      again = agreement.propose_again(local, answer);
+      RankAssignment assigned = decode_assignment(assignment);
+      again = agreement.propose_again(local, assigned.answer);
       if (again) return;
       PlannedSave& mine = agreed.mine;
-      mine.target = {call.target.storage(), std::move(directory), options.integrity};
+      mine.target = {call.target.storage(), std::move(assigned.directory), options.integrity};
       mine.report.why_planned = local.why_planned.empty() ? why_planned : local.why_planned;
-      FinalPlan final = agreement.finish_plan(std::move(local), answer);
+      FinalPlan final = agreement.finish_plan(std::move(local), assigned.answer);
       mine.paths = paths_of(final.items, described.paths);
       mine.items = std::move(final.items);
       of_planner(options, [&] {
-        planner->begin_save(save_id);
+        planner->begin_save(assigned.save_id);
         finish_items(options, *planner, described, mine);
       });
       agreed.plans = agreement.to_remember(std::move(final.local), std::move(decided.global));
