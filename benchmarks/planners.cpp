@@ -62,7 +62,7 @@ class Transform final : public MCoreSavePlanner {
   bool resolves(const WriteItem&) const override { return true; }
 };
 
-/// What an item costs that goes through resolve_tensor(), in nanoseconds, beside its reading.
+/// The nanoseconds that resolve_tensor() adds to the reading of an item.
 double transform_nanoseconds() {
   constexpr std::size_t kItems = 200'000;
   WriteItem item;

@@ -92,7 +92,7 @@ void ask_for(const LoadContext& load, const std::vector<std::optional<ShardedTen
   std::erase_if(requested, [&](const LeafRequest&) { return left_out[i++]; });
 }
 
-/// Collective.
+/// Lets the planner change the request. The call is collective.
 void plan_tensors(const LoadContext& load, std::vector<LeafRequest>& requested) {
   std::vector<ShardedTensor> wanted;
   std::vector<std::size_t> leaves;

@@ -220,9 +220,11 @@ LoadReport load_into(StateDict& state, const Location& location, const LoadOptio
     require_rules(Call::kLoad, {.load = options}, &format);
   });
   require_same_call(*reader, options, comm);
+  StateDict prepared;  // a load that fails leaves the caller's tree
   if (planned)
     agree(comm, "preparing the state dict",
-          [&] { state = planned->prepared(state, reader->metadata(), options, comm); });
+          [&] { prepared = planned->prepared(state, reader->metadata(), options, comm); });
+  StateDict& target = planned ? prepared : state;
   LoadReport report;
   std::vector<std::int64_t> requested(reader->metadata().tensors.size());
   RequestedShapes shaped(*reader);
@@ -230,10 +232,11 @@ LoadReport load_into(StateDict& state, const Location& location, const LoadOptio
       shaped, *keys,  options, comm,  report,     watch,   cache,
       leaves, phases, opening, begin, &requested, &shaped, planned ? &*planned : nullptr};
   if (is_plain_dcp(*reader, common)) {
-    load_dcp(context, state);
+    load_dcp(context, target);
   } else {
-    load_megatron(context, std::move(common), state);
+    load_megatron(context, std::move(common), target);
   }
+  if (planned) state = std::move(prepared);
   if (found != nullptr) *found = find_tensors(context);
   tell(report, comm);
   if (comm.rank() == 0)

@@ -5,9 +5,8 @@
 
 namespace dckpt {
 
-// What ranks send each other where a planner decides for all of them.
-
-// Both throw CheckpointError (invalid argument) if a tensor's description contradicts itself.
+// Ranks send each other these plans where a planner decides for all of them. Both functions throw
+// CheckpointError (invalid argument) if a tensor's description contradicts itself.
 
 Bytes encode(const LoadPlan& plan);
 /// Throws CheckpointError (corrupt) for damaged bytes.

@@ -175,7 +175,7 @@ Value with_planned_tensors(const LoadContext& load, Value expanded,
   });
 }
 
-/// What a planner asks for. Collective.
+/// The request as a planner makes it. The call is collective.
 LoadRequest planned_request(const LoadContext& load, const StateDict& state) {
   LoadRequest parts;
   std::vector<ShardedTensor> wanted;

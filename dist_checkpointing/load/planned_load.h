@@ -26,14 +26,15 @@ class PlannedLoad {
   PlannedLoad(std::unique_ptr<LoadPlanner> planner, std::string name, bool plans_globally)
       : planner_(std::move(planner)), name_(std::move(name)), plans_globally_(plans_globally) {}
 
-  /// What is to be loaded in place of `state`.
+  /// Returns the state that is loaded in place of `state`, which stays as it is.
   StateDict prepared(const StateDict& state, const Metadata& metadata, const LoadOptions& options,
                      const Communicator& comm) const;
 
   /// Objects as the planner loads them. It must outlive the reader.
   std::unique_ptr<CheckpointReader> over(std::unique_ptr<CheckpointReader> reader) const;
 
-  /// What to ask for in place of each of these; none for what is left out. Collective.
+  /// Returns the request in place of each wanted tensor; none for one that is left out. The call
+  /// is collective.
   std::vector<std::optional<ShardedTensor>> plan(const std::vector<ShardedTensor>& wanted,
                                                  const Metadata& metadata,
                                                  const LoadOptions& options, Communicator& comm);

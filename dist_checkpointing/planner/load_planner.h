@@ -58,8 +58,8 @@ class LoadPlanner {
  public:
   virtual ~LoadPlanner() = default;
 
-  /// What is to be loaded in place of `state`: it may get other entries, say according to what is
-  /// stored. `setup.wanted` is empty so far.
+  /// Returns the state that is loaded in place of `state`: it may have other entries, for example
+  /// those that the metadata list. `setup.wanted` is empty so far.
   virtual StateDict prepare_state(StateDict state, const LoadSetup& /*setup*/) { return state; }
 
   virtual void set_up_planner(const LoadSetup& setup) = 0;
@@ -67,8 +67,9 @@ class LoadPlanner {
   /// An item may be left out, read from a tensor of another name, from elsewhere in it (global
   /// shape and offset) and, if it is resolved, have another dtype. The local shape stays.
   virtual LoadPlan create_local_plan() = 0;
-  /// On rank 0, with the plans of all ranks, by rank: what each of them gets instead. Its entry in
-  /// the registry says whether it is called (LoadPlannerEntry::plans_globally).
+  /// Rank 0 gets the plans of all ranks, by rank, and returns the one that each of them gets
+  /// instead. The planner's entry in the registry says whether this step is called
+  /// (LoadPlannerEntry::plans_globally).
   virtual std::vector<LoadPlan> create_global_plan(std::vector<LoadPlan> plans) { return plans; }
   /// The last look at the plan, which has been checked; what it returns is checked again.
   virtual LoadPlan finish_plan(LoadPlan plan) { return plan; }

@@ -88,5 +88,19 @@ TEST_F(EmptyStateDict, ErrorsSayWhatToDo) {
   EXPECT_TRUE(state.contains("v")) << "as it was";
 }
 
+TEST_F(EmptyStateDict, ALoadThatFailsLeavesItEmptyForTheNext) {
+  save(Value::dict({{"w", ShardedTensor::whole("w", arange({2}))}}), checkpoint());
+  const auto stored = checkpoint() / "__0_0.distcp";
+  ASSERT_TRUE(std::filesystem::exists(stored));
+  std::filesystem::rename(stored, checkpoint() / "away");
+  StateDict state;
+  EXPECT_THAT(error_of([&] { load(state, checkpoint(), by_planner()); }),
+              HasSubstr("__0_0.distcp"));
+  EXPECT_EQ(state.size(), 0U);
+  std::filesystem::rename(checkpoint() / "away", stored);
+  load(state, checkpoint(), by_planner());
+  EXPECT_TRUE(state.contains("w"));
+}
+
 }  // namespace
 }  // namespace dckpt::testing

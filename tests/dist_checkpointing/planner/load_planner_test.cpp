@@ -287,13 +287,20 @@ TEST_F(LoadPlanners, MakeObjectsOfStoredOnes) {
 
 // ---- Plans of all ranks.
 
-/// Rank 0 leaves out, on all ranks, what any rank leaves out.
-class Together final : public MCoreLoadPlanner {
+class PlannerOfRank : public MCoreLoadPlanner {
  public:
   void set_up_planner(const LoadSetup& setup) override {
     MCoreLoadPlanner::set_up_planner(setup);
     rank_ = setup.rank;
   }
+
+ protected:
+  int rank_ = 0;
+};
+
+/// Rank 0 leaves out, on all ranks, what any rank leaves out.
+class Together final : public PlannerOfRank {
+ public:
   LoadPlan create_local_plan() override {
     LoadPlan plan = MCoreLoadPlanner::create_local_plan();
     if (rank_ == 2)
@@ -313,9 +320,6 @@ class Together final : public MCoreLoadPlanner {
       std::erase_if(plan, [&](const LoadItem& item) { return !common.contains(item.tensor.key); });
     return plans;
   }
-
- private:
-  int rank_ = 0;
 };
 
 TEST_F(LoadPlanners, DecideOnRank0ForAll) {
@@ -344,12 +348,8 @@ using Edit = std::function<void(LoadPlan&, int rank)>;
 Edit edit;
 std::function<void(std::vector<LoadPlan>&)> edit_global;
 
-class Edited : public MCoreLoadPlanner {
+class Edited : public PlannerOfRank {
  public:
-  void set_up_planner(const LoadSetup& setup) override {
-    MCoreLoadPlanner::set_up_planner(setup);
-    rank_ = setup.rank;
-  }
   LoadPlan create_local_plan() override {
     LoadPlan plan = MCoreLoadPlanner::create_local_plan();
     if (edit) edit(plan, rank_);
@@ -359,20 +359,13 @@ class Edited : public MCoreLoadPlanner {
     if (edit_global) edit_global(plans);
     return plans;
   }
-
- private:
-  int rank_ = 0;
 };
 
 /// Resolves every tensor, on rank 1 wrongly.
 std::function<Tensor(const LoadItem&, Tensor)> resolve;
 std::function<Tensor(Tensor)> commit;
-class WrongResolver final : public MCoreLoadPlanner {
+class WrongResolver final : public PlannerOfRank {
  public:
-  void set_up_planner(const LoadSetup& setup) override {
-    MCoreLoadPlanner::set_up_planner(setup);
-    rank_ = setup.rank;
-  }
   bool resolves(const LoadItem&) const override { return true; }
   Tensor resolve_tensor(const LoadItem& item, const Shape& shape) const override {
     Tensor right = MCoreLoadPlanner::resolve_tensor(item, shape);
@@ -381,9 +374,6 @@ class WrongResolver final : public MCoreLoadPlanner {
   Tensor commit_tensor(const LoadItem&, Tensor read) const override {
     return rank_ == 1 && commit ? commit(read) : read;
   }
-
- private:
-  int rank_ = 0;
 };
 
 class WrongLoadPlanners : public LoadPlanners {
