@@ -26,6 +26,7 @@ namespace dckpt::testing {
 /// `fails_on`.
 struct Gate {
   std::counting_semaphore<64> open{0};
+  std::atomic<int> waits{0};  ///< threads that have come to it so far
   std::atomic<int> fails_on{-1};
   std::atomic<bool> slow{false};  ///< writing takes different times, and waits for nothing
   std::atomic<int> writes{0};
@@ -43,7 +44,7 @@ class GatedStrategy final : public SaveStrategy {
     if (gate.slow)
       std::this_thread::sleep_for(std::chrono::microseconds(gate.writes++ * 7 % 11 * 300));
     else
-      gate.open.acquire();
+      wait_for_gate();
     if (rank == gate.fails_on)
       throw CheckpointError(ErrorCode::kIo, "the disk of this rank is full");
     return inner_->write_data(storage, directory, rank, plan, source);
@@ -54,6 +55,12 @@ class GatedStrategy final : public SaveStrategy {
   }
 
  private:
+  static void wait_for_gate() {
+    ++gate.waits;
+    gate.waits.notify_all();
+    gate.open.acquire();
+  }
+
   std::unique_ptr<SaveStrategy> inner_;
 };
 
@@ -69,6 +76,7 @@ class GatedSaves : public ::testing::Test {
         }});
     gate.fails_on = -1;
     gate.slow = false;
+    gate.waits = 0;
     while (gate.open.try_acquire()) {
     }
   }
