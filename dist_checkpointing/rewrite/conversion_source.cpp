@@ -10,9 +10,8 @@
 #include "dist_checkpointing/inspect/inspect.h"
 #include "dist_checkpointing/inspect/optimizer_form.h"
 #include "dist_checkpointing/open.h"
+#include "dist_checkpointing/rewrite/conversion_steps.h"
 #include "dist_checkpointing/rewrite/megatron_fsdp.h"
-#include "dist_checkpointing/rewrite/missing_data.h"
-#include "dist_checkpointing/rewrite/optimizer_conversion.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
@@ -44,9 +43,10 @@ std::unique_ptr<CheckpointReader> open_for_map(const Location& source,
 }
 
 /// Through the map and back: what does not return as it was. Padding of a vocabulary is not
-/// compared: it has no meaning and is lost. The progress of what follows goes on from this one's.
-void check_round_trip(const MapRequest& request, const MappedSource& source,
-                      ConvertOptions& options) {
+/// compared: it has no meaning and is lost. Returns the progress of what follows, which goes on
+/// from this one's.
+Progress check_round_trip(const MapRequest& request, const MappedSource& source,
+                          const ConvertOptions& options) {
   const auto [before, after] = round_trip_of(request, source);
   std::uint64_t bytes = 0;
   const auto progress = [&](std::uint64_t done, std::uint64_t total) {
@@ -67,8 +67,8 @@ void check_round_trip(const MapRequest& request, const MappedSource& source,
                                 : str_format(" {} became {}", difference.a, difference.b)));
   problems.raise_if_any(ErrorCode::kMismatch,
                         "through the map and back, these are not what they were:");
-  if (!options.progress) return;
-  options.progress = [bytes, show = options.progress](std::uint64_t done, std::uint64_t total) {
+  if (!options.progress) return {};
+  return [bytes, show = options.progress](std::uint64_t done, std::uint64_t total) {
     show(bytes + done, bytes + total);
   };
 }
@@ -83,19 +83,6 @@ void describe_left_out(const MappedSource& source, ConvertReport& report) {
                                         counted(gone.size(), "key"), quoted_list(gone)));
 }
 
-/// Whether `keys` takes any state of the optimizer once that has keys made of the model's.
-bool takes_state(const KeyFilter& keys, const Metadata& metadata) {
-  if (keys.include.empty() && keys.exclude.empty()) return true;
-  std::vector<std::string> names = optimizer_states(metadata);
-  names.insert(names.end(), {"param", "fp32_param", "exp_avg"});
-  return std::ranges::any_of(metadata.tensors, [&](const TensorStorageMetadata& tensor) {
-    return !is_optimizer_key(tensor.key) &&
-           std::ranges::any_of(names, [&](const std::string& name) {
-             return keys(str_format("optimizer.state.{}.{}", name, tensor.key));
-           });
-  });
-}
-
 }  // namespace
 
 void require_not_stopped(const ConvertOptions& options) {
@@ -108,18 +95,21 @@ void require_not_stopped(const ConvertOptions& options) {
                        "removed");
 }
 
-MappedSource open_source(const Location& source, ConvertOptions& options, ConvertReport& report) {
+OpenedSource open_source(const Location& source, const ConvertOptions& options,
+                         ConvertReport& report) {
   require_rules(Call::kConvert,
                 {.save = {.io = options.io},
                  .load = {.strategy = options.from,
                           .map = options.map,
                           .threads = options.read_threads.value_or(options.io.threads)}},
                 nullptr);
-  if (options.map.name.empty()) {
+  OpenedSource opened{
+      .reader = nullptr, .keys = options.keys, .source_keys = {}, .options = options};
+  if (options.map.name.empty() || options.map.name == kNoMap) {
     if (options.check_round_trip)
       throw CheckpointError(ErrorCode::kInvalidArgument,
                             "a round trip is checked through a map; name one");
-    MappedSource opened{.behind = options.keys};
+    opened.options.map.name.clear();
     opened.reader =
         open_checkpoint(source, {.iteration = options.iteration, .strategy = options.from});
     return opened;
@@ -135,13 +125,23 @@ MappedSource open_source(const Location& source, ConvertOptions& options, Conver
                            .keys = options.keys,
                            .model_files = files.get()};
   MappedSource mapped = map_source(request);
-  if (options.check_round_trip) check_round_trip(request, mapped, options);
-  if (options.to.empty() && !options.compat)
-    options.to = mapped.report.keys.to == KeyNames::kHf ? "hf" : "torch_dist";
+  if (options.check_round_trip)
+    opened.options.progress = check_round_trip(request, mapped, options);
+  const bool to_hf = mapped.report.keys.to == KeyNames::kHf;
+  if (options.to.empty() && !options.compat) opened.options.to = to_hf ? "hf" : "torch_dist";
+  const std::size_t remarks = report.remarks.size();
   std::ranges::move(said, std::back_inserter(report.remarks));
   describe_left_out(mapped, report);
   std::ranges::move(mapped.report.remarks, std::back_inserter(report.remarks));
-  return mapped;
+  add_step(report, "map",
+           str_format("gives {} the keys of {} by the map {}",
+                      counted(mapped.reader->metadata().tensors.size(), "tensor"),
+                      to_hf ? "Hugging Face" : "Megatron", quote(mapped.report.map)),
+           remarks);
+  opened.reader = std::move(mapped.reader);
+  opened.keys = std::move(mapped.behind);
+  opened.source_keys = std::move(mapped.source_keys);
+  return opened;
 }
 
 void require_map_for_models(const CheckpointReader& reader, const Location& source,
@@ -165,53 +165,6 @@ void require_map_for_models(const CheckpointReader& reader, const Location& sour
                  "insists on these keys",
                  fitting.empty() ? "no shipped map fits this model, so write one (docs/maps.md)"
                                  : "it has the keys and shapes of a model for " + fitting));
-}
-
-void leave_optimizer(const CheckpointReader& reader, const ConvertTarget& target, bool optimizer,
-                     KeyFilter& keys, std::vector<std::string>& remarks) {
-  if (!target.format->conventions.model_folder || reader.info().conventions.model_folder ||
-      !keys.include.empty() || optimizer)
-    return;
-  const Metadata& metadata = reader.metadata();
-  std::vector<std::string> of_optimizer, of_model;
-  for (const TensorStorageMetadata& tensor : metadata.tensors)
-    (is_optimizer_key(tensor.key) ? of_optimizer : of_model).push_back(tensor.key);
-  if (of_optimizer.empty() || of_model.empty()) return;
-  for (const char* const pattern : {"optimizer.*", "chained_[0-9]*.optimizer.*", "optim.*"}) {
-    if (std::ranges::any_of(of_optimizer,
-                            [&](const auto& key) { return glob_match(pattern, key); }))
-      keys.exclude.emplace_back(pattern);
-  }
-  remarks.push_back(str_format("the optimizer stays behind: {}; --include '*' takes them",
-                               counted(of_optimizer.size(), "tensor")));
-}
-
-std::unique_ptr<CheckpointReader> in_target_form(std::unique_ptr<CheckpointReader> reader,
-                                                 const ConvertTarget& target,
-                                                 const ConvertOptions& options,
-                                                 const KeyFilter& keys,
-                                                 std::vector<std::string>& of_optimizer,
-                                                 std::vector<std::string>& remarks) {
-  const bool of_fsdp = reader->info().conventions.megatron_fsdp;
-  if (of_fsdp && target.format->conventions.megatron_keys)
-    reader = from_megatron_fsdp(std::move(reader), remarks);
-  if (options.optimizer) {
-    if (!takes_state(keys, reader->metadata()))
-      throw CheckpointError(
-          ErrorCode::kInvalidArgument,
-          str_format("the patterns (--include, --exclude) leave out the optimizer's "
-                     "state, which is to become {}; leave out one of them",
-                     name_of(kOptimizerShardingNames, *options.optimizer)));
-    reader = with_optimizer_sharding(std::move(reader), *options.optimizer, of_optimizer,
-                                     {.threads = options.read_threads.value_or(options.io.threads),
-                                      .staging = std::min(options.staging, options.max_memory)},
-                                     [&] { require_not_stopped(options); });
-  }
-  if (!target.format->conventions.megatron_fsdp || of_fsdp) return reader;
-  require_no_lost_data(*reader, reader->metadata(),
-                       "fsdp_dtensor is made of whole checkpoints; first convert what is whole "
-                       "to torch_dist (--allow-partial)");
-  return to_megatron_fsdp(std::move(reader), read_fsdp_save_options(target.save.strategy), remarks);
 }
 
 }  // namespace dckpt

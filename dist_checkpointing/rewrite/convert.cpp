@@ -1,49 +1,31 @@
 #include "dist_checkpointing/rewrite/convert.h"
 
 #include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "dist_checkpointing/inspect/inspect.h"
 #include "dist_checkpointing/inspect/optimizer_form.h"
-#include "dist_checkpointing/inspect/run_facts.h"
 #include "dist_checkpointing/open.h"
-#include "dist_checkpointing/rewrite/common_form.h"
 #include "dist_checkpointing/rewrite/conversion_source.h"
+#include "dist_checkpointing/rewrite/conversion_steps.h"
 #include "dist_checkpointing/rewrite/convert_target.h"
 #include "dist_checkpointing/rewrite/copy_contents.h"
 #include "dist_checkpointing/rewrite/copy_source.h"
 #include "dist_checkpointing/rewrite/interrupted.h"
-#include "dist_checkpointing/rewrite/missing_data.h"
 #include "dist_checkpointing/rewrite/model_folder.h"
 #include "dist_checkpointing/rewrite/planned_copy.h"
 #include "dist_checkpointing/rewrite/source_check.h"
 #include "dist_checkpointing/rewrite/write_copy.h"
 #include "dist_checkpointing/training_root/target.h"
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
-#include "mapping/planning/rearrange.h"
 #include "strategies/contract/registry.h"
 
 namespace dckpt {
 namespace {
-
-bool holds_buckets(const Metadata& metadata) {
-  return std::ranges::any_of(metadata.tensors, [](const TensorStorageMetadata& tensor) {
-    return is_optimizer_key(tensor.key) && tensor.key.find(".bucket_idx_") != std::string::npos;
-  });
-}
-
-/// The model's tensors that `keys` leaves out.
-std::vector<std::string> weights_left_out(const KeyFilter& keys, const Metadata& metadata) {
-  std::vector<std::string> left_out;
-  for (const TensorStorageMetadata& tensor : metadata.tensors) {
-    if (!is_optimizer_key(tensor.key) && !keys(tensor.key)) left_out.push_back(tensor.key);
-  }
-  return left_out;
-}
 
 /// By data file; parts that are made while reading are in none.
 std::vector<HeldBytes> held_by_files(const Metadata& metadata) {
@@ -85,60 +67,6 @@ void require_resumable(const CopyContents& contents, const ConvertTarget& target
           newest ? "0.19" : "0.15", newest ? "--compat megatron-0.19" : "--flattened boxes"));
 }
 
-/// What a copy of buckets, or of parts of them, is not fit for.
-void tell_of_buckets(const Metadata& copied, const Metadata& source, const KeyFilter& keys,
-                     bool cut_anew, std::vector<std::string>& remarks) {
-  if (!holds_buckets(copied)) return;
-  if (cut_anew)
-    remarks.emplace_back(
-        "optimizer state in buckets is found by the chunks of the model that Megatron saved, which "
-        "are cut anew here; --optimizer works with this source, not with the result");
-  if (const auto names = weights_left_out(keys, source); !names.empty())
-    remarks.push_back("left out of the model, but not of the optimizer's buckets: " +
-                      quoted_list(names));
-}
-
-/// What of the selected goes into the copy, with the common state in the form of the target.
-CopyContents contents_for(const ConvertTarget& target, CopyContents contents,
-                          const CheckpointReader& reader, const KeyFilter& keys,
-                          const ConvertOptions& options, ConvertReport& report) {
-  tell_of_buckets(contents.metadata, reader.metadata(), keys, options.ranks.has_value(),
-                  report.remarks);
-  report.chunks_before = contents.chunks_before;
-  contents = without_lost_data(std::move(contents), reader, options.allow_partial, report.lost,
-                               report.remarks);
-  contents.state_left_out +=
-      static_cast<std::uint64_t>(std::ranges::count_if(report.lost, is_optimizer_key));
-  require_coverage(contents, report.source);
-  contents = rename_contents(std::move(contents), options.rename, report.remarks);
-  const Capabilities& can = target.format->capabilities;
-  const bool chosen = options.keys.include.size() + options.keys.exclude.size() > 0;
-  contents = can.objects || can.common_state
-                 ? with_common_state(std::move(contents), reader, target, options.check_source,
-                                     report.remarks)
-                 : tensors_only(std::move(contents), reader, chosen, report.remarks);
-  if (std::string conflict = iteration_conflict(reader); !conflict.empty())
-    report.remarks.push_back(std::move(conflict));
-  report.left_out += contents.left_out;
-  return contents;
-}
-
-/// For Megatron 0.8 to 0.15.
-void flatten_optimizer_state(CopyContents& contents, bool fragments_lost,
-                             std::vector<std::string>& remarks) {
-  const std::size_t changed =
-      reformulate_optimizer_state(contents.metadata, contents.common, fragments_lost);
-  if (changed > 0)
-    remarks.push_back(
-        grouped(changed) +
-        " optimizer tensors were flattened, as Megatron-Core 0.8 to 0.15 resume them");
-  else if (std::ranges::none_of(contents.metadata.tensors, [](const TensorStorageMetadata& tensor) {
-             return tensor.flattened_shape.has_value();
-           }))
-    remarks.emplace_back(
-        "--flattened megatron had no effect: there is no optimizer state of that form");
-}
-
 /// Writes the copy, or checks what a dry run checks. `keeps_records`: records that are no plain
 /// tensors may be copied as they are.
 void carry_out(PlannedCopy& copy, const CheckpointReader& reader, const Location& source,
@@ -177,62 +105,106 @@ void carry_out(PlannedCopy& copy, const CheckpointReader& reader, const Location
   }
 }
 
-ConvertReport convert_checkpoint(const Location& source, const Location& destination,
-                                 ConvertOptions options) {
-  const Location found = resolve_checkpoint(source, {.iteration = options.iteration});
-  require_outside(found, destination);
-  const bool insists = options.map.name == kNoMap;
-  if (insists) options.map.name.clear();
-  ConvertReport report;
-  MappedSource opened = open_source(source, options, report);
-  auto reader = std::move(opened.reader);
-  KeyFilter keys = std::move(opened.behind);
-  report.source = found.display();
-  report.held_before = held_by_files(reader->metadata());
-  report.destination = destination.display();
-  report.from = reader->info().format;
-  ConvertTarget target = choose_target(*reader, report.source, options, report.remarks);
-  report.to = target.format->name;
-  if (!insists) require_map_for_models(*reader, source, target, options);
-  leave_optimizer(*reader, target, options.optimizer.has_value(), keys, report.remarks);
-  const bool keeps_records =
-      options.map.name.empty() && !options.optimizer &&
-      (reader->info().conventions.megatron_fsdp || !target.format->conventions.megatron_fsdp);
-  std::vector<std::string> of_optimizer;
-  reader = in_target_form(std::move(reader), target, options, keys, of_optimizer, report.remarks);
-  const CopyMemory memory =
-      share_memory(options.io, options.max_memory, options.staging, reader->metadata());
-  target.save.io = memory.io;
-  if (options.dry_run) require_free_name(destination, options.overwrite);
+/// Whether records that are no plain tensors may be copied as they are.
+bool keeps_records(const CheckpointReader& source, const ConvertTarget& target,
+                   const ConvertOptions& options) {
+  return options.map.name.empty() && !options.optimizer &&
+         (source.info().conventions.megatron_fsdp || !target.format->conventions.megatron_fsdp);
+}
 
-  reader = without_common_entries(std::move(reader), keys.exclude, report.remarks);
-  if (!options.map.name.empty()) keys.check({&reader->metadata(), &opened.source_keys});
-  CopyContents contents = select_contents(*reader, keys);
-  if (holds_optimizer(contents.metadata))
-    std::ranges::move(of_optimizer, std::back_inserter(report.remarks));
-  contents = contents_for(target, std::move(contents), *reader, keys, options, report);
-  ModelFolder folder = model_folder(*reader, target, options, report.remarks);
-  if (target.format->arrange) {
-    reader =
-        target.format->arrange(reader_of(contents, std::move(reader)), target.save, report.remarks);
-    contents = select_contents(*reader, {});
-    contents.chunks_before = report.chunks_before;
-  }
-  if (options.flattened == FlattenedForm::kMegatron)
-    flatten_optimizer_state(contents, reader->info().conventions.fragments_lost, report.remarks);
-  require_resumable(contents, target, options);
+std::uint64_t bytes_on_disk(const Location& checkpoint) {
+  std::uint64_t bytes = 0;
+  for (const FileSummary& file : list_files(*checkpoint.directory())) bytes += file.bytes;
+  return bytes;
+}
 
-  if (!options.map.name.empty()) join_small_chunks(contents.metadata);
-  PlannedCopy copy =
-      plan_copy(std::move(contents), std::move(target), std::move(folder), options.ranks);
-  describe(copy, reader->metadata(), report);
+void choose_format(Draft& draft, const ConvertOptions& options, ConvertReport& report) {
+  const std::size_t remarks = report.remarks.size();
+  draft.target = choose_target(*draft.reader, report.source, options, report.remarks);
+  report.to = draft.target.format->name;
+  const std::string same = report.to == report.from ? ", as the source has it" : "";
+  add_step(report, "format", str_format("chooses {}{}", quote(report.to), same), remarks);
+}
+
+PlannedCopy plan(Draft& draft, const ConvertOptions& options, ConvertReport& report) {
+  const std::size_t remarks = report.remarks.size();
+  PlannedCopy copy = plan_copy(std::move(draft.contents), std::move(draft.target),
+                               std::move(draft.folder), options.ranks);
+  describe(copy, draft.reader->metadata(), report);
   measure(copy, report);
-  carry_out(copy, *reader, found, destination, memory, keeps_records, options, report);
-  if (options.dry_run) return report;
-  report.disk_bytes = 0;
-  for (const FileSummary& file : list_files(*destination.directory()))
-    report.disk_bytes += file.bytes;
+  add_step(report, "plan",
+           str_format("{} {} for {}, in {}", options.ranks ? "cuts" : "takes",
+                      counted(report.chunks_after, "chunk"), counted(copy.items.size(), "rank"),
+                      counted(report.files, "file")),
+           remarks);
+  return copy;
+}
+
+void note_writing(const PlannedCopy& copy, const ConvertOptions& options, std::size_t remarks,
+                  ConvertReport& report) {
+  add_step(report, "write",
+           str_format("copies {} within {} of memory, {}", human_bytes(bytes_of(copy.items)),
+                      human_bytes(options.max_memory),
+                      options.check_source ? "compared with the checksums of the source"
+                                           : "not compared with checksums"),
+           remarks);
+}
+
+ConvertReport convert_checkpoint(const Location& source, const Location& destination,
+                                 const ConvertOptions& given) {
+  const Location found = resolve_checkpoint(source, {.iteration = given.iteration});
+  require_outside(found, destination);
+  ConvertReport report;
+  report.source = found.display();
+  report.destination = destination.display();
+  OpenedSource opened = open_source(source, given, report);
+  const ConvertOptions& options = opened.options;
+  report.held_before = held_by_files(opened.reader->metadata());
+  report.from = opened.reader->info().format;
+  Draft draft{.reader = std::move(opened.reader),
+              .keys = std::move(opened.keys),
+              .source_keys = std::move(opened.source_keys),
+              .target = {},
+              .contents = {},
+              .folder = {}};
+  choose_format(draft, options, report);
+  if (given.map.name != kNoMap)
+    require_map_for_models(*draft.reader, source, draft.target, options);
+  if (options.dry_run) require_free_name(destination, options.overwrite);
+  const bool keeps = keeps_records(*draft.reader, draft.target, options);
+  const CopyMemory memory =
+      share_memory(options.io, options.max_memory, options.staging, draft.reader->metadata());
+  draft.target.save.io = memory.io;
+
+  take_steps(draft, options, report);
+  require_resumable(draft.contents, draft.target, options);
+  PlannedCopy copy = plan(draft, options, report);
+  const std::size_t remarks = report.remarks.size();
+  carry_out(copy, *draft.reader, found, destination, memory, keeps, options, report);
+  note_writing(copy, options, remarks, report);
+  if (!options.dry_run) report.disk_bytes = bytes_on_disk(destination);
   return report;
+}
+
+/// With what the form of the optimizer's state says of `flattened`.
+ConvertOptions with_flattened_form(ConvertOptions options) {
+  if (options.optimizer == OptimizerSharding::kFullyShardedModelSpace) {
+    // Other formats have the model's shapes, and Megatron flattens what it reads from them.
+    if (options.to.empty() ||
+        find_save_strategy(options.to, options.strategy_version).capabilities.flattened_form) {
+      if (options.flattened == FlattenedForm::kBoxes)
+        throw CheckpointError(ErrorCode::kInvalidArgument,
+                              "fully_sharded_model_space optimizer state is flattened, and "
+                              "--flattened boxes contradicts it; leave one of them out");
+      options.flattened = FlattenedForm::kMegatron;
+    }
+  } else if (options.optimizer && options.flattened == FlattenedForm::kMegatron) {
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          str_format("{} optimizer state is not flattened; leave --flattened at "
+                                     "'boxes'",
+                                     name_of(kOptimizerShardingNames, *options.optimizer)));
+  }
+  return options;
 }
 
 }  // namespace
@@ -245,25 +217,7 @@ ConvertReport convert(const Location& source, const Location& destination,
                                      grouped(kMaxRanks), *options.ranks));
   }
   require_target_name(destination);
-  if (!options.optimizer) return convert_checkpoint(source, destination, options);
-  ConvertOptions resolved = options;
-  if (options.optimizer == OptimizerSharding::kFullyShardedModelSpace) {
-    // Other formats have the model's shapes, and Megatron flattens what it reads from them.
-    if (options.to.empty() ||
-        find_save_strategy(options.to, options.strategy_version).capabilities.flattened_form) {
-      if (options.flattened == FlattenedForm::kBoxes)
-        throw CheckpointError(ErrorCode::kInvalidArgument,
-                              "fully_sharded_model_space optimizer state is flattened, and "
-                              "--flattened boxes contradicts it; leave one of them out");
-      resolved.flattened = FlattenedForm::kMegatron;
-    }
-  } else if (options.flattened == FlattenedForm::kMegatron) {
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          str_format("{} optimizer state is not flattened; leave --flattened at "
-                                     "'boxes'",
-                                     name_of(kOptimizerShardingNames, *options.optimizer)));
-  }
-  return convert_checkpoint(source, destination, resolved);
+  return convert_checkpoint(source, destination, with_flattened_form(options));
 } catch (...) {
   throw_checkpoint_error();
 }

@@ -97,6 +97,13 @@ struct HeldBytes {
   std::uint64_t bytes = 0;  ///< of elements, and of objects as stored
 };
 
+/// A step between the source of a conversion and its result.
+struct ConversionStep {
+  std::string name{};
+  std::string does{};                ///< for people: "renames keys by 2 rules"
+  std::vector<std::string> notes{};  ///< those of ConvertReport::remarks that belong to it
+};
+
 struct ConvertReport {
   std::string from;
   std::string to;
@@ -118,6 +125,7 @@ struct ConvertReport {
   int ranks = 0;
   std::vector<HeldBytes> held_before;     ///< by the data files of the source, in their order
   std::vector<std::uint64_t> held_after;  ///< bytes of what each rank of the result holds
+  std::vector<ConversionStep> steps;      ///< in their order; those that do something
   /// For people: what changed its form and why, and which releases load the result.
   std::vector<std::string> remarks;
 };

@@ -77,9 +77,12 @@ ConvertTarget choose_target(const CheckpointReader& reader, const std::string& s
                    quote(format)));
   }
   if (keys_are_paths && options.flattened == FlattenedForm::kMegatron) {
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "only Megatron-Core reads its flattened form, and not from plain DCP; "
-                          "leave --flattened at boxes, or write 'torch_dist'");
+    throw CheckpointError(
+        ErrorCode::kInvalidArgument,
+        str_format("only Megatron-Core reads its flattened form, and not from plain DCP; {}, or "
+                   "write 'torch_dist'",
+                   options.optimizer ? "take --optimizer fully_reshardable"
+                                     : "leave --flattened at boxes"));
   }
   if (options.ranks && !target.format->capabilities.cut_tensors) {
     throw CheckpointError(ErrorCode::kInvalidArgument,

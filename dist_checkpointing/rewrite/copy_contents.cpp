@@ -37,7 +37,6 @@ CopyContents select_contents(const CheckpointReader& reader, const KeyFilter& ke
     if (is_optimizer_key(key)) ++contents.state_left_out;
   };
   for (std::size_t i = 0; i < source.tensors.size(); ++i) {
-    contents.chunks_before += source.tensors[i].chunks.size();
     if (!keys(source.tensors[i].key)) {
       leave_out(source.tensors[i].key);
       continue;

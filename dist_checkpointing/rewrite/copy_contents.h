@@ -32,7 +32,6 @@ struct CopyContents {
   Metadata metadata;                    ///< tensors and objects
   std::vector<std::size_t> tensor_of;   ///< positions in the source
   std::vector<ObjectSource> object_of;  ///< beside Metadata::objects
-  std::uint64_t chunks_before = 0;      ///< of all tensors of the source
   std::uint64_t left_out = 0;           ///< tensors and objects
   std::uint64_t state_left_out = 0;     ///< of these, the optimizer's
 

@@ -208,6 +208,26 @@ TEST(ToolConvert, FormsThatTheFormatOrTheSourceDoesNotHaveAreNotTakenSilently) {
       HasSubstr("--flattened megatron had no effect"));
 }
 
+TEST(ToolConvert, AConversionIsExplainedStepByStep) {
+  const TempDir scratch;
+  const std::string copy = (scratch / "copy").string();
+  const std::vector<std::string> call = {"convert", path_of(kModel), copy, "--to", "dcp"};
+  const auto with = [&](std::vector<std::string> options) {
+    options.insert(options.begin(), call.begin(), call.end());
+    return run_tool(std::move(options));
+  };
+  const ToolRun run = with({"--explain"});
+  ASSERT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.out, HasSubstr("1  format        chooses 'dcp'\n"));
+  EXPECT_THAT(run.out, HasSubstr("3  common state  keeps the common state as an object\n"
+                                 "                 note: "));
+  EXPECT_THAT(run.out, HasSubstr("dry run: nothing was written"));
+  EXPECT_FALSE(fs::exists(copy));
+  const Value steps = with({"--explain", "--json"}).json().at("steps");
+  EXPECT_EQ(steps.items().front().at("does").as_str(), "chooses 'dcp'");
+  EXPECT_EQ(with({"--explain", "--dry-run"}).exit_code, 2);
+}
+
 TEST(ToolConvert, ADryRunRefusesAFileAsDestinationAsTheConversionDoes) {
   const TempDir scratch;
   const std::string file = (scratch / "file").string();

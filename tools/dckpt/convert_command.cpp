@@ -51,8 +51,18 @@ struct Options {
   bool integrity = false;
   bool no_integrity = false;
   bool trust_source = false;
+  bool explain = false;
   bool json = false;
 };
+
+Value steps_json(const ConvertReport& report) {
+  ValueList steps;
+  for (const ConversionStep& step : report.steps)
+    steps.push_back(Value::dict({{"name", step.name},
+                                 {"does", step.does},
+                                 {"notes", Value::list({step.notes.begin(), step.notes.end()})}}));
+  return Value::list(std::move(steps));
+}
 
 Value to_json_value(const ConvertReport& report, bool dry_run) {
   ValueList remarks(report.remarks.begin(), report.remarks.end());
@@ -73,10 +83,22 @@ Value to_json_value(const ConvertReport& report, bool dry_run) {
                       {"disk_bytes", report.disk_bytes},
                       {"ranks", report.ranks},
                       {"held", held_json(report)},
+                      {"steps", steps_json(report)},
                       {"remarks", Value::list(std::move(remarks))}});
 }
 
-void print_report(const ConvertReport& report, bool dry_run, bool cut_for_ranks) {
+/// What a conversion would do, step by step.
+void print_steps(const ConvertReport& report) {
+  Table table({{"", Table::Align::kRight}, {""}, {""}}, "");
+  for (std::size_t i = 0; i < report.steps.size(); ++i) {
+    const ConversionStep& step = report.steps[i];
+    table.add({std::to_string(i + 1), step.name, safe_message(step.does)});
+    for (const std::string& note : step.notes) table.add({"", "", "note: " + safe_message(note)});
+  }
+  table.print();
+}
+
+void print_report(const ConvertReport& report, bool dry_run, bool explain, bool cut_for_ranks) {
   Table table({{""}, {""}}, "");
   table.add({"from", str_format("{} ({})", shown(report.source), shown(report.from))});
   table.add({"to", str_format("{} ({})", shown(report.destination), shown(report.to))});
@@ -96,8 +118,14 @@ void print_report(const ConvertReport& report, bool dry_run, bool cut_for_ranks)
   table.add({"on disk", std::string(dry_run ? "about " : "") + human_bytes(report.disk_bytes)});
   table.print();
   if (cut_for_ranks) print_held(report);
-  for (const std::string& remark : report.remarks)
-    print(str_format("note: {}\n", safe_message(remark)));
+  if (explain) {
+    print("\n");
+    print_steps(report);
+    print("\n");
+  } else {
+    for (const std::string& remark : report.remarks)
+      print(str_format("note: {}\n", safe_message(remark)));
+  }
   print(dry_run ? styled(Style::kYellow, "dry run: nothing was written") + "\n"
                 : styled(Style::kGreen, "written") + "\n");
 }
@@ -195,6 +223,7 @@ ConvertOptions parsed(const Options& options, std::vector<std::string>& unused) 
   if (!options.model_files.empty()) parsed.model_files = Location(options.model_files);
   if (options.integrity || options.no_integrity) parsed.integrity = options.integrity;
   if (options.trust_source) parsed.check_source = false;
+  if (options.explain) parsed.dry_run = true;
   return parsed;
 }
 
@@ -217,13 +246,17 @@ int run_convert(const Options& options) {
       return convert(options.source, options.destination, convert_options);
     });
   }
-  if (!unused.empty())
+  if (!unused.empty()) {
     report.remarks.push_back("the conversion has no use for these fields of the policy: " +
                              joined(unused));
+    report.steps.insert(report.steps.begin(),
+                        {"policy", "says what options leave open", {report.remarks.back()}});
+  }
   if (options.json)
     print_json(to_json_value(report, convert_options.dry_run));
   else
-    print_report(report, convert_options.dry_run, convert_options.ranks.has_value());
+    print_report(report, convert_options.dry_run, options.explain,
+                 convert_options.ranks.has_value());
   return kOk;
 }
 
@@ -255,6 +288,7 @@ Command add_convert(CLI::App& program) {
       "  dckpt convert iter_0001000 for64 --ranks 64\n"
       "  dckpt convert iter_0001000 for64 --ranks 64 --resume\n"
       "  dckpt convert iter_0001000 weights --exclude 'optimizer.*' --dry-run\n"
+      "  dckpt convert llama iter_0000000 --to torch_dist --map auto --explain\n"
       "  dckpt convert from_014 for_016 --optimizer fully_reshardable\n"
       "  dckpt convert dp_reshardable any_layout --optimizer fully_reshardable\n"
       "  dckpt convert llama iter_0000000 --to torch_dist\n"
@@ -368,8 +402,11 @@ Command add_convert(CLI::App& program) {
                    "Do not compare the source with its checksums");
   command.add_flag("--allow-partial", convert.allow_partial,
                    "If data files are missing, convert the keys that are whole");
-  command.add_flag("--dry-run", convert.dry_run,
-                   "Say what would be written and how large it is, write nothing");
+  command
+      .add_flag("--dry-run", convert.dry_run,
+                "Say what would be written and how large it is, write nothing")
+      .excludes(command.add_flag("--explain", options->explain,
+                                 "The same as a list of steps, and what each does"));
   command.add_flag("--overwrite", convert.overwrite, "Replace DST if it exists");
   add_json(command, options->json);
   return {&command.app(), [options] {

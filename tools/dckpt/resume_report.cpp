@@ -13,9 +13,9 @@ bool is_training_root(const std::string& path) {
   return (root / kTrackerFile).stat() || !list_iterations(root).empty();
 }
 
-LatestChoice resume_choice(const std::string& root) {
+LatestChoice resume_choice(const std::string& root, const StrategySpec& strategy) {
   try {
-    return choose_latest(root);
+    return choose_latest(root, strategy);
   } catch (const CheckpointError& error) {
     return {.checkpoint = std::nullopt, .why = {}, .passed_over = {error.what()}};
   }

@@ -266,13 +266,14 @@ int run_all(const Options& options) {
     throw CheckpointError(ErrorCode::kInvalidArgument,
                           "--all is for a training root, without --iteration", {.file = root});
   }
+  const StrategySpec strategy = options.checkpoint.open_options().strategy;
   std::vector<Verified> checkpoints;
   FoldedReport report;
   for (const CheckpointArgument& checkpoint : checkpoints_of(options.checkpoint)) {
     checkpoints.push_back(verified_or_problem(options, checkpoint));
     if (!options.json) report.add(checkpoints.back());
   }
-  const LatestChoice resume = resume_choice(root);
+  const LatestChoice resume = resume_choice(root, strategy);
   const auto damaged = std::ranges::find_if(
       checkpoints, [](const Verified& checkpoint) { return !checkpoint.report.ok(); });
   if (options.json) {

@@ -1,0 +1,319 @@
+#include "dist_checkpointing/rewrite/conversion_steps.h"
+
+#include <algorithm>
+#include <iterator>
+#include <string_view>
+#include <utility>
+
+#include "dist_checkpointing/inspect/inspect.h"
+#include "dist_checkpointing/inspect/optimizer_form.h"
+#include "dist_checkpointing/inspect/run_facts.h"
+#include "dist_checkpointing/rewrite/common_form.h"
+#include "dist_checkpointing/rewrite/conversion_source.h"
+#include "dist_checkpointing/rewrite/megatron_fsdp.h"
+#include "dist_checkpointing/rewrite/missing_data.h"
+#include "dist_checkpointing/rewrite/optimizer_conversion.h"
+#include "mapping/base/counted.h"
+#include "mapping/base/error.h"
+#include "mapping/base/format.h"
+#include "mapping/base/text.h"
+#include "mapping/planning/rearrange.h"
+
+namespace dckpt {
+namespace {
+
+/// One form of a checkpoint from another.
+struct ViewStep {
+  std::string_view name;
+  bool (*applies)(const Draft&, const ConvertOptions&);
+  /// Returns what it has done, for people; nothing if that is not worth a word.
+  std::string (*apply)(Draft&, const ConvertOptions&, ConvertReport&);
+};
+
+bool always(const Draft&, const ConvertOptions&) {
+  return true;
+}
+
+bool has_map(const Draft&, const ConvertOptions& options) {
+  return !options.map.name.empty();
+}
+
+std::uint64_t chunks_of(const Metadata& metadata) {
+  std::uint64_t chunks = 0;
+  for (const TensorStorageMetadata& tensor : metadata.tensors) chunks += tensor.chunks.size();
+  return chunks;
+}
+
+std::string counts(const Metadata& metadata) {
+  return str_format("{} and {}", counted(metadata.tensors.size(), "tensor"),
+                    counted(metadata.objects.size(), "object"));
+}
+
+// Keys.
+
+bool becomes_a_model(const Draft& draft, const ConvertOptions& options) {
+  return draft.target.format->conventions.model_folder &&
+         !draft.reader->info().conventions.model_folder && draft.keys.include.empty() &&
+         !options.optimizer;
+}
+
+/// Models are what Hugging Face folders hold: the optimizer stays behind unless it is asked for.
+std::string leave_optimizer(Draft& draft, const ConvertOptions&, ConvertReport& report) {
+  std::vector<std::string> of_optimizer, of_model;
+  for (const TensorStorageMetadata& tensor : draft.reader->metadata().tensors)
+    (is_optimizer_key(tensor.key) ? of_optimizer : of_model).push_back(tensor.key);
+  if (of_optimizer.empty() || of_model.empty()) return {};
+  for (const char* const pattern : {"optimizer.*", "chained_[0-9]*.optimizer.*", "optim.*"}) {
+    if (std::ranges::any_of(of_optimizer,
+                            [&](const auto& key) { return glob_match(pattern, key); }))
+      draft.keys.exclude.emplace_back(pattern);
+  }
+  report.remarks.push_back(str_format("the optimizer stays behind: {}; --include '*' takes them",
+                                      counted(of_optimizer.size(), "tensor")));
+  return "leaves the state of the optimizer out of a folder for models";
+}
+
+bool leaves_megatron_fsdp(const Draft& draft, const ConvertOptions&) {
+  return draft.reader->info().conventions.megatron_fsdp &&
+         draft.target.format->conventions.megatron_keys;
+}
+
+std::string take_megatron_keys(Draft& draft, const ConvertOptions&, ConvertReport& report) {
+  draft.reader = from_megatron_fsdp(std::move(draft.reader), report.remarks);
+  return "gives Megatron-FSDP's keys their names in Megatron-Core";
+}
+
+bool becomes_megatron_fsdp(const Draft& draft, const ConvertOptions&) {
+  return draft.target.format->conventions.megatron_fsdp &&
+         !draft.reader->info().conventions.megatron_fsdp;
+}
+
+std::string take_fsdp_keys(Draft& draft, const ConvertOptions&, ConvertReport& report) {
+  require_no_lost_data(*draft.reader, draft.reader->metadata(),
+                       "fsdp_dtensor is made of whole checkpoints; first convert what is whole "
+                       "to torch_dist (--allow-partial)");
+  draft.reader = to_megatron_fsdp(
+      std::move(draft.reader), read_fsdp_save_options(draft.target.save.strategy), report.remarks);
+  return "gives Megatron-Core's keys their names in Megatron-FSDP";
+}
+
+// The optimizer.
+
+bool changes_optimizer(const Draft&, const ConvertOptions& options) {
+  return options.optimizer.has_value();
+}
+
+/// Whether `keys` takes any state of the optimizer once that has keys made of the model's.
+bool takes_state(const KeyFilter& keys, const Metadata& metadata) {
+  if (keys.include.empty() && keys.exclude.empty()) return true;
+  std::vector<std::string> names = optimizer_states(metadata);
+  names.insert(names.end(), {"param", "fp32_param", "exp_avg"});
+  return std::ranges::any_of(metadata.tensors, [&](const TensorStorageMetadata& tensor) {
+    return !is_optimizer_key(tensor.key) &&
+           std::ranges::any_of(names, [&](const std::string& name) {
+             return keys(str_format("optimizer.state.{}.{}", name, tensor.key));
+           });
+  });
+}
+
+std::string change_optimizer(Draft& draft, const ConvertOptions& options, ConvertReport& report) {
+  const auto form = name_of(kOptimizerShardingNames, *options.optimizer);
+  if (!takes_state(draft.keys, draft.reader->metadata()))
+    throw CheckpointError(
+        ErrorCode::kInvalidArgument,
+        str_format("the patterns (--include, --exclude) leave out the optimizer's "
+                   "state, which is to become {}; leave out one of them",
+                   form));
+  draft.reader =
+      with_optimizer_sharding(std::move(draft.reader), *options.optimizer, report.remarks,
+                              {.threads = options.read_threads.value_or(options.io.threads),
+                               .staging = std::min(options.staging, options.max_memory)},
+                              [&] { require_not_stopped(options); });
+  return str_format("gives the state of the optimizer the form {}", form);
+}
+
+bool holds_buckets(const Metadata& metadata) {
+  return std::ranges::any_of(metadata.tensors, [](const TensorStorageMetadata& tensor) {
+    return is_optimizer_key(tensor.key) && tensor.key.find(".bucket_idx_") != std::string::npos;
+  });
+}
+
+/// What a copy of buckets, or of parts of them, is not fit for.
+void tell_of_buckets(const Draft& draft, const ConvertOptions& options,
+                     std::vector<std::string>& remarks) {
+  if (!holds_buckets(draft.contents.metadata)) return;
+  if (options.ranks)
+    remarks.emplace_back(
+        "optimizer state in buckets is found by the chunks of the model that Megatron saved, which "
+        "are cut anew here; --optimizer works with this source, not with the result");
+  std::vector<std::string> weights_left_out;
+  for (const TensorStorageMetadata& tensor : draft.reader->metadata().tensors) {
+    if (!is_optimizer_key(tensor.key) && !draft.keys(tensor.key))
+      weights_left_out.push_back(tensor.key);
+  }
+  if (!weights_left_out.empty())
+    remarks.push_back("left out of the model, but not of the optimizer's buckets: " +
+                      quoted_list(weights_left_out));
+}
+
+// What is selected.
+
+std::string leave_common_entries(Draft& draft, const ConvertOptions&, ConvertReport& report) {
+  const std::size_t patterns = draft.keys.exclude.size();
+  draft.reader =
+      without_common_entries(std::move(draft.reader), draft.keys.exclude, report.remarks);
+  return patterns == draft.keys.exclude.size() ? "" : "leaves out entries of the common state";
+}
+
+std::string select(Draft& draft, const ConvertOptions& options, ConvertReport& report) {
+  if (has_map(draft, options)) draft.keys.check({&draft.reader->metadata(), &draft.source_keys});
+  draft.contents = select_contents(*draft.reader, draft.keys);
+  tell_of_buckets(draft, options, report.remarks);
+  report.chunks_before = chunks_of(draft.reader->metadata());
+  return str_format("takes {} of {}", counts(draft.contents.metadata),
+                    counts(draft.reader->metadata()));
+}
+
+/// Also throws if chunks do not make up their tensors.
+std::string leave_lost_data(Draft& draft, const ConvertOptions& options, ConvertReport& report) {
+  draft.contents = without_lost_data(std::move(draft.contents), *draft.reader,
+                                     options.allow_partial, report.lost, report.remarks);
+  draft.contents.state_left_out +=
+      static_cast<std::uint64_t>(std::ranges::count_if(report.lost, is_optimizer_key));
+  require_coverage(draft.contents, report.source);
+  return report.lost.empty() ? "" : "leaves out what the source has lost";
+}
+
+bool renames(const Draft&, const ConvertOptions& options) {
+  return !options.rename.empty();
+}
+
+std::string rename(Draft& draft, const ConvertOptions& options, ConvertReport& report) {
+  draft.contents = rename_contents(std::move(draft.contents), options.rename, report.remarks);
+  return str_format("renames keys by {}", counted(options.rename.size(), "rule"));
+}
+
+// The form of the target.
+
+/// Reads the common state, so only once it is known to be there.
+void tell_of_iteration(const CheckpointReader& reader, std::vector<std::string>& remarks) {
+  if (std::string conflict = iteration_conflict(reader); !conflict.empty())
+    remarks.push_back(std::move(conflict));
+}
+
+bool stores_common_state(const Draft& draft, const ConvertOptions&) {
+  const Capabilities& can = draft.target.format->capabilities;
+  return can.objects || can.common_state;
+}
+
+bool stores_tensors_alone(const Draft& draft, const ConvertOptions& options) {
+  return !stores_common_state(draft, options);
+}
+
+std::string shape_common_state(Draft& draft, const ConvertOptions& options, ConvertReport& report) {
+  CopyContents& contents = draft.contents;
+  contents = with_common_state(std::move(contents), *draft.reader, draft.target,
+                               options.check_source, report.remarks);
+  tell_of_iteration(*draft.reader, report.remarks);
+  if (contents.common_file) return "keeps the common state beside the objects";
+  if (contents.common_object) return "keeps the common state as an object";
+  return {};
+}
+
+std::string leave_objects(Draft& draft, const ConvertOptions& options, ConvertReport& report) {
+  const bool chosen = options.keys.include.size() + options.keys.exclude.size() > 0;
+  draft.contents = tensors_only(std::move(draft.contents), *draft.reader, chosen, report.remarks);
+  tell_of_iteration(*draft.reader, report.remarks);
+  return str_format("takes the tensors alone, which is what {} stores",
+                    quote(draft.target.format->name));
+}
+
+std::string add_model_files(Draft& draft, const ConvertOptions& options, ConvertReport& report) {
+  draft.folder = model_folder(*draft.reader, draft.target, options, report.remarks);
+  return draft.folder.files.empty()
+             ? ""
+             : str_format("adds {}", counted(draft.folder.files.size(), "file"));
+}
+
+bool is_arranged(const Draft& draft, const ConvertOptions&) {
+  return draft.target.format->arrange != nullptr;
+}
+
+std::string arrange(Draft& draft, const ConvertOptions&, ConvertReport& report) {
+  draft.reader = draft.target.format->arrange(reader_of(draft.contents, std::move(draft.reader)),
+                                              draft.target.save, report.remarks);
+  report.left_out += draft.contents.left_out;
+  draft.contents = select_contents(*draft.reader, {});
+  return str_format("arranges them as {} does: {}", quote(draft.target.format->name),
+                    counts(draft.contents.metadata));
+}
+
+bool flattens(const Draft&, const ConvertOptions& options) {
+  return options.flattened == FlattenedForm::kMegatron;
+}
+
+std::string flatten(Draft& draft, const ConvertOptions&, ConvertReport& report) {
+  const bool fragments_lost = draft.reader->info().conventions.fragments_lost;
+  CopyContents& contents = draft.contents;
+  const std::size_t changed =
+      reformulate_optimizer_state(contents.metadata, contents.common, fragments_lost);
+  if (changed > 0) {
+    report.remarks.push_back(
+        grouped(changed) +
+        " optimizer tensors were flattened, as Megatron-Core 0.8 to 0.15 resume them");
+    return "flattens the state of the optimizer";
+  }
+  if (std::ranges::none_of(contents.metadata.tensors, [](const TensorStorageMetadata& tensor) {
+        return tensor.flattened_shape.has_value();
+      }))
+    report.remarks.emplace_back(
+        "--flattened megatron had no effect: there is no optimizer state of that form");
+  return {};
+}
+
+std::string join(Draft& draft, const ConvertOptions&, ConvertReport&) {
+  const std::uint64_t before = chunks_of(draft.contents.metadata);
+  join_small_chunks(draft.contents.metadata);
+  const std::uint64_t after = chunks_of(draft.contents.metadata);
+  return before == after ? ""
+                         : str_format("joins {} to {}", counted(before, "chunk"), grouped(after));
+}
+
+constexpr ViewStep kSteps[] = {
+    {"model only", becomes_a_model, leave_optimizer},
+    {"Megatron's keys", leaves_megatron_fsdp, take_megatron_keys},
+    {"optimizer", changes_optimizer, change_optimizer},
+    {"FSDP's keys", becomes_megatron_fsdp, take_fsdp_keys},
+    {"common entries", always, leave_common_entries},
+    {"select", always, select},
+    {"lost data", always, leave_lost_data},
+    {"rename", renames, rename},
+    {"common state", stores_common_state, shape_common_state},
+    {"tensors only", stores_tensors_alone, leave_objects},
+    {"model files", always, add_model_files},
+    {"arrange", is_arranged, arrange},
+    {"flatten", flattens, flatten},
+    {"join", has_map, join},
+};
+
+}  // namespace
+
+void take_steps(Draft& draft, const ConvertOptions& options, ConvertReport& report) {
+  for (const ViewStep& step : kSteps) {
+    if (!step.applies(draft, options)) continue;
+    const std::size_t remarks = report.remarks.size();
+    std::string does = step.apply(draft, options, report);
+    add_step(report, std::string(step.name), std::move(does), remarks);
+  }
+  report.left_out += draft.contents.left_out;
+}
+
+void add_step(ConvertReport& report, std::string name, std::string does, std::size_t remarks) {
+  std::vector<std::string> notes(report.remarks.begin() + static_cast<std::ptrdiff_t>(remarks),
+                                 report.remarks.end());
+  if (does.empty() && notes.empty()) return;
+  if (does.empty()) does = "changes nothing";
+  report.steps.push_back({std::move(name), std::move(does), std::move(notes)});
+}
+
+}  // namespace dckpt

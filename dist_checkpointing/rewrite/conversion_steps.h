@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "dist_checkpointing/key_filter.h"
+#include "dist_checkpointing/rewrite/convert.h"
+#include "dist_checkpointing/rewrite/convert_target.h"
+#include "dist_checkpointing/rewrite/copy_contents.h"
+#include "dist_checkpointing/rewrite/model_folder.h"
+#include "strategies/contract/reader.h"
+
+namespace dckpt {
+
+/// A checkpoint on its way from a source to the plan of its copy.
+struct Draft {
+  std::unique_ptr<CheckpointReader> reader;  ///< as the steps so far show it
+  KeyFilter keys;                            ///< what is selected of it, in its keys
+  Metadata source_keys;                      ///< other keys that patterns may name: before a map
+  ConvertTarget target;
+  CopyContents contents;  ///< what is selected, in the names and the form of the target
+  ModelFolder folder;
+};
+
+/// Takes the steps that lead from the source to what is planned, those that apply and in their
+/// order: each shows the checkpoint in another form. What each has done goes to `report`. Throws
+/// CheckpointError as the steps do.
+void take_steps(Draft& draft, const ConvertOptions& options, ConvertReport& report);
+
+/// Notes what a step does, with the remarks of the report that are behind the first `remarks`. A
+/// step that does nothing and remarks nothing is left out.
+void add_step(ConvertReport& report, std::string name, std::string does, std::size_t remarks);
+
+}  // namespace dckpt
