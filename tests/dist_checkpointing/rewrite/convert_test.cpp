@@ -15,16 +15,14 @@
 #include "dist_checkpointing/save/save.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "strategies/comm/threads.h"
 #include "strategies/formats/dcp/metadata_reader.h"
 #include "strategies/formats/dcp/metadata_writer.h"
 #include "strategies/formats/torch_archive/torch_file.h"
+#include "tests/dist_checkpointing/rewrite/conversions.h"
 #include "tests/support/arange.h"
-#include "tests/support/expect_error.h"
 #include "tests/support/golden.h"
 #include "tests/support/process_usage.h"
-#include "tests/support/temp_dir.h"
 
 namespace dckpt {
 namespace {
@@ -32,27 +30,17 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::Contains;
-using ::testing::ElementsAre;
 using testing::golden;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::Pair;
+using testing::Refusal;
+using testing::refusal_of;
 using ::testing::UnorderedElementsAreArray;
 
-class Convert : public ::testing::Test {
+class Convert : public testing::Conversions {
  protected:
-  fs::path at(const std::string& name) const { return directory_ / name; }
-
-  ConvertReport run(const std::string& from, const std::string& to,
-                    const ConvertOptions& options = {}) const {
-    return convert(at(from), at(to), options);
-  }
-
-  std::size_t differences(const fs::path& a, const fs::path& b) const {
-    return diff(*open_checkpoint(a), *open_checkpoint(b)).differences.size();
-  }
-
   /// What is stored for an object, as it is.
   Value stored(const std::string& checkpoint, const std::string& key) const {
     const auto reader = open_checkpoint(at(checkpoint));
@@ -63,19 +51,7 @@ class Convert : public ::testing::Test {
     ADD_FAILURE() << key << " is not stored";
     return {};
   }
-
-  TempDir directory_;
 };
-
-using ErrorOf = std::pair<ErrorCode, std::string>;
-ErrorOf error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const CheckpointError& error) {
-    return {error.code(), error.what()};
-  }
-  return {ErrorCode::kIo, "no error"};
-}
 
 StateDict nested_state() {
   StateDict state;
@@ -150,7 +126,7 @@ TEST_F(Convert, RecordsThatAreNoPlainTensorsAreCopiedAsTheyAre) {
     EXPECT_EQ(load_state_dict(at(format), {"b"}).at("b").as_tensor().data<const float>()[2], 2);
   }
   run("source", "renamed", {.rename = {{"^b$", "c"}}});
-  EXPECT_THAT(error_of([&] { run("source", "no", {.to = "zarr"}); }),
+  EXPECT_THAT(refusal_of([&] { run("source", "no", {.to = "zarr"}); }),
               Pair(ErrorCode::kUnsupported, HasSubstr("'trainlib.Float8'")));
 }
 
@@ -265,7 +241,7 @@ TEST_F(Convert, KeysAreRenamedWithTheirPlacesInTheTree) {
   EXPECT_THAT(
       reader->metadata().paths,
       Contains(std::pair("net.blocks.1.w", KeyPath{"net", "blocks", std::int64_t{1}, "w"})));
-  EXPECT_THAT(error_of([&] {
+  EXPECT_THAT(refusal_of([&] {
                 run("dcp", "one", {.rename = {{"^.*$", "same"}}});
               }).second,
               HasSubstr("both become 'same'"));
@@ -278,9 +254,9 @@ TEST_F(Convert, AFormatAndReadersThatContradictEachOtherAreRefused) {
        {ConvertOptions{.to = "torch_dist", .compat = Compat::kDcp},
         ConvertOptions{.to = "dcp", .compat = Compat::kMegatron},
         ConvertOptions{.to = "dcp", .flattened = FlattenedForm::kMegatron}}) {
-    EXPECT_EQ(error_of([&] { run("dcp", "out", options); }).first, ErrorCode::kInvalidArgument);
+    EXPECT_EQ(refusal_of([&] { run("dcp", "out", options); }).first, ErrorCode::kInvalidArgument);
   }
-  EXPECT_EQ(error_of([&] { run("dcp", "out", {.from = {.name = "torch_dist"}}); }).first,
+  EXPECT_EQ(refusal_of([&] { run("dcp", "out", {.from = {.name = "torch_dist"}}); }).first,
             ErrorCode::kMismatch);
   EXPECT_EQ(run("dcp", "megatron", {.compat = Compat::kMegatron}).to, "torch_dist")
       << "readers alone decide the format";
@@ -312,7 +288,7 @@ TEST_F(Convert, AFormFromWhichNoReleaseResumesIsRefusedWithTheWaysOn) {
   const fs::path flattened = golden("mcore-0.14-flattened-tp2pp2dp2");
   for (ConvertOptions options : {ConvertOptions{.flattened = FlattenedForm::kBoxes},
                                  ConvertOptions{.compat = Compat::kMegatron019}}) {
-    const auto [code, message] = error_of([&] { convert(flattened, at("x"), options); });
+    const auto [code, message] = refusal_of([&] { convert(flattened, at("x"), options); });
     EXPECT_EQ(code, ErrorCode::kInvalidArgument);
     EXPECT_THAT(message, AllOf(HasSubstr("--optimizer fully_reshardable"), HasSubstr("without --"),
                                HasSubstr("--exclude 'optimizer.*'")));
@@ -373,7 +349,7 @@ TEST_F(Convert, OfAnEmptyCheckpointNoPatternIsBlamed) {
   for (const auto form :
        {OptimizerSharding::kFullyReshardable, OptimizerSharding::kFullyShardedModelSpace}) {
     const auto [code, message] =
-        error_of([&] { run("empty", "x", {.to = "torch_dist", .optimizer = form}); });
+        refusal_of([&] { run("empty", "x", {.to = "torch_dist", .optimizer = form}); });
     EXPECT_EQ(code, ErrorCode::kUnsupported);
     EXPECT_THAT(message, HasSubstr(str_format("no distributed optimizer that could become {};",
                                               name_of(kOptimizerShardingNames, form))));
@@ -383,7 +359,7 @@ TEST_F(Convert, OfAnEmptyCheckpointNoPatternIsBlamed) {
 TEST_F(Convert, ADestinationInsideTheSourceIsRefused) {
   save(nested_state(), at("source"), {.compat = Compat::kDcp});
   for (const char* const inside : {"source/copy", "source/a/copy", "source/x/../copy"}) {
-    const auto [code, message] = error_of([&] { run("source", inside); });
+    const auto [code, message] = refusal_of([&] { run("source", inside); });
     EXPECT_EQ(code, ErrorCode::kInvalidArgument);
     EXPECT_THAT(message, HasSubstr("the destination is inside the source"));
   }
@@ -418,7 +394,7 @@ TEST_F(Convert, TheOptimizerOfAZarrCheckpointIsFlattenedOnTheGridThatMegatronHas
   EXPECT_EQ(differences(at("boxes"), at("again")), 0U);
   EXPECT_EQ(stored_forms(at("again")), stored_forms(golden("mcore-0.12-flattened-tp2pp1dp2")));
 
-  const ErrorOf error = error_of([&] {
+  const Refusal error = refusal_of([&] {
     convert(golden("mcore-0.14-bucket-space-zarr-tp2pp1dp2"), at("no"),
             {.to = "torch_dist", .flattened = FlattenedForm::kMegatron});
   });
@@ -441,7 +417,7 @@ TEST_F(Convert, AnOptimizerThatIsLeftOutGetsNoForm) {
     ConvertOptions options{.optimizer = OptimizerSharding::kFullyReshardable,
                            .keys = {.exclude = {"optimizer*"}},
                            .dry_run = true};
-    const ErrorOf error = error_of([&] { convert(golden(name), at("out"), options); });
+    const Refusal error = refusal_of([&] { convert(golden(name), at("out"), options); });
     EXPECT_EQ(error.first, ErrorCode::kInvalidArgument);
     EXPECT_THAT(error.second, HasSubstr("(--include, --exclude) leave out the optimizer's state"));
     options.keys = {.include = {"optimizer.state.exp_avg.*"}};
@@ -454,7 +430,7 @@ TEST_F(Convert, BucketsThatCannotBeNamedAfterwardsAreSaid) {
   const auto source = golden("mcore-0.16-dp-reshardable-tp2pp1dp2");
   const auto said = Contains(HasSubstr("cut anew here"));
   EXPECT_THAT(convert(source, at("cut"), {.ranks = 3}).remarks, said);
-  EXPECT_THAT(error_of([&] {
+  EXPECT_THAT(refusal_of([&] {
                 convert(at("cut"), at("x"), {.optimizer = OptimizerSharding::kFullyReshardable});
               }).second,
               HasSubstr("convert --ranks"));
@@ -478,9 +454,10 @@ TEST_F(Convert, ADryRunTellsFilesAndSpace) {
     EXPECT_EQ(written.disk_bytes, bytes);
     EXPECT_NEAR(static_cast<double>(expected.disk_bytes), static_cast<double>(bytes),
                 0.01 * static_cast<double>(bytes));
-    EXPECT_EQ(
-        error_of([&] { convert(golden("mcore-0.14-flattened-tp2pp2dp2"), at("out"), dry); }).first,
-        ErrorCode::kAlreadyExists)
+    EXPECT_EQ(refusal_of([&] {
+                convert(golden("mcore-0.14-flattened-tp2pp2dp2"), at("out"), dry);
+              }).first,
+              ErrorCode::kAlreadyExists)
         << "the name is taken";
     fs::remove_all(at("out"));
   }
@@ -532,28 +509,6 @@ TEST(DescribeReaders, SaysWhoResumesTheOptimizer) {
   EXPECT_EQ(optimizer("mcore-0.14-synthetic", true), "");
 }
 
-TEST_F(Convert, ToSafetensorsAndBackKeepsTheTensorsAndNamesTheRest) {
-  const fs::path source = golden("mcore-0.14-flattened-tp2pp2dp2");
-  const ConvertOptions to_hf{.to = "hf", .map = {.name = "none"}, .keys = {.include = {"*"}}};
-  ConvertOptions plan = to_hf;
-  plan.dry_run = true;
-  const ConvertReport planned = convert(source, at("model"), plan);
-  const ConvertReport report = convert(source, at("model"), to_hf);
-  EXPECT_EQ(planned.files, report.files);
-  EXPECT_EQ(report.chunks_after, report.tensors);
-  EXPECT_GT(report.left_out, 0U);
-  EXPECT_THAT(report.remarks, Contains(AllOf(HasSubstr("left out"), HasSubstr("20 objects"))));
-  EXPECT_THAT(report.remarks, Contains(AllOf(HasSubstr("left out"), HasSubstr("common state"),
-                                             HasSubstr("'args'"))));
-  EXPECT_THAT(report.remarks, Contains(HasSubstr("no config.json")));
-  convert(at("model"), at("back"), {.to = "torch_dist", .ranks = 3});
-  ConvertOptions again = to_hf;
-  again.to = "safetensors";
-  convert(at("back"), at("again"), again);
-  EXPECT_EQ(differences(at("model"), at("again")), 0U);
-  EXPECT_EQ(open_checkpoint(at("back"))->metadata().tensors.size(), report.tensors);
-}
-
 TEST_F(Convert, ToZarrAndBackKeepsEverything) {
   for (const char* const name : {"mcore-0.14-flattened-tp2pp2dp2", "mcore-head-moe-ep2",
                                  "mcore-0.14-zarr-tp2pp1dp2", "legacy-torch-tp2pp2"}) {
@@ -571,7 +526,7 @@ TEST_F(Convert, ToZarrAndBackKeepsEverything) {
 TEST_F(Convert, WhatZarrCannotHoldIsRefused) {
   const auto message = [&](const std::string& name, ConvertOptions options) {
     options.to = "zarr";
-    return error_of([&] { convert(golden(name), at("zarr"), options); }).second;
+    return refusal_of([&] { convert(golden(name), at("zarr"), options); }).second;
   };
   EXPECT_THAT(message("mcore-0.16-synthetic", {}), HasSubstr("folder of its name"));
   EXPECT_THAT(message("dcp-plain-nested", {}), HasSubstr("no elements of float8_e4m3fn"));
@@ -579,7 +534,7 @@ TEST_F(Convert, WhatZarrCannotHoldIsRefused) {
   StateDict reserved;
   reserved["file"] = ShardedTensor::whole("__0_0.distcp", Tensor::zeros(DType::kFloat32, {2}));
   save(reserved, at("reserved"));
-  EXPECT_THAT(error_of([&] { convert(at("reserved"), at("zarr"), {.to = "zarr"}); }).second,
+  EXPECT_THAT(refusal_of([&] { convert(at("reserved"), at("zarr"), {.to = "zarr"}); }).second,
               HasSubstr("folder of its name"));
   EXPECT_THAT(
       message("mcore-0.14-flattened-single",
@@ -589,240 +544,6 @@ TEST_F(Convert, WhatZarrCannotHoldIsRefused) {
   EXPECT_FALSE(fs::exists(at("zarr")));
   convert(golden("dcp-plain-nested"), at("zarr"), {.to = "zarr", .keys = {.exclude = {"fp8*"}}});
   EXPECT_EQ(numel(open_checkpoint(at("zarr"))->metadata().find_tensor("empty")->size), 0);
-}
-
-TEST_F(Convert, TheModelsFilesGoAlongFromFolderToFolder) {
-  const auto write = [&](const std::string& name, const std::string& text) {
-    fs::create_directories((at(name)).parent_path());
-    std::ofstream(at(name)) << text;
-  };
-  convert(golden("dcp-hf-safetensors"), at("model"));
-  write("model/config.json", "{}");
-  write("model/tokenizer.model", "tokens");
-  write("model/pytorch_model.bin", "weights");
-  write("model/.gitattributes", "");
-  write("model/original/params.json", "{}");
-  const auto files = [&](const std::string& name) {
-    std::vector<std::string> names;
-    for (const auto& entry : fs::directory_iterator(at(name)))
-      names.push_back(entry.path().filename().string());
-    return names;
-  };
-  const ConvertReport report = convert(at("model"), at("copy"), {.integrity = true});
-  EXPECT_THAT(files("copy"), UnorderedElementsAreArray({"config.json", "integrity.json",
-                                                        "model.safetensors", "tokenizer.model"}));
-  EXPECT_THAT(report.remarks, Contains(HasSubstr("'config.json', 'tokenizer.model'")));
-  EXPECT_THAT(report.remarks, Contains(HasSubstr("not copied")));
-  write("copy/config.json", "{ }");
-  EXPECT_EQ(error_of([&] { convert(at("copy"), at("x"), {.verify_integrity = true}); }).first,
-            ErrorCode::kCorrupt);
-  convert(at("model"), at("megatron"), {.to = "torch_dist"});
-  convert(at("megatron"), at("given"), {.to = "hf", .model_files = Location(at("model"))});
-  EXPECT_THAT(files("given"), UnorderedElementsAreArray({"config.json", "integrity.json",
-                                                         "model.safetensors", "tokenizer.model"}));
-}
-
-TEST_F(Convert, AManifestStandsInForTheChecksumsThatAFormatLacks) {
-  save(Value::dict({{"w", ShardedTensor::whole("w", arange({64}))}}), at("source"));
-  const auto problems = [&] {
-    std::string text;
-    for (const CheckpointError& problem :
-         verify(*open_checkpoint(at("copy")), {.deep = true}).problems)
-      text += problem.what();
-    return text;
-  };
-  const std::map<std::string, std::string> data{
-      {"hf", "model.safetensors"}, {"safetensors", "model.safetensors"}, {"zarr", "w/0"}};
-  for (const auto& [format, file] : data) {
-    SCOPED_TRACE(format);
-    ConvertOptions options{.to = format, .overwrite = true};
-    run("source", "copy", options);
-    EXPECT_EQ(problems(), "");
-    std::fstream(at("copy") / file, std::ios::in | std::ios::out | std::ios::ate)
-            .seekp(-1, std::ios::end)
-        << '?';
-    EXPECT_THAT(problems(), AllOf(HasSubstr("hash mismatch"), HasSubstr(file)));
-    EXPECT_EQ(error_of([&] { run("copy", "back"); }).first, ErrorCode::kCorrupt);
-    EXPECT_EQ(error_of([&] { load_state_dict(at("copy"), {}, {.verify = Verify::kSha256}); }).first,
-              ErrorCode::kCorrupt);
-    options.integrity = false;
-    run("source", "copy", options);
-    EXPECT_FALSE(fs::exists(at("copy") / "integrity.json"));
-  }
-  run("source", "copy", {.overwrite = true});
-  EXPECT_FALSE(fs::exists(at("copy") / "integrity.json")) << "records have checksums";
-}
-
-TEST_F(Convert, WhatFilesSayAboutTheModelGoesAlong) {
-  const auto header = [](const std::string& json) {
-    const std::uint64_t length = json.size();
-    return std::string(reinterpret_cast<const char*>(&length), sizeof length) + json;
-  };
-  std::ofstream(at("model.safetensors"), std::ios::binary)
-      << header(R"({"__metadata__": {"format": "mlx", "license": "", "who \"?\n": "née: {x}"},)"
-                R"("w": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}}     )")
-      << 'w';
-  const auto annotations = [&](const std::string& name) {
-    return open_checkpoint(at(name))->info().annotations;
-  };
-  convert(at("model.safetensors"), at("copy"), {.to = "hf"});
-  EXPECT_THAT(annotations("copy"), ElementsAre(Pair("license", ""), Pair("who \"?\n", "née: {x}")));
-  EXPECT_THAT(convert(at("copy"), at("megatron"), {.to = "torch_dist"}).remarks,
-              Contains(HasSubstr("__metadata__ stays behind: 'license'")));
-}
-
-TEST_F(Convert, ConfigJsonDoesNotSpeakOfFloat8ThatIsGone) {
-  fs::create_directories(at("model"));
-  convert(golden("dcp-hf-safetensors"), at("model"), {.overwrite = true});
-  const auto config_after = [&](const std::string& config) {
-    std::ofstream(at("model/config.json")) << config;
-    convert(at("model"), at("copy"), {.overwrite = true});
-    std::ifstream copy(at("copy/config.json"));
-    return std::string(std::istreambuf_iterator<char>(copy), {});
-  };
-  EXPECT_EQ(config_after(R"({"a": 1e-06, "quantization_config": {"quant_method": "fp8"}})"),
-            "{\n  \"a\": 1e-06\n}\n");
-  for (const char* const other :
-       {R"({"a":1})", R"({"quantization_config": {"quant_method": "awq"}})"})
-    EXPECT_EQ(config_after(other), other);
-}
-
-TEST_F(Convert, AModelsFilesAreNamedUnderAMapToo) {
-  const fs::path model = fs::path(DCKPT_TEST_DATA) / "hf_pairs/qwen2/hf";
-  EXPECT_THAT(convert(model, at("megatron"), {.map = {"auto", {}}}).remarks,
-              Contains("the model's files stay behind: 'config.json'"));
-  EXPECT_THAT(convert(model, at("again"), {.map = {"auto", {"keys=hf"}}}).remarks,
-              Contains("the model's files go along: 'config.json'"));
-}
-
-TEST_F(Convert, ARoundTripShowsProgressAndStops) {
-  const fs::path model = fs::path(DCKPT_TEST_DATA) / "hf_pairs/qwen2/hf";
-  std::uint64_t last = 0, end = 0;
-  ConvertOptions options{.map = {"auto", {}}, .check_round_trip = true};
-  options.progress = [&](std::uint64_t done, std::uint64_t total) {
-    EXPECT_GE(done, last) << "of both, one after the other";
-    last = done;
-    end = total;
-  };
-  const ConvertReport report = convert(model, at("megatron"), options);
-  EXPECT_EQ(last, end);
-  EXPECT_GT(end, report.bytes);
-
-  std::stop_source stop;
-  options.stop = stop.get_token();
-  options.dry_run = true;
-  options.progress = [&](std::uint64_t, std::uint64_t) { stop.request_stop(); };
-  EXPECT_EQ(error_of([&] { convert(model, at("x"), options); }).first, ErrorCode::kCancelled);
-}
-
-TEST_F(Convert, WithoutTensorsThereIsNoModel) {
-  const auto [code, message] = error_of([&] {
-    convert(fs::path(DCKPT_TEST_DATA) / "hf_pairs/qwen2/mcore", at("x"),
-            {.to = "hf", .map = {.name = "none"}, .keys = {.include = {"*._extra_state/*"}}});
-  });
-  EXPECT_EQ(code, ErrorCode::kInvalidArgument);
-  EXPECT_THAT(message, HasSubstr("none is a tensor"));
-  save(Value::dict({{"step", 1}}), at("numbers"), {.compat = Compat::kDcp});
-  EXPECT_THAT(error_of([&] { run("numbers", "x", {.to = "hf"}); }).second,
-              HasSubstr("none is a tensor"));
-}
-
-TEST_F(Convert, NoFormatOfTensorsLosesOne) {
-  fs::create_directory(at("ranks"));
-  for (const char* const rank : {"0", "1"}) {  // as FSDP's plain tensors are saved
-    const Bytes file = save_torch_file(Value::dict({{"w", arange({2})}, {"step", 3}}));
-    std::ofstream(at("ranks") / str_format("model_rank_{}.pt", rank), std::ios::binary)
-        .write(reinterpret_cast<const char*>(file.data()), std::ssize(file));
-  }
-  save(Value::dict({{"sharded", ShardedTensor::from_rank_offsets("sharded", arange({4}), {})},
-                    {"bias", arange({3})},
-                    {"rng_state", arange({5})}}),
-       at("common"));
-  for (const char* const format : {"hf", "safetensors"}) {
-    const auto [code, message] = error_of([&] { run("ranks", "x", {.to = format}); });
-    EXPECT_EQ(code, ErrorCode::kInvalidArgument);
-    EXPECT_THAT(message, HasSubstr("stored as objects: 'model_rank.w'; leave them out"));
-    EXPECT_THAT(error_of([&] { run("common", "x", {.to = format}); }).second,
-                HasSubstr("tensors of the common state: 'bias'; say which keys are wanted"));
-    EXPECT_EQ(run("common", format, {.to = format, .keys = {.include = {"*"}}}).tensors, 1U);
-  }
-}
-
-TEST_F(Convert, AModelsFolderHasTheKeysOfItsModelUnlessOneInsists) {
-  const fs::path pairs = fs::path(DCKPT_TEST_DATA) / "hf_pairs";
-  for (const char* const family :
-       {"qwen2", "qwen3", "gpt2", "mixtral", "deepseek_v3", "gemma2", "gemma3", "glm4", "nemotron",
-        "starcoder2", "olmo2", "olmoe", "exaone4", "gpt_oss"}) {
-    const auto [code, message] =
-        error_of([&] { convert(pairs / family / "mcore", at("x"), {.to = "hf"}); });
-    EXPECT_EQ(code, ErrorCode::kInvalidArgument);
-    EXPECT_THAT(message, HasSubstr(str_format("for --map {}; --map none insists", family)));
-  }
-  const fs::path source = golden("mcore-0.14-flattened-tp2pp2dp2");
-  EXPECT_THAT(error_of([&] { convert(source, at("x"), {.to = "safetensors"}); }).second,
-              HasSubstr("no shipped map fits this model"));
-  const ConvertReport report = convert(source, at("model"), {.to = "hf", .map = {.name = "none"}});
-  EXPECT_THAT(report.remarks, Contains(HasSubstr("the optimizer stays behind")));
-  const auto model = open_checkpoint(at("model"));
-  for (const TensorStorageMetadata& tensor : model->metadata().tensors)
-    EXPECT_FALSE(is_optimizer_key(tensor.key)) << tensor.key;
-  EXPECT_EQ(run("model", "copy", {}).tensors, report.tensors) << "a copy of it stays as it is";
-}
-
-TEST_F(Convert, MapsTakeNumbersFromTheModelsFilesWhateverIsWritten) {
-  const fs::path pair = fs::path(DCKPT_TEST_DATA) / "hf_pairs/qwen2";
-  fs::create_directory(at("bare"));
-  fs::copy_file(pair / "hf/model.safetensors", at("bare/model.safetensors"));
-  ConvertOptions options{.to = "torch_dist", .map = {.name = "auto"}};
-  options.model_files = Location(at("bare"));
-  EXPECT_THAT(error_of([&] { convert(at("bare"), at("x"), options); }).second,
-              HasSubstr("there is no config.json"));
-  options.model_files = Location(at("none"));
-  EXPECT_EQ(error_of([&] { convert(at("bare"), at("x"), options); }).first, ErrorCode::kIo);
-  options.model_files = Location(pair / "hf");
-  convert(at("bare"), at("megatron"), options);
-  const KeyFilter weights{.include = {}, .exclude = {"*._extra_state/*"}};
-  EXPECT_TRUE(diff(*open_checkpoint(at("megatron")), *open_checkpoint(pair / "mcore"),
-                   {.keys = weights, .common = false})
-                  .equal());
-}
-
-/// The rows of gpt-oss alternate: each is a part of its own while it is read.
-TEST_F(Convert, RowsInAnotherOrderAreStoredAsMatrices) {
-  const fs::path pair = fs::path(DCKPT_TEST_DATA) / "hf_pairs/gpt_oss";
-  ConvertOptions in_files{.to = "hf"};
-  in_files.strategy_options.kind = YamlNode::Kind::kMap;
-  in_files.strategy_options.keys.push_back(YamlNode::plain("max_file_size"));
-  in_files.strategy_options.values.push_back(YamlNode::plain("20KiB"));
-  convert(pair / "hf", at("files"), in_files);
-  const ConvertOptions options{.to = "torch_dist", .map = {.name = "auto"}};
-  const ConvertReport report = run("files", "megatron", options);
-  EXPECT_GT(report.chunks_before, 1'000U);
-  EXPECT_LT(report.chunks_after, 100U);
-  EXPECT_TRUE(diff(*open_checkpoint(at("megatron")), *open_checkpoint(pair / "mcore"),
-                   {.keys = {.exclude = {"*._extra_state/*"}}, .common = false})
-                  .equal());
-  // The manifest of the source still covers every file that a matrix is made of.
-  const auto source = open_checkpoint(at("files"));
-  for (const TensorStorageMetadata& tensor : source->metadata().tensors) {
-    if (tensor.key != "model.layers.1.mlp.experts.gate_up_proj") continue;
-    std::fstream file(at("files") / source->metadata().files[tensor.places.front().file],
-                      std::ios::in | std::ios::out | std::ios::binary);
-    file.seekp(static_cast<std::streamoff>(tensor.places.front().offset));
-    file.put('\x7F');
-  }
-  EXPECT_EQ(error_of([&] { run("files", "x", options); }).first, ErrorCode::kCorrupt);
-}
-
-TEST_F(Convert, OptionsThatSafetensorsHaveNoUseForAreRefused) {
-  const fs::path source = golden("dcp-hf-safetensors");
-  const auto code = [&](const ConvertOptions& options) {
-    return error_of([&] { convert(source, at("x"), options); }).first;
-  };
-  EXPECT_EQ(code({.to = "hf", .ranks = 2}), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(code({.to = "dcp", .model_files = Location(source)}), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(code({.to = "hf", .model_files = Location(at("none"))}), ErrorCode::kIo);
-  EXPECT_EQ(code({.to = "hf", .flattened = FlattenedForm::kMegatron}), ErrorCode::kUnsupported);
 }
 
 }  // namespace

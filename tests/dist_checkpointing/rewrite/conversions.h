@@ -1,0 +1,46 @@
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <functional>
+#include <string>
+#include <utility>
+
+#include "dist_checkpointing/inspect/diff.h"
+#include "dist_checkpointing/open.h"
+#include "dist_checkpointing/rewrite/convert.h"
+#include "mapping/base/error.h"
+#include "tests/support/temp_dir.h"
+
+namespace dckpt::testing {
+
+/// Conversions between checkpoints that a test names.
+class Conversions : public ::testing::Test {
+ protected:
+  std::filesystem::path at(const std::string& name) const { return directory_ / name; }
+
+  ConvertReport run(const std::string& from, const std::string& to,
+                    const ConvertOptions& options = {}) const {
+    return convert(at(from), at(to), options);
+  }
+
+  std::size_t differences(const std::filesystem::path& a, const std::filesystem::path& b) const {
+    return diff(*open_checkpoint(a), *open_checkpoint(b)).differences.size();
+  }
+
+  TempDir directory_;
+};
+
+/// The code and the text of the error, or "no error".
+using Refusal = std::pair<ErrorCode, std::string>;
+inline Refusal refusal_of(const std::function<void()>& action) {
+  try {
+    action();
+  } catch (const CheckpointError& error) {
+    return {error.code(), error.what()};
+  }
+  return {ErrorCode::kIo, "no error"};
+}
+
+}  // namespace dckpt::testing
