@@ -1,8 +1,10 @@
 #pragma once
 
+#include <poll.h>
 #include <pty.h>
 #include <sys/wait.h>
 #include <unistd.h>
+#include <utmp.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -17,9 +19,13 @@ inline std::string run_on_terminal(std::vector<std::string> words, unsigned shor
                                    bool color = false) {
   winsize size{.ws_row = 40, .ws_col = columns, .ws_xpixel = 0, .ws_ypixel = 0};
   int terminal = -1;
-  const pid_t child = ::forkpty(&terminal, nullptr, nullptr, &size);
-  if (child < 0) throw std::runtime_error("no pseudo-terminal");
+  int tools_end = -1;
+  if (::openpty(&terminal, &tools_end, nullptr, nullptr, &size) != 0)
+    throw std::runtime_error("no pseudo-terminal");
+  const pid_t child = ::fork();
   if (child == 0) {
+    ::close(terminal);
+    ::login_tty(tools_end);
     ::setenv("TERM", "xterm", 1);
     ::setenv("LC_ALL", "C.UTF-8", 1);
     if (color)
@@ -33,12 +39,22 @@ inline std::string run_on_terminal(std::vector<std::string> words, unsigned shor
     ::execv(DCKPT_TOOL, arguments.data());
     ::_exit(127);
   }
+  // The tool's end stays open here: a terminal may lose what was not read when its last user goes.
   std::string out;
   char some[4096];
-  for (ssize_t count = 0; (count = ::read(terminal, some, sizeof some)) > 0;)
-    out.append(some, static_cast<std::size_t>(count));
+  pollfd readable{.fd = terminal, .events = POLLIN, .revents = 0};
+  for (bool ended = false; child > 0;) {
+    if (::poll(&readable, 1, 50) > 0) {
+      const ssize_t count = ::read(terminal, some, sizeof some);
+      out.append(some, static_cast<std::size_t>(std::max<ssize_t>(count, 0)));
+    } else if (ended) {
+      break;
+    } else {
+      ended = ::waitpid(child, nullptr, WNOHANG) == child;
+    }
+  }
+  ::close(tools_end);
   ::close(terminal);
-  ::waitpid(child, nullptr, 0);
   std::erase(out, '\r');
   return out;
 }

@@ -1,12 +1,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <csignal>
 #include <filesystem>
 #include <fstream>
 #include <sstream>
 
 #include "dckpt/cli.h"
 #include "examples/raw_strategy/raw_strategy.h"
+#include "mapping/base/log.h"
 #include "tests/support/golden.h"
 #include "tests/tools/goldens.h"
 #include "tests/tools/run_tool.h"
@@ -214,6 +216,13 @@ TEST(Tool, AsAFunctionKnowsTheStrategiesOfItsProgram) {
   for (std::string& word : words) arguments.push_back(word.data());
   ::testing::internal::CaptureStdout();
   EXPECT_EQ(cli_main(static_cast<int>(arguments.size()), arguments.data()), 0);
+  EXPECT_THAT(::testing::internal::GetCapturedStdout(), StartsWith("OK"));
+  struct sigaction pipe {};
+  ASSERT_EQ(::sigaction(SIGPIPE, nullptr, &pipe), 0);
+  EXPECT_EQ(pipe.sa_handler, SIG_DFL) << "the process belongs to the program";
+  EXPECT_FALSE(set_log_sink({})) << "so does the log";
+  ::testing::internal::CaptureStdout();
+  EXPECT_EQ(cli_main(static_cast<int>(arguments.size()), arguments.data()), 0) << "again";
   EXPECT_THAT(::testing::internal::GetCapturedStdout(), StartsWith("OK"));
   EXPECT_EQ(run_tool({"config", "check", "examples/raw_strategy/run.yaml"}).exit_code, 6)
       << "the tool itself has no such strategy";

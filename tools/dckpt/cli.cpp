@@ -90,12 +90,43 @@ int guarded_run(int argc, char** argv) {
   }
 }
 
+/// Ignores a signal while it lives.
+class IgnoredSignal {
+ public:
+  explicit IgnoredSignal(int signal) : signal_(signal) {
+    struct sigaction ignore {};
+    ignore.sa_handler = SIG_IGN;
+    ::sigaction(signal, &ignore, &before_);
+  }
+  ~IgnoredSignal() { ::sigaction(signal_, &before_, nullptr); }
+  IgnoredSignal(const IgnoredSignal&) = delete;
+  IgnoredSignal& operator=(const IgnoredSignal&) = delete;
+
+ private:
+  const int signal_;
+  struct sigaction before_ {};
+};
+
+/// Prints what the library logs while it lives, unless the program has a sink of its own.
+class PrintedLog {
+ public:
+  PrintedLog() : before_(set_log_sink(print_log)) {
+    if (before_) set_log_sink(before_);
+  }
+  ~PrintedLog() { set_log_sink(before_); }
+  PrintedLog(const PrintedLog&) = delete;
+  PrintedLog& operator=(const PrintedLog&) = delete;
+
+ private:
+  const LogSink before_;
+};
+
 }  // namespace
 }  // namespace dckpt::tool
 
 int dckpt::cli_main(int argc, char** argv) {
-  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe shows as a failed write
-  std::signal(SIGXFSZ, SIG_IGN);  // so does a file that may not grow
-  if (LogSink own = set_log_sink(tool::print_log)) set_log_sink(std::move(own));
+  const tool::IgnoredSignal closed_pipe(SIGPIPE);  // shows as a failed write
+  const tool::IgnoredSignal too_large(SIGXFSZ);    // so does a file that may not grow
+  const tool::PrintedLog log;
   return tool::guarded_run(argc, argv);
 }
