@@ -260,92 +260,96 @@ int run_convert(const Options& options) {
   return kOk;
 }
 
-}  // namespace
+constexpr const char* kFooter =
+    "The result appears under DST in one step when it is complete. Memory stays within "
+    "--max-memory, whatever the size of the tensors.\n\n"
+    "Who loads the result:\n"
+    "  model      by default every Megatron-Core with torch_dist (0.6 and newer) and PyTorch "
+    "DCP; --compat megatron-0.19: Megatron-Core 0.19 and newer; --to dcp: PyTorch DCP. A copy "
+    "in SRC's format keeps SRC's form\n"
+    "  optimizer  no form serves every release. --optimizer fully_reshardable: Megatron-Core "
+    "0.15 and newer; --optimizer fully_sharded_model_space: 0.8 to 0.15. Without "
+    "it the form stays; options that would leave a form from which no release resumes are "
+    "refused.\n"
+    "  The notes after a conversion, and dckpt inspect, say it of the checkpoint at hand.\n\n"
+    "Models of Hugging Face (--to hf, safetensors) have other keys than Megatron's: --map NAME "
+    "makes them, --map none insists on the keys as they are. Without --include the optimizer "
+    "stays behind. With a map, --exclude and --include match keys of either side; what --exclude "
+    "matches in SRC is left out before the map sees it.\n\n"
+    "Examples:\n"
+    "  dckpt convert iter_0001000 plain --to dcp\n"
+    "  dckpt convert iter_0001000 for64 --ranks 64\n"
+    "  dckpt convert iter_0001000 for64 --ranks 64 --resume\n"
+    "  dckpt convert iter_0001000 weights --exclude 'optimizer.*' --dry-run\n"
+    "  dckpt convert llama iter_0000000 --to torch_dist --map auto --explain\n"
+    "  dckpt convert from_014 for_016 --optimizer fully_reshardable\n"
+    "  dckpt convert dp_reshardable any_layout --optimizer fully_reshardable\n"
+    "  dckpt convert llama iter_0000000 --to torch_dist\n"
+    "  dckpt convert iter_0001000 model --to hf --map auto --model-files llama\n"
+    "  dckpt convert iter_0001000 for015 --policy megatron_0_15_readers\n"
+    "  dckpt convert iter_0001000 ranks --to torch --tensor-parallel 2 --exclude 'optimizer*'\n"
+    "  dckpt convert iter_0001000 model --to hf --map llama --set vocab_size=32000\n"
+    "  dckpt convert iter_0001000 model --to hf --map auto --model-files llama --dtype bfloat16\n"
+    "  dckpt convert llama small --map auto --set num_layers=2 --exclude 'model.layers.[23].*'\n"
+    "  dckpt convert iter_0001000 for_fsdp --to fsdp_dtensor --optimizer fully_reshardable\n"
+    "  dckpt convert old new --to torch_dist --compat megatron-0.19 --max-memory 4GiB";
 
-Command add_convert(CLI::App& program) {
-  const auto options = std::make_shared<Options>();
-  ConvertOptions& convert = options->convert;
-  Parser command(program, "convert",
-                 "Write a checkpoint anew: another format, other shards, fewer keys");
-  command.footer(
-      "The result appears under DST in one step when it is complete. Memory stays within "
-      "--max-memory, whatever the size of the tensors.\n\n"
-      "Who loads the result:\n"
-      "  model      by default every Megatron-Core with torch_dist (0.6 and newer) and PyTorch "
-      "DCP; --compat megatron-0.19: Megatron-Core 0.19 and newer; --to dcp: PyTorch DCP. A copy "
-      "in SRC's format keeps SRC's form\n"
-      "  optimizer  no form serves every release. --optimizer fully_reshardable: Megatron-Core "
-      "0.15 and newer; --optimizer fully_sharded_model_space: 0.8 to 0.15. Without "
-      "it the form stays; options that would leave a form from which no release resumes are "
-      "refused.\n"
-      "  The notes after a conversion, and dckpt inspect, say it of the checkpoint at hand.\n\n"
-      "Models of Hugging Face (--to hf, safetensors) have other keys than Megatron's: --map NAME "
-      "makes them, --map none insists on the keys as they are. Without --include the optimizer "
-      "stays behind. With a map, --exclude and --include match keys of either side; what --exclude "
-      "matches in SRC is left out before the map sees it.\n\n"
-      "Examples:\n"
-      "  dckpt convert iter_0001000 plain --to dcp\n"
-      "  dckpt convert iter_0001000 for64 --ranks 64\n"
-      "  dckpt convert iter_0001000 for64 --ranks 64 --resume\n"
-      "  dckpt convert iter_0001000 weights --exclude 'optimizer.*' --dry-run\n"
-      "  dckpt convert llama iter_0000000 --to torch_dist --map auto --explain\n"
-      "  dckpt convert from_014 for_016 --optimizer fully_reshardable\n"
-      "  dckpt convert dp_reshardable any_layout --optimizer fully_reshardable\n"
-      "  dckpt convert llama iter_0000000 --to torch_dist\n"
-      "  dckpt convert iter_0001000 model --to hf --map auto --model-files llama\n"
-      "  dckpt convert iter_0001000 for015 --policy megatron_0_15_readers\n"
-      "  dckpt convert iter_0001000 ranks --to torch --tensor-parallel 2 --exclude 'optimizer*'\n"
-      "  dckpt convert iter_0001000 model --to hf --map llama --set vocab_size=32000\n"
-      "  dckpt convert iter_0001000 model --to hf --map auto --model-files llama --dtype bfloat16\n"
-      "  dckpt convert llama small --map auto --set num_layers=2 --exclude 'model.layers.[23].*'\n"
-      "  dckpt convert iter_0001000 for_fsdp --to fsdp_dtensor --optimizer fully_reshardable\n"
-      "  dckpt convert old new --to torch_dist --compat megatron-0.19 --max-memory 4GiB");
+void add_places(Parser command, Options& options) {
   command
-      .add_option("SRC", options->source,
+      .add_option("SRC", options.source,
                   "Checkpoint directory, training root, or a file of a checkpoint")
       .required()
       .type_name("")
       .takes(Takes::kCheckpoint);
-  command.add_option("DST", options->destination, "Directory to write")
+  command.add_option("DST", options.destination, "Directory to write")
       .required()
       .type_name("")
       .takes(Takes::kFolder);
-  add_iteration(command, "--iteration", convert.iteration);
+  add_iteration(command, "--iteration", options.convert.iteration);
+}
+
+/// What is written.
+void add_form(Parser command, Options& options) {
+  ConvertOptions& convert = options.convert;
   command
       .add_option("--to", convert.to,
                   "Format to write, one of those of dckpt formats; default: SRC's")
       .type_name("FORMAT")
       .takes(Takes::kFormat);
   command
-      .add_option("--policy", options->policy.name,
+      .add_option("--policy", options.policy.name,
                   "Take from this policy what no other option says (see dckpt config)")
       .type_name("FILE")
       .takes(Takes::kPolicy);
   command
-      .add_option("--compat", options->compat,
+      .add_option("--compat", options.compat,
                   "Readers of the model: megatron (0.6 and newer), megatron-0.19, dcp")
       .type_name("NAME")
       .one_of(names_of(kCompatNames));
   command
-      .add_option("--optimizer", options->optimizer,
+      .add_option("--optimizer", options.optimizer,
                   "From what it resumes: fully_reshardable or fully_sharded_model_space, see below")
       .type_name("FORM")
       .one_of(names_of(kOptimizerShardingNames));
   command
-      .add_option("--flattened", options->flattened,
+      .add_option("--flattened", options.flattened,
                   "Flattened optimizer state as boxes or for megatron 0.8 to 0.15 [as SRC has it]")
       .type_name("FORM")
       .one_of(names_of(kFlattenedFormNames));
   add_map(command, convert.map);
   command
-      .add_option("--dtype", options->dtype,
+      .add_option("--dtype", options.dtype,
                   "Through a map: cast floats to bfloat16, float16 or float32")
       .type_name("DTYPE")
       .one_of(names_of(kMapCastNames));
   command.add_flag("--roundtrip-check", convert.check_round_trip,
                    "Go through the map and back in memory first, and compare bit by bit");
+}
+
+/// For which ranks.
+void add_layout(Parser command, const std::shared_ptr<Options>& options) {
   add_number(command, "--ranks", "Cut every tensor anew for this many ranks", kMaxRanks,
-             [&convert](int ranks) { convert.ranks = ranks; });
+             [options](int ranks) { options->convert.ranks = ranks; });
   for (const auto& [flag, name, what] :
        {std::array{"--tensor-parallel", "tensor_model_parallel_size",
                    "For --to torch: tensor-parallel ranks [those of the run]"},
@@ -369,8 +373,13 @@ Command add_convert(CLI::App& program) {
           "For the same: local or transformer_engine, if SRC's args do not say it")
       .type_name("NAME")
       .one_of({"local", "transformer_engine"});
+}
+
+/// What of the source.
+void add_selection(Parser command, Options& options) {
+  ConvertOptions& convert = options.convert;
   command
-      .add_option("--model-files", options->model_files,
+      .add_option("--model-files", options.model_files,
                   "Folder of config.json, for the map, and tokenizer, to copy; by default SRC")
       .type_name("FOLDER")
       .takes(Takes::kFolder);
@@ -385,6 +394,11 @@ Command add_convert(CLI::App& program) {
       .type_name("GLOB")
       .repeatable()
       .takes(Takes::kKeyPattern);
+}
+
+/// With which means and care.
+void add_conduct(Parser command, const std::shared_ptr<Options>& options) {
+  ConvertOptions& convert = options->convert;
   command.add_option("--max-memory", options->max_memory, "For tensor bytes in flight [256MiB]")
       .type_name("SIZE");
   add_number(command, "--jobs",
@@ -409,6 +423,20 @@ Command add_convert(CLI::App& program) {
                                  "The same as a list of steps, and what each does"));
   command.add_flag("--overwrite", convert.overwrite, "Replace DST if it exists");
   add_json(command, options->json);
+}
+
+}  // namespace
+
+Command add_convert(CLI::App& program) {
+  const auto options = std::make_shared<Options>();
+  Parser command(program, "convert",
+                 "Write a checkpoint anew: another format, other shards, fewer keys");
+  command.footer(kFooter);
+  add_places(command, *options);
+  add_form(command, *options);
+  add_layout(command, options);
+  add_selection(command, *options);
+  add_conduct(command, options);
   return {&command.app(), [options] {
             Interruption interruption;
             options->convert.stop = interruption.token();

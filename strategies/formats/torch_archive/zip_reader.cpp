@@ -150,38 +150,11 @@ ZipArchive::End ZipArchive::read_end() {
   if (here16 != count16)
     fail(ErrorCode::kUnsupported, "the zip archive spans several disks", end_offset);
 
-  End result{count16, size32, offset32};
-  std::uint64_t directory_end = end_offset;
-  if (end_offset >= zip::kLocatorSize + zip::kEnd64Size) {
-    const std::uint64_t locator_offset = end_offset - zip::kLocatorSize;
-    const std::uint64_t end64_offset = locator_offset - zip::kEnd64Size;
-    const ByteView records = window(end64_offset, zip::kEnd64Size + zip::kLocatorSize, scratch);
-    if (load_le<std::uint32_t>(records, zip::kEnd64Size) == zip::kLocatorSignature) {
-      const ByteView locator = records.subspan(zip::kEnd64Size);
-      if (load_le<std::uint32_t>(locator, 4) != 0 || load_le<std::uint32_t>(locator, 16) != 1) {
-        fail(ErrorCode::kUnsupported, "the zip archive spans several disks", locator_offset);
-      }
-      if (load_le<std::uint64_t>(locator, 8) != end64_offset ||
-          load_le<std::uint32_t>(records, 0) != zip::kEnd64Signature ||
-          load_le<std::uint64_t>(records, 4) != zip::kEnd64Size - 12) {
-        corrupt("the zip64 end record is not where its locator says, directly before it",
-                locator_offset);
-      }
-      if (load_le<std::uint32_t>(records, 16) != 0 || load_le<std::uint32_t>(records, 20) != 0 ||
-          load_le<std::uint64_t>(records, 24) != load_le<std::uint64_t>(records, 32)) {
-        fail(ErrorCode::kUnsupported, "the zip archive spans several disks", end64_offset);
-      }
-      result = {load_le<std::uint64_t>(records, 32), load_le<std::uint64_t>(records, 40),
-                load_le<std::uint64_t>(records, 48)};
-      if ((count16 != zip::kMarker16 && count16 != result.count) ||
-          (size32 != zip::kMarker32 && size32 != result.size) ||
-          (offset32 != zip::kMarker32 && offset32 != result.offset)) {
-        corrupt("the zip64 end record and the classic one describe different directories",
-                end64_offset);
-      }
-      directory_end = end64_offset;
-    }
-  }
+  const End classic{count16, size32, offset32};
+  const std::optional<End> large = read_end64(end_offset, classic);
+  const End result = large.value_or(classic);
+  const std::uint64_t directory_end =
+      large ? end_offset - zip::kLocatorSize - zip::kEnd64Size : end_offset;
   const std::optional<std::uint64_t> expected_end = checked_add(result.offset, result.size);
   if (expected_end != directory_end) {
     corrupt(str_format("the directory of the zip archive does not end where the end records begin: "
@@ -196,6 +169,83 @@ ZipArchive::End ZipArchive::read_end() {
          result.offset);
   }
   return result;
+}
+
+std::optional<ZipArchive::End> ZipArchive::read_end64(std::uint64_t end_offset,
+                                                      const End& classic) {
+  if (end_offset < zip::kLocatorSize + zip::kEnd64Size) return std::nullopt;
+  Bytes scratch;
+  const std::uint64_t locator_offset = end_offset - zip::kLocatorSize;
+  const std::uint64_t end64_offset = locator_offset - zip::kEnd64Size;
+  const ByteView records = window(end64_offset, zip::kEnd64Size + zip::kLocatorSize, scratch);
+  const ByteView locator = records.subspan(zip::kEnd64Size);
+  if (load_le<std::uint32_t>(locator, 0) != zip::kLocatorSignature) return std::nullopt;
+  if (load_le<std::uint32_t>(locator, 4) != 0 || load_le<std::uint32_t>(locator, 16) != 1)
+    fail(ErrorCode::kUnsupported, "the zip archive spans several disks", locator_offset);
+  if (load_le<std::uint64_t>(locator, 8) != end64_offset ||
+      load_le<std::uint32_t>(records, 0) != zip::kEnd64Signature ||
+      load_le<std::uint64_t>(records, 4) != zip::kEnd64Size - 12)
+    corrupt("the zip64 end record is not where its locator says, directly before it",
+            locator_offset);
+  if (load_le<std::uint32_t>(records, 16) != 0 || load_le<std::uint32_t>(records, 20) != 0 ||
+      load_le<std::uint64_t>(records, 24) != load_le<std::uint64_t>(records, 32))
+    fail(ErrorCode::kUnsupported, "the zip archive spans several disks", end64_offset);
+  const End large{load_le<std::uint64_t>(records, 32), load_le<std::uint64_t>(records, 40),
+                  load_le<std::uint64_t>(records, 48)};
+  if ((classic.count != zip::kMarker16 && classic.count != large.count) ||
+      (classic.size != zip::kMarker32 && classic.size != large.size) ||
+      (classic.offset != zip::kMarker32 && classic.offset != large.offset))
+    corrupt("the zip64 end record and the classic one describe different directories",
+            end64_offset);
+  return large;
+}
+
+ZipMember ZipArchive::read_entry(ByteView entry, std::uint64_t entry_offset) const {
+  const std::size_t name_size = load_le<std::uint16_t>(entry, 28);
+  const std::size_t extra_size = load_le<std::uint16_t>(entry, 30);
+  ZipMember member;
+  member.entry_offset = entry_offset;
+  member.name = as_text(entry.subspan(zip::kEntrySize, name_size));
+  if (!is_sound_name(member.name))
+    corrupt("the zip archive has a member with the unusable name " + quote(member.name),
+            entry_offset);
+  member.flags = load_le<std::uint16_t>(entry, 8);
+  member.method = load_le<std::uint16_t>(entry, 10);
+  member.crc = load_le<std::uint32_t>(entry, 16);
+  std::uint64_t stored_size = load_le<std::uint32_t>(entry, 20);
+  member.size = load_le<std::uint32_t>(entry, 24);
+  member.header_offset = load_le<std::uint32_t>(entry, 42);
+  if (load_le<std::uint16_t>(entry, 34) != 0)
+    fail(ErrorCode::kUnsupported, "the zip archive spans several disks", entry_offset);
+
+  const auto [zip64, sound] = find_zip64(entry.subspan(zip::kEntrySize + name_size, extra_size));
+  std::size_t used = 0;
+  bool complete = sound;
+  for (std::uint64_t* field :
+       {&member.size, &stored_size, &member.header_offset}) {  // the order of the zip64 field
+    if (*field != zip::kMarker32) continue;
+    if (zip64.size() < used + 8) {
+      complete = false;
+      break;
+    }
+    *field = load_le<std::uint64_t>(zip64, used);
+    used += 8;
+  }
+  if (!complete || used != zip64.size())
+    corrupt(str_format("the extra fields of member {} do not fit its directory entry",
+                       quote(member.name)),
+            entry_offset);
+  if (member.method == zip::kMethodStored && stored_size != member.size) {
+    corrupt(str_format("member {} is stored uncompressed, but has two sizes: {} and {}",
+                       quote(member.name), stored_size, member.size),
+            entry_offset);
+  }
+  if (!range_fits(member.header_offset, zip::kLocalSize + name_size, directory_offset_) ||
+      !range_fits(member.header_offset + zip::kLocalSize + name_size, stored_size,
+                  directory_offset_)) {
+    corrupt(str_format("member {} lies outside the archive", quote(member.name)), entry_offset);
+  }
+  return member;
 }
 
 void ZipArchive::read_directory(const End& end) {
@@ -229,50 +279,8 @@ void ZipArchive::read_directory(const End& end) {
       corrupt(str_format("entry {} of the zip directory runs over its end", i), entry_offset);
     at += total;
 
-    ZipMember member;
-    member.entry_offset = entry_offset;
-    member.name = as_text(entry.subspan(zip::kEntrySize, name_size));
-    if (!is_sound_name(member.name))
-      corrupt("the zip archive has a member with the unusable name " + quote(member.name),
-              entry_offset);
-    member.flags = load_le<std::uint16_t>(entry, 8);
-    member.method = load_le<std::uint16_t>(entry, 10);
-    member.crc = load_le<std::uint32_t>(entry, 16);
-    std::uint64_t stored_size = load_le<std::uint32_t>(entry, 20);
-    member.size = load_le<std::uint32_t>(entry, 24);
-    member.header_offset = load_le<std::uint32_t>(entry, 42);
-    if (load_le<std::uint16_t>(entry, 34) != 0)
-      fail(ErrorCode::kUnsupported, "the zip archive spans several disks", entry_offset);
-
-    const auto [zip64, sound] = find_zip64(entry.subspan(zip::kEntrySize + name_size, extra_size));
-    std::size_t used = 0;
-    bool complete = sound;
-    for (std::uint64_t* field :
-         {&member.size, &stored_size, &member.header_offset}) {  // the order of the zip64 field
-      if (*field != zip::kMarker32) continue;
-      if (zip64.size() < used + 8) {
-        complete = false;
-        break;
-      }
-      *field = load_le<std::uint64_t>(zip64, used);
-      used += 8;
-    }
-    if (!complete || used != zip64.size())
-      corrupt(str_format("the extra fields of member {} do not fit its directory entry",
-                         quote(member.name)),
-              entry_offset);
-    if (member.method == zip::kMethodStored && stored_size != member.size) {
-      corrupt(str_format("member {} is stored uncompressed, but has two sizes: {} and {}",
-                         quote(member.name), stored_size, member.size),
-              entry_offset);
-    }
-    if (!range_fits(member.header_offset, zip::kLocalSize + name_size, directory_offset_) ||
-        !range_fits(member.header_offset + zip::kLocalSize + name_size, stored_size,
-                    directory_offset_)) {
-      corrupt(str_format("member {} lies outside the archive", quote(member.name)), entry_offset);
-    }
-    has_crcs_ = has_crcs_ || member.crc != 0;
-    members_.push_back(member);
+    members_.push_back(read_entry(entry.first(total), entry_offset));
+    has_crcs_ = has_crcs_ || members_.back().crc != 0;
   }
   if (at != directory.size())
     corrupt("the zip directory has more entries than the end record counts", end.offset + at);

@@ -74,7 +74,10 @@ class ZipArchive {
  private:
   struct End;  // what the end records say
   End read_end();
+  /// Of the zip64 records before the classic one, if there are any.
+  std::optional<End> read_end64(std::uint64_t end_offset, const End& classic);
   void read_directory(const End& end);
+  ZipMember read_entry(ByteView entry, std::uint64_t entry_offset) const;
   void refuse_ambiguous_names();
   void refuse_overlaps();
   [[noreturn]] void fail(ErrorCode code, const std::string& message, std::uint64_t offset) const;
