@@ -60,11 +60,11 @@ bool is_part_of_directory(const Location& file) {
          (name == kCommonFile && file.storage()->stat_target(kConfigFile));
 }
 
-/// A model's weights as torch.save writes them: "pytorch_model-00001-of-00002.bin".
+/// Weights that torch.save wrote, under names that do not tell whether they are one model.
 bool is_torch_model(const FileInfo& entry) {
   const std::string& name = entry.name;
-  const bool is_named_so = name.starts_with("pytorch_model") || name.starts_with("model") ||
-                           name.starts_with("consolidated.");  // Meta's
+  const bool is_named_so =
+      name.starts_with("model") || name.starts_with("consolidated.");  // Meta's
   return is_named_so && (name.ends_with(".bin") || name.ends_with(".pt") || name.ends_with(".pth"));
 }
 

@@ -24,6 +24,11 @@ namespace {
 
 constexpr const char* kFsdpStrategy = "fsdp_dtensor";
 
+bool holds_rank_folder(std::span<const FileInfo> entries) {
+  return std::ranges::any_of(entries,
+                             [](const FileInfo& entry) { return is_rank_folder(entry.name); });
+}
+
 bool holds(std::span<const FileInfo> entries, std::string_view name) {
   return std::any_of(entries.begin(), entries.end(),
                      [&](const FileInfo& entry) { return entry.name == name; });
@@ -128,16 +133,19 @@ std::vector<LoadStrategyEntry> builtin_load_strategies() {
                      }});
   entries.push_back(
       {.name = "torch",
-       .about =
-           "Megatron's oldest format (mp_rank_*/model_optim_rng.pt), and single torch.save files",
+       .about = "Megatron's oldest format (mp_rank_*/model_optim_rng.pt), torch.save files, and "
+                "models made of them",
        .capabilities = {.objects = false},
        .matches =
            [](std::span<const FileInfo> found) {
-             return std::any_of(found.begin(), found.end(),
-                                [](const FileInfo& entry) { return is_rank_folder(entry.name); });
+             return holds_rank_folder(found) ||
+                    (holds_torch_model(found) && !holds(found, kMetadataFile));
            },
        .open =
            [](std::shared_ptr<Storage> storage, const OpenHints& hints) {
+             if (hints.file ? hints.file->ends_with(kTorchModelNames.index_suffix)
+                            : !holds_rank_folder(storage->list("")))
+               return open_torch_model(std::move(storage), hints.file);
              auto reader = open_legacy_torch(std::move(storage), hints.file);
              return reader->info().conventions.per_rank ? join_ranks(std::move(reader))
                                                         : std::move(reader);

@@ -4,15 +4,19 @@
 #include <mutex>
 #include <set>
 #include <string_view>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "strategies/formats/torch_archive/lazy_tensor.h"
 #include "strategies/formats/torch_archive/torch_file.h"
 #include "strategies/legacy_torch/nested_state.h"
 #include "strategies/legacy_torch/rank_grid.h"
+#include "strategies/safetensors/hub_cache.h"
+#include "strategies/safetensors/model_files.h"
 
 namespace dckpt {
 namespace {
@@ -82,12 +86,29 @@ class LegacyReader final : public CheckpointReader {
     check_ranks(files);
   }
 
+  LegacyReader(std::shared_ptr<const Storage> storage, const ModelFiles& model)
+      : storage_(std::move(storage)),
+        info_{.format = "torch",
+              .producer = "transformers, as torch.save writes it",
+              .readers = "transformers",
+              .conventions = {.model_folder = true}},
+        checked_(model.files.size()) {
+    if (model.index_file) info_.index_files.push_back(*model.index_file);
+    std::set<std::string> keys;
+    for (const std::string& file : model.files) add({file, ""}, keys);
+    if (model.index_file) check_index(model);
+  }
+
   const CheckpointInfo& info() const noexcept override { return info_; }
   const Metadata& metadata() const noexcept override { return metadata_; }
   const Storage& storage() const noexcept override { return *storage_; }
 
   Value common_state() const override {
     if (rests_.size() == 1) return with_tensors(0);
+    if (info_.conventions.model_folder && std::ranges::all_of(rests_, [](const Value& rest) {
+          return rest.is_dict() && rest.size() == 0;
+        }))
+      return Value::dict();
     Dict states;
     for (std::size_t file = 0; file < rests_.size(); ++file)
       states.set(metadata_.files[file], with_tensors(file));
@@ -162,6 +183,32 @@ class LegacyReader final : public CheckpointReader {
     records_.push_back(std::move(records));
   }
 
+  void check_index(const ModelFiles& model) const {
+    std::unordered_map<std::string_view, std::string_view> stored;
+    for (const TensorStorageMetadata& tensor : metadata_.tensors)
+      stored.emplace(tensor.key, metadata_.files[tensor.places.front().file]);
+    const auto disagree = [&](const std::string& key, const std::string& what) {
+      throw CheckpointError(
+          ErrorCode::kCorrupt,
+          str_format("{}: index and files are of different models, or one of them is damaged",
+                     what),
+          {.key = key, .file = storage_->display_path(*model.index_file)});
+    };
+    for (const auto& [key, file] : model.index.weight_map) {
+      const auto found = stored.find(key);
+      if (found == stored.end() || found->second != file)
+        disagree(key,
+                 str_format("the index says that the tensor is in {}, but it is {}", quote(file),
+                            found == stored.end() ? std::string("in no file")
+                                                  : "in " + quote(std::string(found->second))));
+      stored.erase(found);
+    }
+    if (!stored.empty())
+      disagree(std::string(stored.begin()->first),
+               str_format("the tensor is in {}, but not in the index",
+                          quote(std::string(stored.begin()->second))));
+  }
+
   void check_ranks(const std::vector<SourceFile>& sources) const {
     std::vector<RankFile> files;
     for (std::size_t i = 0; i < sources.size(); ++i) {
@@ -197,6 +244,13 @@ class LegacyReader final : public CheckpointReader {
 
 bool is_rank_folder(const std::string& name) {
   return rank_folder_numbers(name).has_value();
+}
+
+std::unique_ptr<CheckpointReader> open_torch_model(std::shared_ptr<const Storage> storage,
+                                                   const std::optional<std::string>& index) {
+  storage = with_hub_cache(std::move(storage));
+  return std::make_unique<LegacyReader>(storage,
+                                        find_model_files(*storage, index, kTorchModelNames));
 }
 
 std::unique_ptr<CheckpointReader> open_legacy_torch(std::shared_ptr<const Storage> storage,

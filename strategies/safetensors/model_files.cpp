@@ -14,7 +14,6 @@
 namespace dckpt {
 namespace {
 
-constexpr const char* kUsualIndex = "model.safetensors.index.json";
 constexpr const char* kTorchCheckpointing = "metadata.pkl";  // its tensors may lie in safetensors
 constexpr std::string_view kCount = "-of-";
 constexpr std::size_t kDigits = 5;
@@ -23,14 +22,16 @@ bool is_regular(const FileInfo& entry) {
   return entry.kind == FileInfo::Kind::kRegular;
 }
 
-std::optional<std::string> find_index(const Storage& storage, std::span<const FileInfo> entries) {
+std::optional<std::string> find_index(const Storage& storage, std::span<const FileInfo> entries,
+                                      const ModelNames& names) {
   std::vector<std::string> found;
   for (const FileInfo& entry : entries) {
-    if (entry.name.ends_with(kSafetensorsIndexSuffix)) found.push_back(entry.name);
+    if (entry.name.ends_with(names.index_suffix)) found.push_back(entry.name);
   }
   if (found.empty()) return std::nullopt;
   if (found.size() == 1) return found.front();
-  if (std::ranges::find(found, kUsualIndex) != found.end()) return kUsualIndex;
+  if (std::ranges::find(found, names.usual_index) != found.end())
+    return std::string(names.usual_index);
   throw CheckpointError(
       ErrorCode::kMismatch,
       str_format("the folder holds several models: {}; name the index of one", quoted_list(found)),
@@ -64,8 +65,8 @@ struct CountedName {
   std::uint64_t number = 0;
   std::uint64_t count = 0;
 };
-std::optional<CountedName> counted_name(std::string_view name) {
-  name.remove_suffix(kSafetensorsSuffix.size());
+std::optional<CountedName> counted_name(std::string_view name, const ModelNames& names) {
+  name.remove_suffix(names.suffix.size());
   if (name.size() < 2 * kDigits + kCount.size() + 1) return std::nullopt;
   const std::string_view count = name.substr(name.size() - kDigits);
   const std::size_t of = name.size() - kDigits - kCount.size();
@@ -82,7 +83,8 @@ std::optional<CountedName> counted_name(std::string_view name) {
 }
 
 /// Without an index only the files' names tell that some are missing.
-void require_counted_files(const Storage& storage, std::span<const std::string> files) {
+void require_counted_files(const Storage& storage, std::span<const std::string> files,
+                           const ModelNames& names) {
   struct Series {
     std::set<std::uint64_t> numbers;
     std::uint64_t count = 0;
@@ -90,7 +92,7 @@ void require_counted_files(const Storage& storage, std::span<const std::string> 
   };
   std::map<std::string, Series> all;
   for (const std::string& file : files) {
-    const auto name = counted_name(file);
+    const auto name = counted_name(file, names);
     if (!name) continue;
     Series& series = all[name->series];
     series.numbers.insert(name->number);
@@ -120,30 +122,40 @@ void read_index(const Storage& storage, ModelFiles& model) {
 
 }  // namespace
 
-ModelFiles find_model_files(const Storage& storage, const std::optional<std::string>& file) {
+ModelFiles find_model_files(const Storage& storage, const std::optional<std::string>& file,
+                            const ModelNames& names) {
   ModelFiles model;
-  if (file && !file->ends_with(kSafetensorsIndexSuffix)) {
+  if (file && !file->ends_with(names.index_suffix)) {
     model.files.push_back(*file);
     return model;
   }
   const std::vector<FileInfo> entries = storage.list("");
-  model.index_file = file ? file : find_index(storage, entries);
+  model.index_file = file ? file : find_index(storage, entries, names);
   if (model.index_file) {
     read_index(storage, model);
     return model;
   }
   for (const FileInfo& entry : entries) {
-    if (!entry.name.ends_with(kSafetensorsSuffix)) continue;
+    if (!entry.name.starts_with(names.prefix) || !entry.name.ends_with(names.suffix)) continue;
     if (!is_regular(entry))
       throw CheckpointError(ErrorCode::kCorrupt, "is not a regular file",
                             {.file = storage.display_path(entry.name)});
     model.files.push_back(entry.name);
   }
   if (model.files.empty())
-    throw CheckpointError(ErrorCode::kIncomplete, "the folder holds no safetensors",
+    throw CheckpointError(ErrorCode::kIncomplete,
+                          str_format("the folder holds no {}*{}", names.prefix, names.suffix),
                           {.file = storage.display_path("")});
-  require_counted_files(storage, model.files);
+  require_counted_files(storage, model.files, names);
   return model;
+}
+
+bool holds_torch_model(std::span<const FileInfo> entries) {
+  return !holds_safetensors(entries) && std::ranges::any_of(entries, [](const FileInfo& entry) {
+    return entry.name.starts_with(kTorchModelNames.prefix) &&
+           (entry.name.ends_with(kTorchModelNames.suffix) ||
+            entry.name.ends_with(kTorchModelNames.index_suffix));
+  });
 }
 
 bool holds_safetensors(std::span<const FileInfo> entries) {

@@ -3,12 +3,26 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "strategies/formats/safetensors/index.h"
 #include "strategies/storage/storage.h"
 
 namespace dckpt {
+
+/// How the files of a model are called.
+struct ModelNames {
+  std::string_view prefix;
+  std::string_view suffix;
+  std::string_view index_suffix;
+  std::string_view usual_index;
+};
+inline constexpr ModelNames kSafetensorsNames{"", kSafetensorsSuffix, kSafetensorsIndexSuffix,
+                                              "model.safetensors.index.json"};
+/// What torch.save writes: "pytorch_model.bin", "pytorch_model-00001-of-00002.bin".
+inline constexpr ModelNames kTorchModelNames{"pytorch_model", ".bin", ".bin.index.json",
+                                             "pytorch_model.bin.index.json"};
 
 /// The files that make up a model.
 struct ModelFiles {
@@ -17,14 +31,17 @@ struct ModelFiles {
   std::vector<std::string> files;  ///< in order of their names
 };
 
-/// Finds them in a folder: those that its index names, or else all of its safetensors. `file`: only
-/// this one, or those of this index. Throws CheckpointError: (incomplete) for files that the index
-/// names or that their own names count ("model-00001-of-00003.safetensors") but that are missing,
-/// with the keys in them; (mismatch) if several indexes leave a choice; (corrupt).
-ModelFiles find_model_files(const Storage& storage, const std::optional<std::string>& file);
+/// Finds them in a folder: those that its index names, or else all that have such names. `file`:
+/// only this one, or those of this index. Throws CheckpointError: (incomplete) for files that the
+/// index names or that their own names count ("model-00001-of-00003.safetensors") but that are
+/// missing, with the keys in them; (mismatch) if several indexes leave a choice; (corrupt).
+ModelFiles find_model_files(const Storage& storage, const std::optional<std::string>& file,
+                            const ModelNames& names = kSafetensorsNames);
 
 /// Whether a folder looks like one of safetensors, judged by its entries. Folders that hold other
 /// checkpoints' metadata beside safetensors do not.
 bool holds_safetensors(std::span<const FileInfo> entries);
+/// Whether it holds a model that torch.save wrote, and none in safetensors.
+bool holds_torch_model(std::span<const FileInfo> entries);
 
 }  // namespace dckpt

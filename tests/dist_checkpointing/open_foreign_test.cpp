@@ -124,10 +124,10 @@ TEST(OpenCheckpoint, FilesOfFormatsThatAreNotReadAreNamed) {
 
 TEST(OpenCheckpoint, AFolderOfTorchWeightsIsNamed) {
   TempDir directory;
-  for (const char* const name : {"config.json", "pytorch_model-00001-of-00002.bin"})
+  for (const char* const name : {"config.json", "consolidated.00.pth"})
     std::ofstream(directory.path() / name) << "{}";
   expect_refused(directory.path(), ErrorCode::kIncomplete,
-                 "the model's weights are in 'pytorch_model-00001-of-00002.bin', as torch.save");
+                 "the model's weights are in 'consolidated.00.pth', as torch.save");
 }
 
 TEST(OpenCheckpoint, WithoutMetadataJsonAMegatronCheckpointIsNoPlainDcpDirectory) {

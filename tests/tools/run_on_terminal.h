@@ -10,11 +10,25 @@
 #include <cstdlib>
 #include <stdexcept>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 namespace dckpt::testing {
 
-/// What a terminal of this width gets from the built tool: stdout and stderr.
+/// The text without the lines of progress that are wiped, whose number is a matter of time.
+inline std::string what_stays(std::string text) {
+  constexpr std::string_view kWipe = "\r\x1b[K";
+  for (std::size_t wipe = 0; (wipe = text.find(kWipe)) != std::string::npos;) {
+    const std::size_t line = text.rfind('\n', wipe);
+    const std::size_t begin = line == std::string::npos ? 0 : line + 1;
+    text.erase(begin, wipe + kWipe.size() - begin);
+  }
+  std::erase(text, '\r');
+  return text;
+}
+
+/// What a terminal of this width shows in the end of what the built tool prints.
 inline std::string run_on_terminal(std::vector<std::string> words, unsigned short columns,
                                    bool color = false) {
   winsize size{.ws_row = 40, .ws_col = columns, .ws_xpixel = 0, .ws_ypixel = 0};
@@ -55,8 +69,7 @@ inline std::string run_on_terminal(std::vector<std::string> words, unsigned shor
   }
   ::close(tools_end);
   ::close(terminal);
-  std::erase(out, '\r');
-  return out;
+  return what_stays(std::move(out));
 }
 
 }  // namespace dckpt::testing
