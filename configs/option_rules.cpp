@@ -209,6 +209,13 @@ constexpr std::array kRules{
                [](const Policy& policy, const Backend*) {
                  return policy.load.timeout < policy.load.timeout.zero();
                }},
+    OptionRule{kLoad, "load.rename",
+               "load.planner names a planner, which plans with the keys that are stored; let it "
+               "rename them (LoadItem::tensor), and leave out load.rename",
+               kInvalid,
+               [](const Policy& policy, const Backend*) {
+                 return !policy.load.registered_planner.name.empty() && !policy.load.rename.empty();
+               }},
     OptionRule{kWithoutState, "load.planner", kNoEffect, kInvalid,
                is_set<&LoadOptions::registered_planner>},
     OptionRule{kWithoutState, "load.padding", kNoEffect, kInvalid, is_set<&LoadOptions::padding>},

@@ -124,8 +124,11 @@ Type<SaveOptions> planner() {
       [](const YamlNode& node, const std::string& path, const PlannerFields& read,
          ConfigProblems& problems) {
         const YamlNode* const options = node.find("options");
+        const YamlNode* const named = node.find("kind");
         if (options != nullptr && options->kind == YamlNode::Kind::kMap &&
-            read.registered.name.empty())
+            read.registered.name.empty() &&
+            (named == nullptr || find_planner_name(save_planner_names(), named->text) != nullptr ||
+             parse_planner_kind(named->text)))
           problems.push_back(
               {options->place, str_format("{}.options: are for registered planners, and kind is {}",
                                           path, to_string(read.kind))});

@@ -24,6 +24,7 @@
 #include "configs/option_rules.h"
 #include "dist_checkpointing/load/dropped_tensors.h"
 #include "dist_checkpointing/load/found_tensors.h"
+#include "dist_checkpointing/planner/planner_registry.h"
 #include "dist_checkpointing/same_on_all_ranks.h"
 #include "dist_checkpointing/save/warm_plan_cache.h"
 #include "dist_checkpointing/tracker.h"
@@ -114,6 +115,8 @@ Checkpointer::Checkpointer(Location root, Policy policy, Communicator& comm, Sav
       policy_text_(to_yaml(policy_)),
       comm_(comm) {
   make_save_strategy(policy_.save);  // before training, not at the first save
+  make_save_planner(policy_.save);
+  make_load_planner(policy_.load);
   require_rules(Call::kLoad, policy_, nullptr);
   require_rules(Call::kKeep, policy_, nullptr);
   if (const StrategySpec& strategy = policy_.load.strategy; strategy.name != kAutoStrategy)

@@ -183,10 +183,11 @@ LoadReport load_into(StateDict& state, const Location& location, const LoadOptio
   const PhaseLabel label("loading the checkpoint");
   if (state.is_none()) state = Value::dict();  // what StateDict() is
   LoadWatch watch(comm, options, hooks);
+  StateDict prepared = state;  // a load that fails leaves the caller's tree
   if (hooks.preprocess)
     agree(comm, "preparing the state dict", [&] {
-      StateDict prepared = hooks.preprocess(state);  // which stays as it is if that throws
-      state = prepared.is_none() ? Value::dict() : std::move(prepared);
+      prepared = hooks.preprocess(prepared);
+      if (prepared.is_none()) prepared = Value::dict();
     });
   const auto begin = std::chrono::steady_clock::now();
   PhaseClock phases("load", location.display(), comm.rank());
@@ -220,11 +221,10 @@ LoadReport load_into(StateDict& state, const Location& location, const LoadOptio
     require_rules(Call::kLoad, {.load = options}, &format);
   });
   require_same_call(*reader, options, comm);
-  StateDict prepared;  // a load that fails leaves the caller's tree
   if (planned)
     agree(comm, "preparing the state dict",
-          [&] { prepared = planned->prepared(state, reader->metadata(), options, comm); });
-  StateDict& target = planned ? prepared : state;
+          [&] { prepared = planned->prepared(prepared, reader->metadata(), options, comm); });
+  StateDict& target = planned || hooks.preprocess ? prepared : state;
   LoadReport report;
   std::vector<std::int64_t> requested(reader->metadata().tensors.size());
   RequestedShapes shaped(*reader);
@@ -236,7 +236,7 @@ LoadReport load_into(StateDict& state, const Location& location, const LoadOptio
   } else {
     load_megatron(context, std::move(common), target);
   }
-  if (planned) state = std::move(prepared);
+  if (&target != &state) state = std::move(prepared);
   if (found != nullptr) *found = find_tensors(context);
   tell(report, comm);
   if (comm.rank() == 0)

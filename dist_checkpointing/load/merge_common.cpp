@@ -1,7 +1,10 @@
 #include "dist_checkpointing/load/merge_common.h"
 
+#include <algorithm>
+#include <functional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
@@ -11,7 +14,9 @@
 #include "mapping/geometry/strided_copy.h"
 #include "mapping/state/destination.h"
 #include "mapping/state/flatten.h"
+#include "mapping/state/sharded_tensor.h"
 #include "mapping/state/tree.h"
+#include "strategies/formats/torch_archive/lazy_tensor.h"
 
 namespace dckpt {
 namespace {
@@ -44,9 +49,44 @@ std::string describe(const Value& stored) {
   return str_format("{} tensor of shape {}", to_string(tensor.dtype()), to_string(tensor.shape()));
 }
 
+/// Memory that a load has filled.
+struct Filled {
+  const std::byte* begin;
+  const std::byte* end;
+  std::string name;
+  bool plain = false;  ///< else a ShardedTensor's
+  Tensor to{};         ///< of a plain tensor
+  Tensor from{};       ///< what is stored for it
+};
+
 class CommonMerge {
  public:
   CommonMerge(MergedCommon& merged, Cast cast) : merged_(merged), cast_(cast) {}
+
+  /// That no two of what has been filled are in one memory, unless their values are the same.
+  void require_apart() {
+    if (filled_.empty()) return;
+    visit_leaves(merged_.state, [&](const Value& leaf) {
+      if (!leaf.is(Value::Kind::kShardedTensor)) return;
+      const ShardedTensor& tensor = leaf.as_sharded_tensor();
+      if (!tensor.data || !tensor.data->has_data() || tensor.numel() == 0) return;
+      filled_.push_back(
+          {tensor.data->data(), tensor.data->data() + extent_bytes(*tensor.data), tensor.key});
+    });
+    std::ranges::sort(filled_, std::less<>(), &Filled::begin);
+    // Of all before, and of the plain ones before, that which reaches farthest.
+    const Filled* reaches = nullptr;
+    const Filled* plain = nullptr;
+    for (const Filled& filled : filled_) {
+      const Filled* const other = filled.plain ? reaches : plain;
+      if (other != nullptr && std::less<>()(filled.begin, other->end)) require_same(*other, filled);
+      const auto take = [&](const Filled*& farthest) {
+        if (farthest == nullptr || std::less<>()(farthest->end, filled.end)) farthest = &filled;
+      };
+      take(reaches);
+      if (filled.plain) take(plain);
+    }
+  }
 
   void merge(Value& into, const Value& stored) {
     if (into.is_dict() && stored.is_dict()) return merge_dicts(into, stored.as_dict());
@@ -120,6 +160,12 @@ class CommonMerge {
     if (to.dtype() != from.dtype())
       merged_.casts.push_back({dotted_name(path_), from.dtype(), to.dtype()});
     if (to.numel() == 0) return;
+    copy(to, from);
+    filled_.push_back(
+        {to.data(), to.data() + extent_bytes(to), dotted_name(path_), true, to, from});
+  }
+
+  static void copy(const Tensor& to, const Tensor& from) {
     if (to.dtype() == from.dtype()) {
       strided_copy(to.shape(), item_size(to.dtype()), from.data(), {0, from.strides()}, to.data(),
                    {0, to.strides()});
@@ -127,6 +173,23 @@ class CommonMerge {
       strided_cast(to.shape(), from.dtype(), from.data(), {0, from.strides()}, to.dtype(),
                    to.data(), {0, to.strides()});
     }
+  }
+
+  /// Whether a plain tensor holds what is stored for it.
+  static bool is_filled(const Filled& filled) {
+    const Tensor stored = Tensor::empty(filled.to.dtype(), filled.to.shape());
+    copy(stored, filled.from);
+    return equal(stored, filled.to.contiguous());
+  }
+
+  static void require_same(const Filled& a, const Filled& b) {
+    const bool sharded = !a.plain || !b.plain;
+    if (!sharded && is_filled(a) && is_filled(b)) return;
+    throw CheckpointError(
+        ErrorCode::kMismatch,
+        str_format("{} and {} are loaded into one memory, but {}; give each a tensor of its own",
+                   quote(a.name), quote(b.name),
+                   sharded ? "only one of them is sharded" : "other values are stored for each"));
   }
 
   /// Notes the tensors of `tree`, in whose place `stored` is: their memory is not filled.
@@ -182,6 +245,7 @@ class CommonMerge {
   MergedCommon& merged_;
   Cast cast_;
   KeyPath path_;
+  std::vector<Filled> filled_;
 };
 
 }  // namespace
@@ -189,7 +253,9 @@ class CommonMerge {
 MergedCommon merge_common(Value state, const Value& common, Cast cast) {
   MergedCommon merged{std::move(state), {}, {}, {}};
   if (merged.state.is_none()) merged.state = Value::dict();
-  CommonMerge(merged, cast).merge(merged.state, common.is_none() ? Value::dict() : common);
+  CommonMerge merge(merged, cast);
+  merge.merge(merged.state, common.is_none() ? Value::dict() : common);
+  merge.require_apart();
   return merged;
 }
 

@@ -9,8 +9,10 @@
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/geometry/strided_copy.h"
+#include "mapping/state/destination.h"
 #include "strategies/comm/agree.h"
 #include "strategies/contract/forwarding_reader.h"
+#include "strategies/formats/torch_archive/lazy_tensor.h"
 
 namespace dckpt {
 namespace {
@@ -96,6 +98,7 @@ std::vector<std::optional<ShardedTensor>> PlannedLoad::plan(
         (key == wanted_[item.target].key ? for_itself_ : for_others_).insert(key);
         asked[item.target] = asked_for(item);
       }
+      require_own_memory();
     });
   });
   return asked;
@@ -180,7 +183,9 @@ ShardedTensor PlannedLoad::asked_for(const LoadItem& item) {
                                      to_string(read), to_string(asked.dtype), to_string(shape)),
                           {.key = target.key});
   asked.data = Tensor(read.dtype(), shape, read.strides(), read.data(), nullptr);
-  claim(destination, item.target);
+  if (const std::string reason = unfit_to_load_into(destination); !reason.empty())
+    throw CheckpointError(ErrorCode::kInvalidArgument, "the destination " + reason,
+                          {.key = target.key});
   const auto [known, is_new] =
       resolved_.try_emplace(read.data(), Resolved{item, read, std::move(destination)});
   if (!is_new)
@@ -194,14 +199,41 @@ ShardedTensor PlannedLoad::asked_for(const LoadItem& item) {
 
 /// Tied weights are compared with what is stored for each of them, which cannot be done with what a
 /// planner makes of it.
-void PlannedLoad::claim(const Tensor& destination, std::size_t target) {
-  const auto [known, is_new] = claimed_.try_emplace(destination.data(), target);
-  if (!is_new)
-    throw CheckpointError(ErrorCode::kUnsupported,
-                          str_format("it is loaded into the memory of {}, but a planner fills each "
-                                     "tensor by itself; give each a tensor of its own",
-                                     quote(wanted_[known->second].key)),
-                          {.key = wanted_[target].key});
+void PlannedLoad::require_own_memory() const {
+  struct Memory {
+    const std::byte* begin;
+    const std::byte* end;
+    std::size_t target;
+    bool resolved;
+  };
+  std::vector<Memory> all;
+  for (std::size_t target = 0; target < wanted_.size(); ++target) {
+    const auto found = of_target_.find(target);
+    const bool resolved = found != of_target_.end();
+    const auto& data = wanted_[target].data;
+    if (!resolved && (!data || !data->has_data())) continue;
+    const Tensor& tensor = resolved ? resolved_.at(found->second).destination : *data;
+    if (tensor.numel() == 0 || tensor.device().kind != Device::Kind::kCpu) continue;
+    all.push_back({tensor.data(), tensor.data() + extent_bytes(tensor), target, resolved});
+  }
+  std::ranges::sort(all, std::less<>(), &Memory::begin);
+  // Of all before, and of the resolved ones before, that which reaches farthest.
+  const Memory* reaches = nullptr;
+  const Memory* resolved = nullptr;
+  for (const Memory& memory : all) {
+    const Memory* const other = memory.resolved ? reaches : resolved;
+    if (other != nullptr && std::less<>()(memory.begin, other->end))
+      throw CheckpointError(ErrorCode::kUnsupported,
+                            str_format("it is loaded into the memory of {}, but a planner fills "
+                                       "tensors by itself; give each a tensor of its own",
+                                       quote(wanted_[other->target].key)),
+                            {.key = wanted_[memory.target].key});
+    const auto take = [&](const Memory*& farthest) {
+      if (farthest == nullptr || std::less<>()(farthest->end, memory.end)) farthest = &memory;
+    };
+    take(reaches);
+    if (memory.resolved) take(resolved);
+  }
 }
 
 Tensor PlannedLoad::commit(const Tensor& destination) {

@@ -67,7 +67,7 @@ class PlannedLoad {
   LoadPlan global_plan(LoadPlan plan, Communicator& comm) const;
   void check(const LoadPlan& plan) const;
   ShardedTensor asked_for(const LoadItem& item);
-  void claim(const Tensor& destination, std::size_t target);
+  void require_own_memory() const;
 
   const std::unique_ptr<LoadPlanner> planner_;
   const std::string name_;
@@ -75,8 +75,7 @@ class PlannedLoad {
   std::vector<ShardedTensor> wanted_;
   std::map<const std::byte*, Resolved> resolved_;
   std::map<std::size_t, const std::byte*> of_target_;
-  std::map<const std::byte*, std::size_t> claimed_;  ///< destinations
-  std::unordered_set<std::string> for_others_;       ///< keys that are read
+  std::unordered_set<std::string> for_others_;  ///< keys that are read
   std::unordered_set<std::string> for_itself_;
 };
 

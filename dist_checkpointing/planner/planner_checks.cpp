@@ -1,6 +1,7 @@
 #include "dist_checkpointing/planner/planner_checks.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <tuple>
 
@@ -48,13 +49,25 @@ void check_local_plan(const SavePlan& plan, const ItemSources& sources,
                       const SavePlanner& planner) {
   ProblemList problems;
   std::set<std::tuple<std::uint32_t, std::int64_t>> taken;
+  std::map<std::uint32_t, std::int64_t> elements;  // by source
   for (const WriteItem& item : plan) {
     std::string problem = problem_of(item, sources, planner);
     // A save in the background copies elements once, for the item that they belong to.
     if (problem.empty() && item.kind == WriteItem::Kind::kTensor && item.nbytes != 0 &&
         !taken.emplace(item.source, item.source_begin).second)
       problem = "takes elements that another item has taken; a state may have a tensor twice";
+    if (problem.empty() && item.kind == WriteItem::Kind::kTensor)
+      elements[item.source] += numel(item.chunk.sizes);
     if (!problem.empty()) problems.add(quote(item.key) + " " + problem);
+  }
+  std::set<std::uint32_t> told;
+  for (const WriteItem& item : plan) {
+    const auto found = elements.find(item.source);
+    if (item.kind != WriteItem::Kind::kTensor || found == elements.end()) continue;
+    const std::int64_t all = sources.tensors[item.source].numel();
+    if (found->second != all && told.insert(item.source).second)
+      problems.add(str_format("{} stores {} of the tensor's {}; store all, or leave out the key",
+                              quote(item.key), found->second, counted(all, "element")));
   }
   problems.raise_if_any(ErrorCode::kMismatch, "the planner's local plan is not of this state:");
 }

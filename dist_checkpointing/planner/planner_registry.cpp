@@ -40,6 +40,11 @@ template <typename Entry>
 const Entry& find_entry(const StrategySpec& planner, std::vector<std::string> names) {
   const std::vector<Entry>& entries = registered<Entry>();
   const auto found = std::ranges::find(entries, planner.name, &Entry::name);
+  if (found == entries.end() && std::ranges::find(names, planner.name) != names.end())
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          str_format("the planner {} is built in, not registered; name it in "
+                                     "SaveOptions::planner (save.planner.kind)",
+                                     quote(planner.name)));
   if (found == entries.end()) {
     for (const Entry& entry : entries) names.push_back(entry.name);
     std::string message =
@@ -75,6 +80,13 @@ std::unique_ptr<SavePlanner> builtin(PlannerKind kind) {
 }
 
 }  // namespace
+
+void require_no_options(const StrategySpec& planner) {
+  if (planner.options.keys.empty()) return;
+  throw CheckpointError(ErrorCode::kInvalidArgument,
+                        str_format("the planner {} has no options, but {} is given; leave it out",
+                                   quote(planner.name), quote(planner.options.keys.front().text)));
+}
 
 void register_planner(SavePlannerEntry entry) {
   const PlannerName name{entry.name, entry.rules};

@@ -38,13 +38,19 @@ struct SavePlannerEntry {
   OverriddenSteps overrides{};
 };
 
+/// Throws CheckpointError (invalid argument) if a planner is given options and has none.
+DCKPT_API void require_no_options(const StrategySpec& planner);
+
 /// The steps that a class, whose steps are public, does in another way than the built-in planners.
 template <std::derived_from<DefaultSavePlanner> Planner>
 constexpr OverriddenSteps overridden_steps() {
   using LocalStep = SavePlan (DefaultSavePlanner::*)();
   using GlobalStep = GlobalPlan (DefaultSavePlanner::*)(const LocalPlans&);
   using FinishStep = SavePlan (SavePlanner::*)(SavePlan);
-  return {.local_plan = !std::is_same_v<decltype(&Planner::create_local_plan), LocalStep>,
+  using SetUp = void (DefaultSavePlanner::*)(const SaveSetup&);
+  // A set_up_planner() may pass another setup on, of which the built-in steps make other plans.
+  return {.local_plan = !std::is_same_v<decltype(&Planner::create_local_plan), LocalStep> ||
+                        !std::is_same_v<decltype(&Planner::set_up_planner), SetUp>,
           .global_plan = !std::is_same_v<decltype(&Planner::create_global_plan), GlobalStep>,
           .finish_plan = !std::is_same_v<decltype(&Planner::finish_plan), FinishStep>};
 }
@@ -57,7 +63,11 @@ SavePlannerEntry save_planner_entry(
     std::function<std::unique_ptr<Planner>(const StrategySpec&)> make = {}) {
   static_assert(std::is_final_v<Planner>, "a derived class might override other steps");
   if constexpr (std::is_default_constructible_v<Planner>) {
-    if (!make) make = [](const StrategySpec&) { return std::make_unique<Planner>(); };
+    if (!make)
+      make = [](const StrategySpec& planner) {
+        require_no_options(planner);
+        return std::make_unique<Planner>();
+      };
   }
   constexpr bool kMegatron = std::derived_from<Planner, MCoreSavePlanner>;
   constexpr bool kPlacements = std::derived_from<Planner, StandardSavePlanner>;
@@ -90,7 +100,11 @@ LoadPlannerEntry load_planner_entry(
     std::function<std::unique_ptr<Planner>(const StrategySpec&)> make = {}) {
   static_assert(std::is_final_v<Planner>, "a derived class might override create_global_plan()");
   if constexpr (std::is_default_constructible_v<Planner>) {
-    if (!make) make = [](const StrategySpec&) { return std::make_unique<Planner>(); };
+    if (!make)
+      make = [](const StrategySpec& planner) {
+        require_no_options(planner);
+        return std::make_unique<Planner>();
+      };
   }
   using GlobalStep = std::vector<LoadPlan> (LoadPlanner::*)(std::vector<LoadPlan>);
   LoadPlannerEntry entry{

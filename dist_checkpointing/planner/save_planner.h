@@ -39,7 +39,9 @@ struct SaveSetup {
 ///                 the copies of the state
 ///
 /// An error in any of them is thrown by the save on all ranks, and nothing is published. Plans are
-/// checked: one that drops, doubles, invents or moves items is an error (mismatch), too.
+/// checked: one that invents items, stores elements twice, only some of a tensor's elements here,
+/// or leaves holes in a tensor is an error (mismatch), too. Keys that a planner leaves out, and
+/// places that it gives chunks, are its decision.
 ///
 /// Derive from one of the planners below, and override what is to be another. A class that
 /// overrides nothing but create_local_plan costs what this costs, and so on.
@@ -72,7 +74,8 @@ class SavePlanner {
   /// item's dtype and the chunk's shape, and is contiguous in CPU memory. Called for whole items:
   /// memory for one of each thread of save.io.threads, besides what the result takes.
   virtual Tensor resolve_tensor(const WriteItem& /*item*/, Tensor data) const { return data; }
-  /// The bytes to store for an object: `stored` is a torch.save file. Readers expect one.
+  /// The bytes to store for an object: `stored` is a torch.save file, and so must the result be.
+  /// Never asked for the common state, which all readers need as it is.
   virtual Bytes resolve_object(const WriteItem& /*item*/, Bytes stored) const { return stored; }
 
   /// What create_global_plan() depends on besides the local plans and the options. While it stays

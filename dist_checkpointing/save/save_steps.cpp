@@ -34,6 +34,7 @@
 #include "dist_checkpointing/save/report_file.h"
 #include "dist_checkpointing/training_root/staging_token.h"
 #include "dist_checkpointing/training_root/target.h"
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/log.h"
@@ -45,6 +46,7 @@
 #include "strategies/comm/phase_label.h"
 #include "strategies/contract/common_state.h"
 #include "strategies/contract/registry.h"
+#include "strategies/formats/torch_archive/torch_file.h"
 
 namespace dckpt {
 namespace {
@@ -189,6 +191,16 @@ void require_common_state(std::span<const LocalShard> shards, const SavePlan& it
                           {.key = kCommonStateKey});
 }
 
+/// Readers decode objects before load planners see them.
+void require_readable(const WriteItem& item, ByteView bytes) {
+  if (failure_of([&] { load_torch_bytes(bytes, item.key); }))
+    throw CheckpointError(ErrorCode::kMismatch,
+                          str_format("resolve_object() returned {} that are not a torch.save file, "
+                                     "as every reader expects one; change the value in it",
+                                     counted(bytes.size(), "byte")),
+                          {.key = item.key});
+}
+
 /// The final items, and what they are made of where the planner changes it.
 void finish_items(const SaveOptions& options, SavePlanner& planner, DescribedState& described,
                   PlannedSave& mine) {
@@ -200,12 +212,13 @@ void finish_items(const SaveOptions& options, SavePlanner& planner, DescribedSta
   }
   bool resolves = false;
   for (WriteItem& item : mine.items) {
-    if (!planner.resolves(item)) continue;
+    if (item.key == kCommonStateKey || !planner.resolves(item)) continue;
     if (item.kind == WriteItem::Kind::kTensor) {
       resolves = true;
       continue;
     }
     Bytes bytes = planner.resolve_object(item, described.object_bytes[item.source]);
+    require_readable(item, bytes);
     item.nbytes = bytes.size();
     item.source = static_cast<std::uint32_t>(described.object_bytes.size());
     described.object_bytes.push_back(std::move(bytes));

@@ -216,7 +216,7 @@ class LoadEncrypted final : public dckpt::MCoreLoadPlanner {
     if (!metadata.storage_meta || !metadata.storage_meta->save_id)
       refuse(
           "the checkpoint has lost the id of its save, without which it cannot be decrypted; "
-          "convert it with dckpt, which keeps it, or load the original",
+          "convert the original to a format that keeps it (torch_dist, dcp), or load that",
           {.key = *encrypted_.begin()});
     save_id_ = *metadata.storage_meta->save_id;
     return plan;

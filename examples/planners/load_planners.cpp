@@ -39,9 +39,9 @@ class SplitQkv final : public dckpt::MCoreLoadPlanner {
     for (dckpt::LoadItem& item : plan) {
       dckpt::ShardedTensor& tensor = item.tensor;
       for (const int part : {0, 1, 2}) {
-        const std::string name = std::string(1, "qkv"[part]) + ".weight";
+        const std::string name = std::string(".") + "qkv"[part] + ".weight";
         if (!tensor.key.ends_with(name)) continue;
-        tensor.key.replace(tensor.key.size() - name.size(), name.size(), "qkv.weight");
+        tensor.key.replace(tensor.key.size() - name.size(), name.size(), ".qkv.weight");
         tensor.global_offset[0] += part * tensor.global_shape[0];
         tensor.global_shape[0] *= 3;
         tensor.axis_fragmentations.reset();

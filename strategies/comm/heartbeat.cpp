@@ -152,12 +152,13 @@ void Heartbeat::decide(const std::string& what) {
   } else if (const auto who = rank_that(&Sign::cancelled, true)) {
     const auto [done, total] = bytes();
     stop({ErrorCode::kCancelled,
-          str_format("{} was cancelled by rank {} after {}", what, *who, amount(done, total)),
+          str_format("{} was cancelled by rank {}{}", what, *who,
+                     total == 0 ? "" : " after " + amount(done, total)),
           {.rank = who}});
   } else if (rank_that(&Sign::expired, true)) {
     const std::string late = at_work(what, "is");
     stop({ErrorCode::kUnavailable,
-          str_format("{} did not finish within save.timeout, {}{}", what,
+          str_format("{} did not finish within its time limit, {}{}", what,
                      time_text(options_.timeout), late.empty() ? "" : ": " + late),
           {.rank = rank_that(&Sign::ended, false)}});
   }

@@ -42,7 +42,7 @@ const std::map<std::string_view, const char*> kBroken{
     {"load.planner", "load: {planner: {kind: my_loader}}"},
     {"load.padding", "load: {padding: replicate}"},
     {"load.cast", "load: {cast: allow}"},
-    {"load.rename", "load: {rename: [{from: a, to: b}]}"},
+    {"load.rename", "load: {planner: {kind: my_loader}, rename: [{from: a, to: b}]}"},
     {"load.objects", "load: {objects: []}"},
     {"load.validate_access_integrity", "load: {validate_access_integrity: false}"},
     {"load.engine", "load: {engine: direct, threads: 2, staging: 15MiB}"},

@@ -4,6 +4,7 @@
 #include "configs/key_map_schema.h"
 #include "configs/option_rules.h"
 #include "configs/policy_schema.h"
+#include "dist_checkpointing/planner/planner_registry.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
@@ -93,6 +94,8 @@ void check_strategies(const std::string& text, const Policy& policy, ConfigProbl
     }
     entry.make(save);  // reads the strategy's own options
   });
+  check("save.planner", [&] { make_save_planner(policy.save); });
+  check("load.planner", [&] { make_load_planner(policy.load); });
   if (!policy.load.map.name.empty() && policy.load.map.name != "auto")
     check("load.map", [&] { find_key_map(policy.load.map.name); });
   if (policy.load.strategy.name != kAutoStrategy)

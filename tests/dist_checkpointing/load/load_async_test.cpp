@@ -101,6 +101,13 @@ TEST_F(LoadHooksTest, PrepareTheState) {
            }});
     };
     EXPECT_EQ(code_of(fails), "invalid-argument");
+    const auto is_not_there = [&] {
+      load(state, checkpoint("nowhere"), {}, comm, {.preprocess = [](StateDict tree) {
+             tree.mutable_dict().erase(Value("w4"));
+             return tree;
+           }});
+    };
+    EXPECT_EQ(code_of(is_not_there), "io");
     EXPECT_TRUE(state.contains("w4")) << "the caller keeps his tree";
     EXPECT_EQ(state.at("iteration"), Value(7));
   });

@@ -48,6 +48,28 @@ TEST(MergeCommon, PlainTensorsAreFilledInPlaceWhereTheyFit) {
     EXPECT_TRUE(equal(merged.state.at(key).as_tensor(), arange({2}))) << key;
 }
 
+TEST(MergeCommon, OneMemoryTakesOneValue) {
+  const Tensor memory = Tensor::zeros(DType::kFloat32, {4});
+  const auto merge = [&](const Value& state, const Tensor& p, const Tensor& q) {
+    return merge_common(state, Value::dict({{"p", p}, {"q", q}}));
+  };
+  const Tensor first = memory.narrow(0, 0, 2), last = memory.narrow(0, 2, 2);
+  merge(Value::dict({{"p", first}, {"q", last}}), arange({2}), Tensor::zeros(DType::kFloat32, {2}));
+  merge(Value::dict({{"p", first}, {"q", first}}), arange({2}), arange({2}));
+  const Value tied = Value::dict({{"p", first}, {"q", first}});
+  EXPECT_THAT(testing::error_of([&] {
+                merge(tied, arange({2}), Tensor::zeros(DType::kFloat32, {2}));
+              }).what(),
+              HasSubstr("'p' and 'q' are loaded into one memory, but other values are stored"));
+  const Value overlapping = Value::dict({{"p", memory.narrow(0, 0, 3)}, {"q", last}});
+  EXPECT_EQ(testing::error_of([&] { merge(overlapping, arange({3}), arange({2})); }).code(),
+            ErrorCode::kMismatch);
+  const Value sharded =
+      Value::dict({{"p", first}, {"w", ShardedTensor::whole("w", memory.narrow(0, 1, 2))}});
+  EXPECT_THAT(testing::error_of([&] { merge(sharded, arange({2}), arange({2})); }).what(),
+              HasSubstr("only one of them is sharded"));
+}
+
 TEST(MergeCommon, NamesTheTensorsThatAreNotFilled) {
   const auto zeros = [](Shape shape, DType dtype = DType::kFloat32) {
     return Value(Tensor::zeros(dtype, shape));

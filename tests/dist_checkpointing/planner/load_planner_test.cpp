@@ -16,6 +16,7 @@
 #include "examples/planners/load_planners.h"
 #include "mapping/state/sharded_tree.h"
 #include "tests/dist_checkpointing/save_load.h"
+#include "tests/support/expect_error.h"
 
 namespace dckpt::testing {
 namespace {
@@ -340,6 +341,36 @@ TEST_F(LoadPlanners, DecideOnRank0ForAll) {
 TEST(LoadPlannerEntries, BringPlansTogetherForThoseThatWantThem) {
   EXPECT_TRUE(load_planner_entry<Together>("together", "").plans_globally);
   EXPECT_FALSE(load_planner_entry<OneMore>("one_more", "").plans_globally);
+}
+
+TEST_F(LoadPlanners, FillMemoryOfItsOwnOnly) {
+  const Policy policy = with("planner: {kind: int8_weights}", "planner: {kind: int8_weights}");
+  const Tensor memory = Tensor::zeros(DType::kFloat32, {3, 4});
+  const auto whole = [](const char* key, const Tensor& data) {
+    return Value(ShardedTensor::whole(key, data));
+  };
+  save(Value::dict(
+           {{"optimizer.x", whole("optimizer.x", part(2, 0))}, {"w", whole("w", part(2, 1))}}),
+       checkpoint(), policy.save);
+  const auto refusal = [&](const Tensor& x, const Tensor& w) {
+    StateDict state = Value::dict({{"optimizer.x", whole("optimizer.x", x)}, {"w", whole("w", w)}});
+    return testing::error_of([&] { load(state, checkpoint(), policy.load); }).message();
+  };
+  const Tensor first = memory.narrow(0, 0, 2), last = memory.narrow(0, 1, 2);
+  EXPECT_THAT(refusal(first, first), HasSubstr("a planner fills tensors by itself"));
+  EXPECT_THAT(refusal(first, last), HasSubstr("a planner fills tensors by itself"));
+  StateDict apart = Value::dict({{"w", whole("w", first)}});
+  load(apart, checkpoint(), policy.load);
+  EXPECT_TRUE(equal(first, part(2, 1)));
+}
+
+TEST_F(LoadPlanners, RenameKeysThemselves) {
+  Policy policy = with("", "planner: {kind: split_qkv}");
+  save_state();
+  policy.load.rename = {{.from = "^w$", .to = "model.w"}};
+  StateDict state = state_of(0, 1, 0);
+  EXPECT_THAT(testing::error_of([&] { load(state, checkpoint(), policy.load); }).what(),
+              HasSubstr("leave out load.rename"));
 }
 
 // ---- Planners that are wrong.

@@ -14,6 +14,7 @@
 #include "dist_checkpointing/planner/planner_registry.h"
 #include "dist_checkpointing/save/save_async.h"
 #include "examples/planners/planners.h"
+#include "strategies/contract/common_state.h"
 #include "tests/dist_checkpointing/save_load.h"
 #include "tests/support/code_of.h"
 #include "tests/support/expect_error.h"
@@ -293,6 +294,78 @@ TEST_F(WrongPlanners, LocalPlansAreOfTheState) {
         if (rank == 3) throw std::runtime_error("out of ideas");
       },
       AllOf(HasSubstr("out of ideas"), HasSubstr("rank 3")));
+}
+
+TEST_F(WrongPlanners, TensorsAreStoredAsAWholeOrLeftOut) {
+  expect_refused(
+      [](SavePlan& plan, int) {
+        for (WriteItem& item : plan) {
+          if (item.key != "decoder.norm") continue;
+          item.size = item.chunk.sizes = {1};
+          item.nbytes = 4;
+        }
+      },
+      HasSubstr("'decoder.norm' stores 1 of the tensor's"));
+}
+
+/// Tells the built-in steps of more elements than there are.
+class WrongSetup final : public MCoreSavePlanner {
+ public:
+  void set_up_planner(const SaveSetup& setup) override {
+    shards_.assign(setup.shards.begin(), setup.shards.end());
+    for (LocalShard& shard : shards_) {
+      auto* const tensor = std::get_if<TensorShard>(&shard);
+      if (tensor != nullptr && tensor->key == "decoder.norm")
+        tensor->global_shape = tensor->box.sizes = {1000};
+    }
+    MCoreSavePlanner::set_up_planner(
+        {setup.state, shards_, setup.options, setup.rank, setup.ranks});
+  }
+
+ private:
+  std::vector<LocalShard> shards_;
+};
+
+TEST_F(WrongPlanners, ASetupThatIsPassedOnIsOfTheState) {
+  register_planner(save_planner_entry<WrongSetup>("wrong_setup", "other shards"));
+  EXPECT_THAT(refusal({}, "wrong_setup"), HasSubstr("takes 1,000 elements from number 0 on"));
+}
+
+/// Stores objects in a form of its own.
+class WrongObjects final : public MCoreSavePlanner {
+ public:
+  bool resolves(const WriteItem& item) const override {
+    return item.kind == WriteItem::Kind::kObject;
+  }
+  Bytes resolve_object(const WriteItem& item, Bytes) const override {
+    EXPECT_NE(item.key, kCommonStateKey);
+    return Bytes(3);
+  }
+};
+
+TEST_F(WrongPlanners, ObjectsStayReadable) {
+  register_planner(save_planner_entry<WrongObjects>("wrong_objects", "no archives"));
+  SaveOptions options = with("wrong_objects");
+  options.compat = Compat::kMegatron019;
+  StateDict state;
+  state["step"] = 7;
+  save(state, checkpoint("common"), options);
+  EXPECT_EQ(load_common_state(checkpoint("common")).at("step").as_int(), 7);
+  state["o"] = ShardedObject{.key = "o", .data = 1, .global_shape = {1}, .global_offset = {0}};
+  EXPECT_THAT(error_of([&] { save(state, checkpoint("object"), options); }),
+              HasSubstr("3 bytes that are not a torch.save file"));
+}
+
+TEST_F(WrongPlanners, OptionsOfPlannersWithoutOptionsAreRefused) {
+  register_planner(save_planner_entry<WrongObjects>("wrong_objects", "no archives"));
+  EXPECT_THAT(error_of([&] {
+                save(state_of(0, 1), checkpoint("x"), with("wrong_objects", ", options: {a: 1}"));
+              }),
+              HasSubstr("the planner 'wrong_objects' has no options, but 'a' is given"));
+  SaveOptions options;
+  options.registered_planner.name = "mcore";
+  EXPECT_THAT(error_of([&] { save(state_of(0, 1), checkpoint("x"), options); }),
+              HasSubstr("is built in, not registered"));
 }
 
 TEST_F(WrongPlanners, AreCheckedWhereTheyOverride) {

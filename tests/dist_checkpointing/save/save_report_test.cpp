@@ -280,7 +280,7 @@ TEST_F(SaveReportTest, ButBySaveTimeoutWhichSaysHowFarItIs) {
     EXPECT_EQ(error.code(), ErrorCode::kUnavailable);
     EXPECT_THAT(
         error.message(),
-        MatchesRegex("writing the data files did not finish within save.timeout, 10 ms: rank "
+        MatchesRegex("writing the data files did not finish within its time limit, 10 ms: rank "
                      "1 is still writing the data files "
                      "\\([0-9.]+ KiB of 234.4 KiB\\)"));
   });
