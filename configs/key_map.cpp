@@ -24,7 +24,8 @@ TextPlace place_of_row(const YamlNode& root, const MapRow& row) {
   const YamlNode* const rows = root.find("tensors");
   if (rows == nullptr) return root.place;
   for (const YamlNode& node : rows->values) {
-    const YamlNode* const key = node.find("megatron");
+    const YamlNode* key = node.find("megatron");
+    if (key != nullptr && !key->values.empty()) key = &key->values.front();
     if (key != nullptr && key->text == row.megatron && node.place.line == row.written.place.line &&
         node.place.column == row.written.place.column)
       return node.place;
@@ -60,6 +61,16 @@ class WholeMap {
     }
     for (const std::string& number : map_.dequantise.block)
       require(number, "dequantise", root_.place);
+    for (const MapKinds& kinds : map_.all_kinds()) {
+      for (const MapKind& kind : kinds.layers) {
+        const bool is_new = kinds_.insert(kind.name).second;
+        if (is_new && kind.name != kAllLayers) continue;
+        problems_.push_back(
+            {place_of_kinds(),
+             str_format("kinds: {} {}", quote(kind.name),
+                        is_new ? "means every layer, not a kind of them" : "is named twice")});
+      }
+    }
     for (const MapRow& row : map_.tensors) check_row(row);
     for (const MapRefusal& refusal : map_.refuse) require(refusal.only_if, "refuse", root_.place);
     if (map_.tensors.empty())
@@ -100,6 +111,21 @@ class WholeMap {
                            close ? str_format(" (did you mean {}?)", quote(*close)) : "")});
   }
 
+  TextPlace place_of_kinds() const {
+    const YamlNode* const kinds = root_.find("kinds");
+    return kinds != nullptr ? kinds->place : root_.place;
+  }
+
+  void require_kind(const MapRow& row, TextPlace place) {
+    if (row.layers.empty() || kinds_.contains(row.layers)) return;
+    const std::vector<std::string> names(kinds_.begin(), kinds_.end());
+    const auto close = nearest(row.layers, names);
+    problems_.push_back(
+        {place, str_format("{}: there is no kind of layers {}{}; 'kinds' names them", row.megatron,
+                           quote(row.layers),
+                           close ? str_format(" (did you mean {}?)", quote(*close)) : "")});
+  }
+
   void require_for(const HfTensors& hf, const std::string& user, TextPlace place) {
     for (const std::string& key : hf.keys) {
       if (KeyPattern(key).counts_on()) require("num_layers", user, place);
@@ -124,12 +150,13 @@ class WholeMap {
     require(row.add.only_if, row.megatron, place);
     require_for(row.hf, row.megatron, place);
     for (const HfTensors& other : row.or_hf) require_for(other, row.megatron, place);
-    once(rows_, row, row.megatron, place);
+    require_kind(row, place);
+    for (const std::string& key : row.megatron_keys()) once(rows_, row, key, place);
     for (const std::string& key : row.hf.keys) once(hf_rows_, row, key, place);
   }
 
   using RowOfKey =
-      std::map<std::tuple<std::string, bool, MapLayers, std::string, std::string>, const MapRow*>;
+      std::map<std::tuple<std::string, bool, std::string, std::string, std::string>, const MapRow*>;
 
   /// Two rows must not make the same key.
   void once(RowOfKey& rows, const MapRow& row, const std::string& key, TextPlace place) {
@@ -153,6 +180,7 @@ class WholeMap {
   const YamlNode& root_;
   ConfigProblems& problems_;
   std::vector<std::string> names_;
+  std::set<std::string> kinds_;
   RowOfKey rows_, hf_rows_;
 };
 
@@ -176,6 +204,26 @@ bool MapRow::has_extra_state() const {
   const KeyPattern pattern(megatron);
   return extra_state.value_or((pattern.has("l") || pattern.has("m")) &&
                               megatron.ends_with(".weight"));
+}
+
+std::vector<std::string> MapRow::megatron_keys() const {
+  std::vector<std::string> keys{megatron};
+  keys.insert(keys.end(), more.begin(), more.end());
+  return keys;
+}
+
+const MapKind* MapKinds::find(std::string_view name) const {
+  const auto found = std::ranges::find(layers, name, &MapKind::name);
+  return found == layers.end() ? nullptr : &*found;
+}
+
+std::vector<MapKinds> KeyMap::all_kinds() const {
+  std::vector<MapKinds> all = kinds;
+  if (std::ranges::none_of(kinds, [](const MapKinds& own) {
+        return own.find(kDenseLayers) != nullptr || own.find(kMoeLayers) != nullptr;
+      }))
+    all.push_back({.layers = {{.name = kDenseLayers}, {.name = kMoeLayers}}});
+  return all;
 }
 
 const MapNumber* KeyMap::find_number(std::string_view name) const {

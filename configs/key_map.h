@@ -25,15 +25,17 @@ enum class MapStep : std::uint8_t {
   kTranspose,         ///< each tensor of two axes
   kSplitRows,         ///< one tensor into several
   kConcatRows,        ///< several tensors into one
+  kSplitGroups,       ///< one tensor into several, each of which has a part of every group
   kQkvInterleave,     ///< query, key and value heads into one tensor, by query groups
   kRopeInterleave,    ///< halves of each head that turn together, row by row
   kRopeDeinterleave,  ///< the way back of this one
   kPadRows,           ///< vocab_size rows to padded_vocab_size
 };
-inline constexpr EnumNames<MapStep, 7> kMapStepNames{
+inline constexpr EnumNames<MapStep, 8> kMapStepNames{
     {{MapStep::kTranspose, "transpose"},
      {MapStep::kSplitRows, "split_rows"},
      {MapStep::kConcatRows, "concat_rows"},
+     {MapStep::kSplitGroups, "split_groups"},
      {MapStep::kQkvInterleave, "qkv_interleave"},
      {MapStep::kRopeInterleave, "rope_interleave"},
      {MapStep::kRopeDeinterleave, "rope_deinterleave"},
@@ -43,7 +45,8 @@ struct MapTransform {
   MapStep step = MapStep::kTranspose;
   /// Of split_rows and concat_rows: how the rows are divided, as numbers or their names. A single
   /// one is a count of equal parts; empty for concat_rows: as many as there are tensors. Of
-  /// rope_interleave and rope_deinterleave: the heads of each tensor, 0 if it stays as it is.
+  /// split_groups: the count of groups, and how the rows of each are divided. Of rope_interleave
+  /// and rope_deinterleave: the heads of each tensor, 0 if it stays as it is.
   std::vector<std::string> parts{};
   friend bool operator==(const MapTransform&, const MapTransform&) = default;
 };
@@ -74,10 +77,28 @@ struct MapAdd {
 inline constexpr EnumNames<DType, 3> kMapCastNames{
     {{DType::kBFloat16, "bfloat16"}, {DType::kFloat16, "float16"}, {DType::kFloat32, "float32"}}};
 
-/// Layers that a row is for.
-enum class MapLayers : std::uint8_t { kAll, kDense, kMoe };
-inline constexpr EnumNames<MapLayers, 3> kMapLayersNames{
-    {{MapLayers::kAll, "all"}, {MapLayers::kDense, "dense"}, {MapLayers::kMoe, "moe"}}};
+/// A kind of layers, which has rows of its own.
+struct MapKind {
+  std::string name{};
+  std::vector<std::string> words{};  ///< that configurations call it
+  friend bool operator==(const MapKind&, const MapKind&) = default;
+};
+
+/// Kinds of which each layer is one. The keys of a layer tell which; a configuration that says
+/// otherwise contradicts them.
+struct MapKinds {
+  std::vector<MapKind> layers{};
+  std::vector<std::string> args{};  ///< names in Megatron's args of what lists the words, by layer
+  std::vector<std::string> hf{};    ///< the same in config.json
+  friend bool operator==(const MapKinds&, const MapKinds&) = default;
+
+  const MapKind* find(std::string_view name) const;
+};
+
+/// Kinds that need no declaration: without and with experts.
+inline constexpr const char* kDenseLayers = "dense";
+inline constexpr const char* kMoeLayers = "moe";
+inline constexpr const char* kAllLayers = "all";  ///< no kind, but every layer
 
 /// Where a row is written. It is no part of what the row says.
 struct MapPlace {
@@ -86,11 +107,12 @@ struct MapPlace {
   friend bool operator==(const MapPlace&, const MapPlace&) { return true; }
 };
 
-/// A tensor of a layer (or expert), or several tensors of Hugging Face that make it up. Keys are
-/// patterns (key_pattern.h): {l} counts layers and {e} experts, and Megatron's layout decides
-/// whether they are in its key or axes of the tensor.
+/// A tensor of a layer (or expert), and the tensors of Hugging Face that make it up; or several
+/// tensors of Megatron that do. Keys are patterns (key_pattern.h): {l} counts layers and {e}
+/// experts, and Megatron's layout decides whether they are in its key or axes of the tensor.
 struct MapRow {
   std::string megatron{};              ///< the name with Transformer Engine
+  std::vector<std::string> more{};     ///< the tensors behind this one, if the last step splits
   std::string local{};                 ///< with Megatron's local layers, if it is another
   std::vector<std::string> aliases{};  ///< what else it is called in files
   HfTensors hf{};
@@ -100,7 +122,7 @@ struct MapRow {
   std::string columns{};  ///< how many Megatron's tensor has, as a number of the model
   std::string only_if{};  ///< a number that must be true
   std::string unless{};   ///< one that must not
-  MapLayers layers = MapLayers::kAll;
+  std::string layers{};   ///< the kind of layers that have it; empty: all have
   bool optional = false;  ///< a model may lack it, in all layers
   bool gated = false;     ///< the singleton layout keeps the halves apart, as …_w and …_v
   /// Whether Megatron asks for an _extra_state of the module: true for weights of layers.
@@ -109,6 +131,7 @@ struct MapRow {
   friend bool operator==(const MapRow&, const MapRow&) = default;
 
   bool has_extra_state() const;
+  std::vector<std::string> megatron_keys() const;  ///< `megatron` and `more`
 };
 
 /// A number that the model's configuration has. Truth is 1.
@@ -148,6 +171,7 @@ struct KeyMap {
   /// What the keys of a model start with, and files of the bare model lack: "model."
   std::string hf_prefix{};
   std::vector<MapNumber> numbers{};
+  std::vector<MapKinds> kinds{};
   MapDequantise dequantise{};  ///< nothing, if it is empty
   std::vector<MapRow> tensors{};
   /// Modules without tensors for which Megatron asks for an _extra_state.
@@ -158,6 +182,8 @@ struct KeyMap {
   friend bool operator==(const KeyMap&, const KeyMap&) = default;
 
   const MapNumber* find_number(std::string_view name) const;
+  /// `kinds`, and dense and moe unless it names one of them.
+  std::vector<MapKinds> all_kinds() const;
 
   /// A file or, if there is no such file, the shipped map of that name. Throw CheckpointError: io
   /// if it cannot be read, invalid-argument.

@@ -46,6 +46,8 @@ const char* what_it_takes(MapStep step) {
     case MapStep::kQkvInterleave: return "three tensors";
     case MapStep::kConcatRows: return "two tensors or more (with parts: as many)";
     case MapStep::kSplitRows: return "one tensor, and parts, as in 'split_rows: 3'";
+    case MapStep::kSplitGroups:
+      return "one tensor, groups, and the parts of each, as in 'split_groups: [num_groups, 2, 1]'";
     case MapStep::kRopeInterleave:
     case MapStep::kRopeDeinterleave:
       return "the heads of each tensor, as in 'rope_interleave: [num_attention_heads]'";
@@ -55,9 +57,14 @@ const char* what_it_takes(MapStep step) {
   return "one tensor, and no parts";
 }
 
-/// That the steps make one tensor of all.
-void check_transform(const HfTensors& hf, const YamlNode& node, const std::string& path,
-                     ConfigProblems& problems) {
+bool splits(const HfTensors& hf) {
+  return !hf.transform.empty() && (hf.transform.back().step == MapStep::kSplitRows ||
+                                   hf.transform.back().step == MapStep::kSplitGroups);
+}
+
+/// Checks that the steps make as many tensors as Megatron has.
+void check_transform(const HfTensors& hf, std::size_t wanted, const YamlNode& node,
+                     const std::string& path, ConfigProblems& problems) {
   std::size_t tensors = hf.keys.size();
   for (const MapTransform& transform : hf.transform) {
     const auto after = tensors_after(transform, tensors);
@@ -73,16 +80,30 @@ void check_transform(const HfTensors& hf, const YamlNode& node, const std::strin
     if (transform.step == MapStep::kPadRows && &transform != &hf.transform.back())
       problems.push_back({node.place, path + ": 'pad_rows' is the last step"});
   }
-  if (tensors == 1 || hf.keys.empty()) return;
+  if (hf.keys.empty() || (tensors == wanted && (wanted == 1 || splits(hf)))) return;
   problems.push_back(
       {node.place,
-       str_format("{}: {} tensors of Hugging Face are left where Megatron has one; put them "
-                  "together with concat_rows or qkv_interleave",
-                  path, tensors)});
+       wanted == 1
+           ? str_format("{}: {} tensors of Hugging Face are left where Megatron has one; put them "
+                        "together with concat_rows or qkv_interleave",
+                        path, tensors)
+           : str_format("{}: {} left where Megatron has {}; the last step is split_rows or "
+                        "split_groups with {} parts",
+                        path,
+                        tensors == 1 ? "one tensor is" : str_format("{} tensors are", tensors),
+                        wanted, wanted)});
 }
 
-Type<std::vector<std::string>> hf_keys() {
-  return one_or_more(pattern(), "a key, or a list of keys");
+Type<std::vector<std::string>> keys_of_tensors() {
+  const std::string expected = "a key, or a list of keys";
+  const Type<std::vector<std::string>> keys = one_or_more(pattern(), expected);
+  return {[keys, expected](const YamlNode& node, const std::string& path,
+                           std::vector<std::string>& into, ConfigProblems& problems) {
+            if (node.kind == YamlNode::Kind::kList && node.values.empty())
+              return report_unfit(node, path, expected, problems);
+            keys.read(node, path, into, problems);
+          },
+          keys.show};
 }
 
 Type<std::vector<MapTransform>> transforms() {
@@ -91,18 +112,45 @@ Type<std::vector<MapTransform>> transforms() {
 
 Type<HfTensors> hf_form() {
   return section(
-      Schema<HfTensors>{{field("hf", &HfTensors::keys, hf_keys()),
+      Schema<HfTensors>{{field("hf", &HfTensors::keys, keys_of_tensors()),
                          optional_field("transform", &HfTensors::transform, transforms())},
-                        [](const YamlNode& node, const std::string& path, const HfTensors& hf,
+                        [](const YamlNode& node, const std::string& path, const HfTensors&,
                            ConfigProblems& problems) {
                           if (node.find("hf") == nullptr)
                             problems.push_back({node.place, path + ": 'hf' is missing"});
-                          check_transform(hf, node, path, problems);
                         }});
 }
 
+Field<MapRow> megatron_of_row() {
+  const auto keys = keys_of_tensors();
+  return {
+      "megatron",
+      [keys](const YamlNode& node, const std::string& path, MapRow& row, ConfigProblems& problems) {
+        std::vector<std::string> all;
+        keys.read(node, path, all, problems);
+        if (all.empty()) return;
+        row.megatron = all.front();
+        row.more.assign(all.begin() + 1, all.end());
+      },
+      [keys](const MapRow& row) { return std::optional(keys.show(row.megatron_keys())); }};
+}
+
+/// `layers: all` is the same as no word.
+Field<MapRow> layers_of_row() {
+  const Type<std::string> kind = word("a kind of layers");
+  return {
+      "layers",
+      [kind](const YamlNode& node, const std::string& path, MapRow& row, ConfigProblems& problems) {
+        kind.read(node, path, row.layers, problems);
+        if (row.layers == kAllLayers) row.layers.clear();
+      },
+      [kind](const MapRow& row) {
+        return row.layers.empty() ? std::nullopt : std::optional(kind.show(row.layers));
+      }};
+}
+
 Field<MapRow> hf_of_row() {
-  const auto keys = hf_keys();
+  const auto keys = keys_of_tensors();
   return {"hf",
           [keys](const YamlNode& node, const std::string& path, MapRow& row,
                  ConfigProblems& problems) { keys.read(node, path, row.hf.keys, problems); },
@@ -231,30 +279,48 @@ void check_row(const YamlNode& node, const std::string& path, const MapRow& row,
   if (!row.local.empty()) names.push_back(row.local);
   for (const std::string& name : names) check_numbers(megatron, name, false, node, path, problems);
   names.push_back(row.megatron);
+  names.insert(names.end(), row.more.begin(), row.more.end());
   if (std::ranges::any_of(names,
                           [](const std::string& name) { return KeyPattern(name).counts_on(); }))
     problems.push_back({node.place, path + ": '{l+m}' is for keys in Hugging Face files"});
   for (const std::string& key : row.hf.keys) {
     if (!key.empty()) check_numbers(megatron, key, true, node, path, problems);
   }
+  for (const std::string& key : row.more) {
+    if (!key.empty()) check_numbers(megatron, key, false, node, path, problems);
+  }
+  const std::size_t wanted = 1 + row.more.size();
   for (const HfTensors& other : row.or_hf) {
     for (const std::string& key : other.keys) {
       if (!key.empty()) check_numbers(megatron, key, true, node, path, problems);
     }
+    check_transform(other, wanted, node, path + ".or", problems);
+    if (wanted > 1 && splits(other) && splits(row.hf) &&
+        shares_of(other.transform.back()) != shares_of(row.hf.transform.back()))
+      problems.push_back({node.place, path + ": each form divides the rows into the same parts"});
   }
-  check_transform(row.hf, node, path, problems);
+  check_transform(row.hf, wanted, node, path, problems);
+  if (wanted > 1 && (row.gated || !row.local.empty() || !row.aliases.empty()))
+    problems.push_back(
+        {node.place,
+         path + ": 'local', 'aliases' and 'gated' are for rows with one key of Megatron"});
   if (row.add.value != 0 && std::ranges::any_of(row.hf.transform, [](const MapTransform& step) {
         return step.step == MapStep::kPadRows;
       }))
     problems.push_back({node.place, path + ": 'add' is not for rows that pad_rows fills up"});
-  if (row.layers != MapLayers::kAll && !megatron.has("l"))
+  if (!row.layers.empty() && !megatron.has("l"))
     problems.push_back({node.place, path + ": 'layers' is for keys with {l}"});
+}
+
+std::set<std::string> keys_of(const MapRow& row) {
+  const std::vector<std::string> keys = row.megatron_keys();
+  return {keys.begin(), keys.end()};
 }
 
 Type<MapRow> row() {
   Type<MapRow> type = section(Schema<MapRow>{
       {
-          field("megatron", &MapRow::megatron, pattern()),
+          megatron_of_row(),
           optional_field("local", &MapRow::local, pattern()),
           optional_field("aliases", &MapRow::aliases,
                          list_of(pattern(), "a list of Megatron's keys")),
@@ -267,7 +333,7 @@ Type<MapRow> row() {
           optional_field("columns", &MapRow::columns, word("the name of a number")),
           optional_field("if", &MapRow::only_if, word("the name of a number")),
           optional_field("unless", &MapRow::unless, word("the name of a number")),
-          optional_field("layers", &MapRow::layers, choice(kMapLayersNames)),
+          layers_of_row(),
           optional_field("optional", &MapRow::optional, flag()),
           optional_field("gated", &MapRow::gated, flag()),
           extra_state(),
@@ -293,8 +359,11 @@ config::Type<std::vector<MapRow>> map_rows_type() {
             std::vector<MapRow> own;
             list.read(node, path, own, problems);
             std::set<std::string> named;
-            for (const MapRow& row : own) named.insert(row.megatron);
-            std::erase_if(into, [&](const MapRow& row) { return named.contains(row.megatron); });
+            for (const MapRow& row : own) named.merge(keys_of(row));
+            std::erase_if(into, [&](const MapRow& row) {
+              return std::ranges::any_of(
+                  keys_of(row), [&](const std::string& key) { return named.contains(key); });
+            });
             for (MapRow& row : own) {
               if (!row.megatron.empty() && !row.hf.keys.empty()) into.push_back(std::move(row));
             }
@@ -307,6 +376,10 @@ std::optional<std::size_t> tensors_after(const MapTransform& transform, std::siz
   const auto count = parts.size() == 1 ? parse_u64(parts.front()) : std::nullopt;
   const bool has_parts = !parts.empty();
   switch (transform.step) {
+    case MapStep::kSplitGroups:
+      return before == 1 && parts.size() > 2 && parts.size() <= kMaxMapParts
+                 ? std::optional(parts.size() - 1)
+                 : std::nullopt;
     case MapStep::kTranspose: return has_parts ? std::nullopt : std::optional(before);
     case MapStep::kPadRows: return has_parts || before != 1 ? std::nullopt : std::optional(before);
     case MapStep::kQkvInterleave:
@@ -325,6 +398,11 @@ std::optional<std::size_t> tensors_after(const MapTransform& transform, std::siz
       return *count;
   }
   return std::nullopt;
+}
+
+std::vector<std::string> shares_of(const MapTransform& split) {
+  if (split.step == MapStep::kSplitGroups) return {split.parts.begin() + 1, split.parts.end()};
+  return split.parts.size() > 1 ? split.parts : std::vector<std::string>();
 }
 
 }  // namespace dckpt

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <set>
 #include <utility>
 
 #include "configs/key_map_fields.h"
@@ -98,6 +99,65 @@ Type<std::vector<T>> more_of(Type<std::vector<T>> list) {
                 std::make_move_iterator(own.end()));
   };
   return list;
+}
+
+/// A mapping of kinds to the words for them, or a list of kinds.
+Type<std::vector<MapKind>> kinds_of_layers() {
+  const std::string expected = "{KIND: WORDS}, or a list of kinds";
+  const Type<std::string> name = word("the name of a kind of layers");
+  const auto words = one_or_more(text("a word"), "a word, or a list of words");
+  return {[=](const YamlNode& node, const std::string& path, std::vector<MapKind>& into,
+              ConfigProblems& problems) {
+            const bool has_words = node.kind == YamlNode::Kind::kMap;
+            if (!has_words && node.kind != YamlNode::Kind::kList)
+              return report_unfit(node, path, expected, problems);
+            const std::vector<YamlNode>& names = has_words ? node.keys : node.values;
+            for (std::size_t i = 0; i < names.size(); ++i) {
+              MapKind& kind = into.emplace_back();
+              name.read(names[i], path, kind.name, problems);
+              if (has_words) words.read(node.values[i], path, kind.words, problems);
+            }
+          },
+          [=](const std::vector<MapKind>& kinds) {
+            YamlNode map;
+            map.kind = YamlNode::Kind::kMap;
+            std::vector<YamlNode> names;
+            bool has_words = false;
+            for (const MapKind& kind : kinds) {
+              names.push_back(name.show(kind.name));
+              has_words = has_words || !kind.words.empty();
+              map.values.push_back(words.show(kind.words));
+            }
+            if (!has_words) return YamlNode::list(std::move(names));
+            map.keys = std::move(names);
+            return map;
+          }};
+}
+
+Type<MapKinds> kinds() {
+  const auto names = one_or_more(word("a name"), "a name, or a list of names");
+  return section(Schema<MapKinds>{
+      {field("layers", &MapKinds::layers, kinds_of_layers()),
+       optional_field("args", &MapKinds::args, names), optional_field("hf", &MapKinds::hf, names)},
+      [](const YamlNode& node, const std::string& path, const MapKinds& kinds,
+         ConfigProblems& problems) {
+        if (kinds.layers.size() < 2)
+          problems.push_back({node.place, path + ": expected two kinds of layers or more"});
+        std::set<std::string> words;
+        for (const MapKind& kind : kinds.layers) {
+          for (const std::string& one : kind.words) {
+            if (!words.insert(one).second)
+              problems.push_back(
+                  {node.place, str_format("{}: {} means two kinds of layers", path, quote(one))});
+          }
+        }
+        if (words.empty() != (kinds.args.empty() && kinds.hf.empty()))
+          problems.push_back(
+              {node.place,
+               path + (words.empty() ? ": 'args' and 'hf' name lists of words, but no kind has any"
+                                     : ": the kinds have words, but neither 'args' nor 'hf' says "
+                                       "where configurations list them")});
+      }});
 }
 
 Type<MapDequantise> dequantise() {
@@ -197,6 +257,8 @@ const config::Type<KeyMap>& key_map_type() {
                          list_of(text("a name"), "a list of names, as in config.json")),
           optional_field("hf_prefix", &KeyMap::hf_prefix, text("what keys start with")),
           field("numbers", &KeyMap::numbers, numbers()),
+          optional_field("kinds", &KeyMap::kinds,
+                         list_of(kinds(), "a list of {layers: KINDS, args: NAMES, hf: NAMES}")),
           optional_field("dequantise", &KeyMap::dequantise, dequantise()),
           field("tensors", &KeyMap::tensors, map_rows_type()),
           optional_field("extra_states", &KeyMap::extra_states,

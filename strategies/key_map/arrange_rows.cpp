@@ -57,7 +57,7 @@ class Arrangement {
 
  private:
   /// The numbers of a pattern's instances, the last running fastest.
-  std::vector<RowNumbers> instances(const KeyPattern& pattern, MapLayers layers) const {
+  std::vector<RowNumbers> instances(const KeyPattern& pattern, const std::string& kind) const {
     std::vector<RowNumbers> result{{}};
     for (const std::string& name : pattern.numbers()) {
       const auto found = rows_.counts.find(name);
@@ -69,7 +69,7 @@ class Arrangement {
                                          grouped(kMaxMappedTensors), quote(pattern.text())));
       for (const RowNumbers& numbers : result) {
         for (std::int64_t i = 0; i < count; ++i) {
-          if (name == kLayer && layers != MapLayers::kAll && layers != rows_.kind_of(i)) continue;
+          if (name == kLayer && !rows_.kinds.has(i, kind)) continue;
           next.push_back(numbers);
           next.back().push_back(i);
         }
@@ -82,15 +82,17 @@ class Arrangement {
   void choose_target() {
     result_.to = target_.names.value_or(rows_.side.names == KeyNames::kHf ? KeyNames::kMegatron
                                                                           : KeyNames::kHf);
-    const MegatronLayout usual =
-        rows_.is_mixed() ? MegatronLayout::kNonHomogeneous : MegatronLayout::kHomogeneous;
+    const std::string mixed = rows_.kinds.mixed();
+    const MegatronLayout usual = !mixed.empty() || !map_.kinds.empty()
+                                     ? MegatronLayout::kNonHomogeneous
+                                     : MegatronLayout::kHomogeneous;
     result_.to_layout = target_.layout.value_or(
         rows_.side.names == KeyNames::kMegatron ? rows_.side.layout : usual);
-    if (rows_.is_mixed() && result_.to == KeyNames::kMegatron &&
+    if (!mixed.empty() && result_.to == KeyNames::kMegatron &&
         result_.to_layout == MegatronLayout::kHomogeneous)
-      completeness_.problems.push_back(
-          "some layers have experts and some have none, which Megatron's homogeneous layout cannot "
-          "hold; choose layout=non-homogeneous or layout=singleton");
+      completeness_.problems.push_back(mixed +
+                                       ", which Megatron's homogeneous layout cannot hold; choose "
+                                       "layout=non-homogeneous or layout=singleton");
     const auto layers = rows_.counts.find(kLayer);
     to_ = side_of(map_, result_.to, result_.to_layout,
                   layers == rows_.counts.end() ? 0 : layers->second);
@@ -143,13 +145,14 @@ class Arrangement {
       result_.forms.emplace(entry.megatron, *table.form);
     const std::vector<RowNumbers> all = instances(patterns_[row], entry.layers);
     if (all.empty() && patterns_[row].numbers() == std::vector<std::string>{kLayer} &&
-        entry.layers == MapLayers::kAll)
+        entry.layers.empty())
       return completeness_.missing.add(entry.megatron);
     try {
       for (const RowNumbers& instance : all) arrange(row, instance);
       if (all.empty()) return;
-      if (entry.has_extra_state())
-        add_extra_states(entry.megatron.substr(0, entry.megatron.rfind('.')), all);
+      if (!entry.has_extra_state()) return;
+      for (const std::string& key : entry.megatron_keys())
+        add_extra_states(key.substr(0, key.rfind('.')), all);
     } catch (const CheckpointError& error) {
       if (error.code() != ErrorCode::kMismatch) throw;
       completeness_.problems.push_back(str_format("{}: {}", entry.megatron, error.message()));
@@ -421,6 +424,19 @@ class Arrangement {
                                       extra_state(row, instance, result_.from_layout)});
   }
 
+  /// The kind of layers that has a module without rows of its own name: the one whose rows alone
+  /// are in the module around it. Empty if all layers have it.
+  std::string kind_with(const std::string& module) const {
+    std::set<std::string> kinds;
+    for (const std::string& inside : {module + ".", module.substr(0, module.rfind('.') + 1)}) {
+      for (const MapRow& row : map_.tensors) {
+        if (row.megatron.starts_with(inside)) kinds.insert(row.layers);
+      }
+      if (!kinds.empty()) break;
+    }
+    return kinds.size() == 1 ? *kinds.begin() : std::string();
+  }
+
   std::string extra_state(const KeyPattern& module, const RowNumbers& instance,
                           MegatronLayout layout) const {
     const KeyPattern pattern = in_layout(module, layout);
@@ -448,7 +464,7 @@ class Arrangement {
 
   void finish() {
     for (const std::string& module : map_.extra_states)
-      add_extra_states(module, instances(KeyPattern(module), MapLayers::kAll));
+      add_extra_states(module, instances(KeyPattern(module), kind_with(module)));
     const KeyPrefix prefix = wanted_prefix();
     for (Made& made : made_) made.tensor.key = prefix.stored_key(made.tensor.key);
     for (ExtraState& state : result_.extra_states) state.key = prefix.stored_key(state.key);

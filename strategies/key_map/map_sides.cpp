@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "configs/key_map_rows.h"
+
 namespace dckpt {
 namespace {
 
@@ -10,12 +12,23 @@ namespace {
 constexpr const char* kGateSuffix = "_w";
 constexpr const char* kUpSuffix = "_v";
 
+/// Makes one tensor of those that the last step of a row with several keys of Megatron has made.
+MapTransform joins(const MapRow& row) {
+  return {.step = MapStep::kConcatRows, .parts = shares_of(row.hf.transform.back())};
+}
+
 SideForm megatron_form(const MapRow& row, MegatronLayout layout) {
   SideTensor tensor;
   tensor.names.push_back(in_layout(KeyPattern(row.megatron), layout));
   if (!row.local.empty()) tensor.names.push_back(in_layout(KeyPattern(row.local), layout));
   for (const std::string& alias : row.aliases)
     tensor.names.push_back(in_layout(KeyPattern(alias), layout));
+  if (!row.more.empty()) {
+    SideForm form{.tensors = {std::move(tensor)}, .steps = {joins(row)}};
+    for (const std::string& key : row.more)
+      form.tensors.push_back({{in_layout(KeyPattern(key), layout)}});
+    return form;
+  }
   if (layout != MegatronLayout::kSingleton || !row.gated) return {{std::move(tensor)}, {}};
   SideForm form{.tensors = {}, .steps = {{.step = MapStep::kConcatRows}}};
   for (const char* const suffix : {kGateSuffix, kUpSuffix}) {
@@ -26,8 +39,9 @@ SideForm megatron_form(const MapRow& row, MegatronLayout layout) {
   return form;
 }
 
-SideForm hf_form(const HfTensors& hf, std::optional<std::int64_t> layers) {
+SideForm hf_form(const MapRow& row, const HfTensors& hf, std::optional<std::int64_t> layers) {
   SideForm form{.tensors = {}, .steps = hf.transform};
+  if (!row.more.empty()) form.steps.push_back(joins(row));
   for (const std::string& key : hf.keys) {
     const KeyPattern pattern(key);
     form.tensors.push_back({{layers ? pattern.behind("l", *layers) : pattern}});
@@ -71,8 +85,8 @@ MapSide side_of(const KeyMap& map, KeyNames names, MegatronLayout layout,
       forms.push_back(megatron_form(row, layout));
       continue;
     }
-    forms.push_back(hf_form(row.hf, layers));
-    for (const HfTensors& other : row.or_hf) forms.push_back(hf_form(other, layers));
+    forms.push_back(hf_form(row, row.hf, layers));
+    for (const HfTensors& other : row.or_hf) forms.push_back(hf_form(row, other, layers));
   }
   return side;
 }

@@ -30,7 +30,7 @@ struct SideTensor {
 /// How one side has a row.
 struct SideForm {
   std::vector<SideTensor> tensors;
-  std::vector<MapTransform> steps;  ///< that make Megatron's tensor of them
+  std::vector<MapTransform> steps;  ///< that make Megatron's tensor of them, or all of these as one
 };
 
 /// How one side has every row. Numbers of a row that its names lack are leading axes.

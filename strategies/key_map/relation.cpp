@@ -21,6 +21,7 @@ struct Canvas {
 
 constexpr std::int64_t kMaxRopeRows = std::int64_t{1} << 20;
 constexpr std::size_t kMaxRopePieces = 64;  // each row looks for its own
+constexpr std::int64_t kMaxGroups = 1 << 16;
 
 [[noreturn]] void fail(const std::string& message) {
   throw CheckpointError(ErrorCode::kMismatch, message);
@@ -177,6 +178,29 @@ std::vector<Canvas> split(const MapTransform& step, const Canvas& canvas,
   return parts;
 }
 
+/// Each part has its rows of the first group, then those of the second, and so on.
+std::vector<Canvas> split_groups(const MapTransform& step, const Canvas& canvas,
+                                 const MapNumbers& numbers) {
+  const std::int64_t rows = rows_of(canvas.shape);
+  const std::int64_t groups = numbers.require(step.parts.front());
+  if (groups <= 0 || rows % groups != 0)
+    fail(
+        str_format("{} cannot be divided into {}", counted(rows, "row"), counted(groups, "group")));
+  if (groups > kMaxGroups) fail(str_format("there are more than {} groups", kMaxGroups));
+  const MapTransform of_group{.step = MapStep::kSplitRows, .parts = shares_of(step)};
+  const std::vector<std::int64_t> counts =
+      row_counts(of_group, of_group.parts.size(), rows / groups, numbers);
+  std::vector<Canvas> parts(counts.size(), without_rows(canvas.shape));
+  std::int64_t begin = 0;
+  for (std::int64_t group = 0; group < groups; ++group) {
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      append_rows(parts[i], canvas, begin, counts[i]);
+      begin += counts[i];
+    }
+  }
+  return parts;
+}
+
 Canvas concat(const MapTransform& step, const std::vector<Canvas>& parts,
               const MapNumbers& numbers) {
   std::vector<Shape> shapes;
@@ -240,6 +264,7 @@ Relation relate(std::span<const MapTransform> steps, std::vector<Shape> tensors,
         break;
       case MapStep::kSplitRows: canvases = split(step, canvases.front(), numbers); break;
       case MapStep::kConcatRows: canvases = {concat(step, canvases, numbers)}; break;
+      case MapStep::kSplitGroups: canvases = split_groups(step, canvases.front(), numbers); break;
       case MapStep::kQkvInterleave: canvases = {interleave(canvases, numbers)}; break;
       case MapStep::kRopeInterleave:
       case MapStep::kRopeDeinterleave:
@@ -270,7 +295,8 @@ std::vector<Shape> tensors_of(std::span<const MapTransform> steps, std::size_t c
         break;
       case MapStep::kRopeInterleave:
       case MapStep::kRopeDeinterleave: break;
-      case MapStep::kSplitRows: {
+      case MapStep::kSplitRows:
+      case MapStep::kSplitGroups: {
         std::int64_t rows = 0;
         for (const Shape& shape : shapes) {
           if (__builtin_add_overflow(rows, rows_of(shape), &rows)) fail("too many rows");

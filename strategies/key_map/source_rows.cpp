@@ -27,6 +27,7 @@ class Assignment {
         state_layout_(state_layout),
         completeness_(completeness) {
     for (const MapRow& row : map.tensors) patterns_.emplace_back(row.megatron);
+    result_.kinds = LayerKinds(map, numbers.config());
   }
 
   SourceRows run() {
@@ -203,25 +204,16 @@ class Assignment {
     return false;
   }
 
-  /// A layer is one with experts if it has a tensor that only those have.
+  /// A layer is of a kind if it has a tensor that only layers of this kind have.
   void find_kinds(const std::vector<std::vector<KeyUse>>& uses) {
-    std::map<std::int64_t, std::pair<bool, bool>> found;
     for (const std::vector<KeyUse>& of_key : uses) {
       if (of_key.empty()) continue;
-      const MapLayers kind = map_.tensors[of_key.front().row].layers;
-      if (kind == MapLayers::kAll || std::ranges::any_of(of_key, [&](const KeyUse& use) {
-            return map_.tensors[use.row].layers != kind;
+      const KeyUse& first = of_key.front();
+      const std::string& kind = map_.tensors[first.row].layers;
+      if (!kind.empty() && std::ranges::all_of(of_key, [&](const KeyUse& use) {
+            return map_.tensors[use.row].layers == kind;
           }))
-        continue;
-      auto& [dense, moe] = found[layer_of(of_key.front()).value_or(-1)];
-      (kind == MapLayers::kDense ? dense : moe) = true;
-    }
-    for (const auto& [layer, kinds] : found) {
-      if (kinds.second) result_.moe_layers.insert(layer);
-      if (kinds.first && kinds.second)
-        completeness_.problems.push_back(
-            layer < 0 ? "the layers have tensors of a dense MLP and of experts"
-                      : str_format("layer {} has tensors of a dense MLP and of experts", layer));
+        result_.kinds.tell(layer_of(first), kind, pattern_of(first).key(first.numbers));
     }
   }
 
@@ -230,13 +222,16 @@ class Assignment {
     const KeyUse* taken = nullptr;
     for (const KeyUse& use : uses) {
       const MapRow& row = map_.tensors[use.row];
-      if (row.layers != MapLayers::kAll &&
-          row.layers != result_.kind_of(layer_of(use).value_or(-1)))
-        continue;
+      if (!result_.kinds.has(layer_of(use), row.layers)) continue;
       if (taken == nullptr || !is_active(map_.tensors[taken->row], numbers_)) taken = &use;
     }
     if (uses.empty()) return;  // reported, or ignored
-    if (taken == nullptr) return completeness_.unknown.add(key);
+    if (taken == nullptr) {
+      const KeyUse& use = uses.front();
+      if (!result_.kinds.is_open(layer_of(use), map_.tensors[use.row].layers))
+        return completeness_.unknown.add(key);
+      return count(kLayer, layer_of(use).value_or(0) + 1);  // reported with the layer
+    }
     const MapRow& row = map_.tensors[taken->row];
     if (!is_active(row, numbers_)) {
       const std::string& flag = row.unless.empty() ? row.only_if : row.unless;
@@ -283,8 +278,11 @@ class Assignment {
     compare(kExpert, "num_experts", "experts");
     limit(kMtpLayer, kMaxMapLayers, "layers for multi-token prediction");
     compare(kMtpLayer, "mtp_num_layers", "layers for multi-token prediction");
-    if (const auto layers = result_.counts.find(kLayer); layers != result_.counts.end())
-      std::erase_if(result_.moe_layers, [&](auto layer) { return layer >= layers->second; });
+    const auto layers = result_.counts.find(kLayer);
+    if (layers == result_.counts.end()) return;
+    result_.kinds.set_layers(layers->second);
+    if (!state_layout_)
+      result_.kinds.check(map_, numbers_.find("num_layers"), completeness_.problems);
   }
 
   void count(const std::string& number, std::int64_t least) {
@@ -330,17 +328,6 @@ const std::uint32_t* RowTensors::find(std::size_t tensor, const RowNumbers& numb
 
 const KeyPattern& SourceRows::pattern(std::size_t row, std::size_t tensor) const {
   return side.rows[row][rows[row].form.value_or(0)].tensors[tensor].names.front();
-}
-
-MapLayers SourceRows::kind_of(std::int64_t layer) const {
-  return moe_layers.contains(layer) || moe_layers.contains(-1) ? MapLayers::kMoe
-                                                               : MapLayers::kDense;
-}
-
-bool SourceRows::is_mixed() const {
-  const auto layers = counts.find(kLayer);
-  return !moe_layers.empty() && !moe_layers.contains(-1) && layers != counts.end() &&
-         std::ssize(moe_layers) < layers->second;
 }
 
 SourceRows assign_rows(const KeyMap& map, MapNumbers& numbers, const Metadata& source,

@@ -4,11 +4,11 @@
 #include <functional>
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "strategies/key_map/completeness.h"
+#include "strategies/key_map/layer_kinds.h"
 #include "strategies/key_map/map_sides.h"
 
 namespace dckpt {
@@ -27,16 +27,13 @@ struct RowTensors {
 struct SourceRows {
   MapSide side{};
   KeyPrefix prefix{};
-  std::vector<RowTensors> rows{};       ///< beside the map's
-  std::set<std::int64_t> moe_layers{};  ///< −1: all, as the keys have no layers
+  std::vector<RowTensors> rows{};  ///< beside the map's
+  LayerKinds kinds;
   std::map<std::string, std::int64_t, std::less<>> counts{};   ///< by the names below
   std::map<std::string, std::vector<std::uint32_t>> states{};  ///< of optimizers, by prefix
   std::vector<DroppedKeys> dropped{};
 
   const KeyPattern& pattern(std::size_t row, std::size_t tensor) const;
-  MapLayers kind_of(std::int64_t layer) const;
-  /// Some layers have experts and some have none.
-  bool is_mixed() const;
 };
 
 /// The numbers of layers, of experts, and of layers for multi-token prediction in the patterns of

@@ -145,7 +145,7 @@ bool has_row(const KeyMap& map, const MapNumbers& numbers, const SourceRows& row
              const WeightArgument& argument) {
   for (std::size_t i = 0; i < map.tensors.size(); ++i) {
     const MapRow& row = map.tensors[i];
-    const bool wanted = !row.optional && row.layers == MapLayers::kAll && is_active(row, numbers);
+    const bool wanted = !row.optional && row.layers.empty() && is_active(row, numbers);
     if ((rows.rows[i].form || wanted) && (argument.scope != Scope::kHalves || row.gated) &&
         glob_match(std::string(argument.rows), row.megatron))
       return true;

@@ -70,7 +70,7 @@ tensors:
 }
 
 TEST(KeyMap, EveryShippedMapIsSoundAndPrintsAsItself) {
-  EXPECT_EQ(shipped_maps().size(), 21);
+  EXPECT_EQ(shipped_maps().size(), 22);
   for (const ShippedPolicy& shipped : shipped_maps()) {
     const KeyMap map = KeyMap::find(std::string(shipped.name));
     EXPECT_EQ(map.family, shipped.name);
@@ -125,6 +125,90 @@ tensors:
           HasSubstr("'b.{k}.weight' has the number '{k}', which 'a.{l}.weight' has not"),
           HasSubstr("did you mean 'transpose'?"), HasSubstr("'x{l}' is not a part of a key"),
           HasSubstr("m.yaml:10:5: tensors[3]: 'megatron' is missing")));
+}
+
+TEST(KeyMap, LayersAreOfKindsOfOnesOwn) {
+  const std::string begin = "version: 1\nfamily: mine\nnumbers: {}\n";
+  const KeyMap map = KeyMap::from_text(begin + R"(kinds:
+  - {layers: {mamba: [M, mamba], attention: "*"}, args: pattern, hf: [pattern, layer_types]}
+  - layers: [mlp, no_mlp]
+tensors:
+  - {megatron: "{l}.mixer", layers: mamba, hf: "{l}.mixer"}
+  - {megatron: "{l}.fc1", layers: mlp, hf: "{l}.up"}
+  - {megatron: "{l}.router", layers: moe, hf: "{l}.gate"}
+  - {megatron: "{l}.norm", layers: all, hf: "{l}.norm"}
+)");
+  EXPECT_THAT(map.kinds[0].find("mamba")->words, ElementsAre("M", "mamba"));
+  EXPECT_EQ(map.tensors[3].layers, "");
+  EXPECT_EQ(map.all_kinds().size(), 3) << "dense and moe need no declaration";
+  EXPECT_EQ(KeyMap::from_text(to_yaml(map)), map);
+  EXPECT_THAT(
+      problems_of(begin + R"(kinds:
+  - {layers: [one]}
+  - {layers: {a: x, b: [x, y]}, hf: layer_types}
+  - {layers: {c: z, d: []}}
+  - {layers: [e, f], args: pattern}
+tensors:
+  - {megatron: "a", layers: a, hf: b}
+)"),
+      ElementsAre("m.yaml:5:5: kinds[0]: expected two kinds of layers or more",
+                  "m.yaml:6:5: kinds[1]: 'x' means two kinds of layers",
+                  "m.yaml:7:5: kinds[2]: the kinds have words, but neither 'args' nor 'hf' says "
+                  "where configurations list them",
+                  "m.yaml:8:5: kinds[3]: 'args' and 'hf' name lists of words, but no kind has any",
+                  "m.yaml:10:5: tensors[0]: 'layers' is for keys with {l}"));
+  EXPECT_THAT(problems_of(begin + R"(kinds:
+  - {layers: [mamba, all]}
+  - {layers: [mamba, moe]}
+tensors:
+  - {megatron: "{l}.a", layers: mambo, hf: "{l}.a"}
+  - {megatron: "{l}.b", layers: dense, hf: "{l}.b"}
+)"),
+              ElementsAre("m.yaml:5:3: kinds: 'all' means every layer, not a kind of them",
+                          "m.yaml:5:3: kinds: 'mamba' is named twice",
+                          "m.yaml:8:5: {l}.a: there is no kind of layers 'mambo' (did you mean "
+                          "'mamba'?); 'kinds' names them",
+                          "m.yaml:9:5: {l}.b: there is no kind of layers 'dense'; 'kinds' names "
+                          "them"));
+}
+
+TEST(KeyMap, SeveralKeysOfMegatronAreWhatTheLastStepMakes) {
+  const std::string begin = "version: 1\nfamily: mine\nnumbers: {heads: {else: 2}}\ntensors:\n";
+  const KeyMap map = KeyMap::from_text(
+      begin + R"(  - {megatron: [z, x], hf: in, transform: {split_rows: [heads, 1]}}
+  - {megatron: [q, k], hf: qk, transform: {split_groups: [heads, 2, 1]}, or: [{hf: [q2, k2], transform: [concat_rows, split_rows: [2, 1]]}]}
+)");
+  EXPECT_EQ(map.tensors[0].megatron, "z");
+  EXPECT_THAT(map.tensors[0].more, ElementsAre("x"));
+  EXPECT_EQ(KeyMap::from_text(to_yaml(map)), map);
+  EXPECT_THAT(
+      problems_of(begin + R"(  - {megatron: [a, b], hf: c}
+  - {megatron: [d, e], hf: [f, g]}
+  - {megatron: [h, i], hf: j, transform: {split_rows: 3}}
+  - {megatron: [k, l], hf: m, transform: {split_rows: [2, 1]}, or: [{hf: n, transform: {split_rows: 2}}]}
+  - {megatron: [o, p], local: q, hf: r, transform: {split_rows: 2}}
+  - {megatron: [], hf: s}
+  - {megatron: t, hf: u, transform: {split_groups: [heads, 1]}}
+  - {megatron: ["v.{l}", w], hf: "x.{l}", transform: {split_rows: 2}}
+)"),
+      ElementsAre("m.yaml:5:5: tensors[0]: one tensor is left where Megatron has 2; the last step "
+                  "is split_rows or split_groups with 2 parts",
+                  HasSubstr("m.yaml:6:5: tensors[1]: 2 tensors are left where Megatron has 2; the "
+                            "last step is split_rows"),
+                  HasSubstr("m.yaml:7:5: tensors[2]: 3 tensors are left where Megatron has 2"),
+                  "m.yaml:8:5: tensors[3]: each form divides the rows into the same parts",
+                  "m.yaml:9:5: tensors[4]: 'local', 'aliases' and 'gated' are for rows with one "
+                  "key of Megatron",
+                  HasSubstr("m.yaml:10:16: tensors[5].megatron: found a list, expected a key"),
+                  HasSubstr("m.yaml:11:5: tensors[6]: 'split_groups' cannot follow one tensor; it "
+                            "takes one tensor, groups, and the parts of each"),
+                  HasSubstr("m.yaml:12:5: tensors[7]: 'w' lacks the number '{l}' of 'v.{l}'")));
+  EXPECT_THAT(problems_of(begin + R"(  - {megatron: [a, a], hf: b, transform: {split_rows: 2}}
+  - {megatron: c, hf: d}
+  - {megatron: [e, c], hf: f, transform: {split_rows: 2}}
+)"),
+              ElementsAre("m.yaml:5:5: 'a' is named twice in a row",
+                          HasSubstr("m.yaml:7:5: 'c' is in two rows, with 'c' and with 'e'")));
 }
 
 TEST(KeyMap, BlocksOfScalesHaveRowsAndColumns) {

@@ -14,7 +14,7 @@ namespace {
 dckpt::Metadata checkpoint_of(const dckpt::KeyMap& map, bool megatron) {
   dckpt::Metadata metadata{.files = {"data"}};
   for (const dckpt::MapRow& row : map.tensors) {
-    std::vector<std::string> keys = megatron ? std::vector{row.megatron} : row.hf.keys;
+    std::vector<std::string> keys = megatron ? row.megatron_keys() : row.hf.keys;
     for (std::string& key : keys) {
       for (std::size_t at = key.find('{'); at != key.npos; at = key.find('{'))
         key.replace(at, key.find('}', at) + 1 - at, "0");

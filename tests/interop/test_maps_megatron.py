@@ -1,8 +1,9 @@
-"""Maps make of models of Hugging Face what Megatron-Core asks for: the order of rows that its interleaved rotary embeddings turn together, and layers for multi-token
-prediction."""
+"""Maps make of models of Hugging Face what Megatron-Core asks for: the order of rows that its interleaved rotary embeddings turn together, layers for multi-token
+prediction, and the parts of Mamba's projections."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import pathlib
 import tempfile
@@ -16,9 +17,12 @@ from megatron.core import dist_checkpointing, parallel_state
 from megatron.core.dist_checkpointing.validation import StrictHandling
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec, get_gpt_mtp_block_spec
 from megatron.core.models.gpt.gpt_model import GPTModel
+from megatron.core.process_groups_config import ProcessGroupCollection
+from megatron.core.ssm import mamba_mixer as mamba_mixer_module
+from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 from megatron.core.transformer import multi_latent_attention
 from megatron.core.transformer.dot_product_attention import DotProductAttention
-from megatron.core.transformer.transformer_config import MLATransformerConfig
+from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 from megatron.core.models.common.embeddings.rope_utils import _apply_rotary_pos_emb_bshd as rotate
 from megatron.core.models.common.embeddings.rotary_pos_embedding import RotaryEmbedding
 
@@ -26,6 +30,9 @@ import tool
 from ranks import run_ranks
 
 HEADS, GROUPS, DIM, HIDDEN, LENGTH = 4, 2, 8, 16, 12
+
+
+PAIRS = pathlib.Path(__file__).parent.parent / "data" / "hf_pairs"
 
 
 class Maps(unittest.TestCase):
@@ -121,6 +128,49 @@ class Maps(unittest.TestCase):
             self.assertEqual(set(back), set(tensors) - copies)
             for key, value in back.items():
                 self.assertTrue(torch.equal(value, tensors[key]), key)
+
+
+    def test_mixers_of_mamba_load(self):
+        wanted = safetensors.torch.load_file(PAIRS / "nemotron_h" / "hf" / "model.safetensors")
+        keys = ["in_proj.weight", "conv1d.weight", "conv1d.bias", "A_log", "D", "dt_bias", "norm.weight", "out_proj.weight"]
+
+        def loads(rank: int) -> None:
+            parallel_state.initialize_model_parallel()
+            for layer in 0, 4:
+                mixer = mamba_mixer()
+                state = mixer.sharded_state_dict(f"decoder.layers.{layer}.mixer.")
+                loaded = dist_checkpointing.load(state, str(root / "megatron"), strict=StrictHandling.RAISE_UNEXPECTED)
+                parameters = dict(mixer.named_parameters())
+                assert set(parameters) == set(keys), set(parameters) ^ set(keys)
+                for key in keys:
+                    assert torch.equal(loaded[f"decoder.layers.{layer}.mixer.{key}"].float(), wanted[f"backbone.layers.{layer}.mixer.{key}"].float()), key
+
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            tool.run("convert", PAIRS / "nemotron_h" / "hf", root / "megatron", "--map", "auto", "--dtype", "float32")
+            run_ranks(1, loads)
+
+
+class NoTracker:
+    """Of random numbers on a GPU."""
+    fork = contextlib.nullcontext
+
+
+class Norm(torch.nn.Module):
+    """Has the weight of one that mamba_ssm would compute."""
+    def __init__(self, size, **_):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.ones(size))
+
+
+def mamba_mixer() -> torch.nn.Module:
+    """The mixer of nemotron_h's pair, with stand-ins for what computes."""
+    mixer = mamba_mixer_module
+    with unittest.mock.patch.multiple(mixer, HAVE_MAMBA_SSM=True, ExtendedRMSNorm=Norm, get_cuda_rng_tracker=NoTracker):
+        config = TransformerConfig(num_layers=1, hidden_size=64, num_attention_heads=4, mamba_num_heads=4, mamba_head_dim=8, mamba_num_groups=2, mamba_state_dim=8,
+                                   use_cpu_initialization=True, perform_initialization=False, add_bias_linear=False)
+        parts = mixer.MambaMixerSubmodules(in_proj=ColumnParallelLinear, out_proj=RowParallelLinear)
+        return mixer.MambaMixer(config, parts, 64, pg_collection=ProcessGroupCollection.use_mpu_process_groups())
 
 
 def megatron_with_mtp(layers: int, mtp: int, experts: int, hidden: int, heads: int) -> GPTModel:

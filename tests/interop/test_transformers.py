@@ -23,8 +23,11 @@ MLA = dict(vocab_size=96, hidden_size=64, intermediate_size=96, moe_intermediate
 BLOCK = 16
 EXPERTS = dict(num_experts=4, num_experts_per_tok=2)
 FAMILIES = {"gemma": "Gemma", "gemma2": "Gemma2", "gemma3": "Gemma3", "phi3": "Phi3", "glm4": "Glm4", "nemotron": "Nemotron", "starcoder2": "Starcoder2", "olmo2": "Olmo2",
-            "olmoe": "Olmoe", "exaone4": "Exaone4", "gpt_oss": "GptOss"}     # map → classes of transformers
-MORE = {"gemma": dict(head_dim=16), "gemma2": dict(head_dim=16), "gemma3": dict(head_dim=16), "glm4": dict(head_dim=8, attention_bias=True), "olmoe": EXPERTS, "gpt_oss": dict(head_dim=8, num_local_experts=4, num_experts_per_tok=2)}
+            "olmoe": "Olmoe", "exaone4": "Exaone4", "gpt_oss": "GptOss",
+            "nemotron_h": "NemotronH"}     # map → classes of transformers
+MORE = {"gemma": dict(head_dim=16), "gemma2": dict(head_dim=16), "gemma3": dict(head_dim=16), "glm4": dict(head_dim=8, attention_bias=True), "olmoe": EXPERTS, "gpt_oss": dict(head_dim=8, num_local_experts=4, num_experts_per_tok=2),
+        "nemotron_h": dict(hybrid_override_pattern="ME*-", mamba_num_heads=4, mamba_head_dim=8, ssm_state_size=8, n_groups=2, head_dim=8, n_routed_experts=4,
+                           moe_intermediate_size=24, moe_shared_expert_intermediate_size=32)}
 
 
 def quantise(folder: pathlib.Path, worth_folder: pathlib.Path) -> dict[str, torch.Tensor]:

@@ -23,6 +23,23 @@ std::vector<std::string> rows_of(const Relation& relation) {
   return rows;
 }
 
+/// Two groups of three rows: two of the first part and one of the second.
+TEST(SplitGroups, PartsHaveTheirRowsOfEveryGroup) {
+  const KeyMap map{.numbers = {{.name = "groups"}}};
+  const MapNumbers numbers(map, {}, {{"groups", "2"}});
+  const std::vector<MapTransform> steps{
+      {.step = MapStep::kSplitGroups, .parts = {"groups", "2", "1"}},
+      {.step = MapStep::kConcatRows, .parts = {"2", "1"}}};
+  const Relation relation = relate(steps, {{6, 5}}, 0, numbers);
+  EXPECT_THAT(rows_of(relation), ElementsAre("q0", "q1", "q3", "q4", "q2", "q5"));
+  EXPECT_THAT(tensors_of(steps, 1, {6, 5}, numbers), ElementsAre(Shape{6, 5}));
+  const auto message = [&](const Shape& shape) {
+    return error_of([&] { relate(steps, {shape}, 0, numbers); }).message();
+  };
+  EXPECT_EQ(message({7, 5}), "7 rows cannot be divided into 2 groups");
+  EXPECT_EQ(message({8, 5}), "4 rows cannot be divided into 3 parts");
+}
+
 class RopeSteps : public ::testing::Test {
  protected:
   Relation relate(MapStep step, std::vector<std::string> heads, std::vector<Shape> tensors) {
