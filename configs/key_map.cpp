@@ -132,7 +132,8 @@ class WholeMap {
     }
     for (const MapTransform& transform : hf.transform) {
       for (const std::string& part : transform.parts) require(part, user, place);
-      if (transform.step == MapStep::kQkvInterleave) {
+      if (transform.step == MapStep::kQkvInterleave ||
+          transform.step == MapStep::kGatedQkvInterleave) {
         require("num_attention_heads", user, place);
         require("num_query_groups", user, place);
       } else if (transform.step == MapStep::kPadRows) {

@@ -22,21 +22,23 @@ namespace dckpt {
 /// How Hugging Face tensors become Megatron's. Each step works on what the one before it has made,
 /// along axis 0, and is undone on the way back.
 enum class MapStep : std::uint8_t {
-  kTranspose,         ///< each tensor of two axes
-  kSplitRows,         ///< one tensor into several
-  kConcatRows,        ///< several tensors into one
-  kSplitGroups,       ///< one tensor into several, each of which has a part of every group
-  kQkvInterleave,     ///< query, key and value heads into one tensor, by query groups
-  kRopeInterleave,    ///< halves of each head that turn together, row by row
-  kRopeDeinterleave,  ///< the way back of this one
-  kPadRows,           ///< vocab_size rows to padded_vocab_size
+  kTranspose,           ///< each tensor of two axes
+  kSplitRows,           ///< one tensor into several
+  kConcatRows,          ///< several tensors into one
+  kSplitGroups,         ///< one tensor into several, each of which has a part of every group
+  kQkvInterleave,       ///< query, key and value heads into one tensor, by query groups
+  kGatedQkvInterleave,  ///< the same of a query that has its gate behind each head
+  kRopeInterleave,      ///< halves of each head that turn together, row by row
+  kRopeDeinterleave,    ///< the way back of this one
+  kPadRows,             ///< vocab_size rows to padded_vocab_size
 };
-inline constexpr EnumNames<MapStep, 8> kMapStepNames{
+inline constexpr EnumNames<MapStep, 9> kMapStepNames{
     {{MapStep::kTranspose, "transpose"},
      {MapStep::kSplitRows, "split_rows"},
      {MapStep::kConcatRows, "concat_rows"},
      {MapStep::kSplitGroups, "split_groups"},
      {MapStep::kQkvInterleave, "qkv_interleave"},
+     {MapStep::kGatedQkvInterleave, "gated_qkv_interleave"},
      {MapStep::kRopeInterleave, "rope_interleave"},
      {MapStep::kRopeDeinterleave, "rope_deinterleave"},
      {MapStep::kPadRows, "pad_rows"}}};

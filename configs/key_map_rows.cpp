@@ -43,7 +43,8 @@ Type<MapTransform> transform() {
 
 const char* what_it_takes(MapStep step) {
   switch (step) {
-    case MapStep::kQkvInterleave: return "three tensors";
+    case MapStep::kQkvInterleave:
+    case MapStep::kGatedQkvInterleave: return "three tensors";
     case MapStep::kConcatRows: return "two tensors or more (with parts: as many)";
     case MapStep::kSplitRows: return "one tensor, and parts, as in 'split_rows: 3'";
     case MapStep::kSplitGroups:
@@ -383,6 +384,7 @@ std::optional<std::size_t> tensors_after(const MapTransform& transform, std::siz
     case MapStep::kTranspose: return has_parts ? std::nullopt : std::optional(before);
     case MapStep::kPadRows: return has_parts || before != 1 ? std::nullopt : std::optional(before);
     case MapStep::kQkvInterleave:
+    case MapStep::kGatedQkvInterleave:
       return has_parts || before != 3 ? std::nullopt : std::optional<std::size_t>(1);
     case MapStep::kRopeInterleave:
     case MapStep::kRopeDeinterleave:

@@ -10,9 +10,10 @@ namespace dckpt {
 namespace {
 
 /// Megatron's keys of weights that models keep in float32 beside others of 16 bits: biases of
-/// routers, and the decay, the skip connection and the step of state space layers.
-constexpr std::array<const char*, 4> kPrecise{"*.router.expert_bias", "*.mixer.A_log", "*.mixer.D",
-                                              "*.mixer.dt_bias"};
+/// routers, and the decay, the skip connection and the step of state space layers and delta nets.
+constexpr std::array<const char*, 6> kPrecise{
+    "*.router.expert_bias", "*.mixer.A_log",          "*.mixer.D",
+    "*.mixer.dt_bias",      "*.self_attention.A_log", "*.self_attention.dt_bias"};
 
 }  // namespace
 

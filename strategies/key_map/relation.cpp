@@ -121,10 +121,14 @@ std::int64_t head_rows(std::int64_t rows, std::int64_t heads, const std::string&
   return rows / heads;
 }
 
-Canvas interleave(const std::vector<Canvas>& qkv, const MapNumbers& numbers) {
+/// With a gate, each head of the query is followed by its gate; a group of the result has the heads
+/// of its queries, then their gates.
+Canvas interleave(const std::vector<Canvas>& qkv, bool gated, const MapNumbers& numbers) {
   const Heads heads = heads_of(numbers);
   require_same_columns({qkv[0].shape, qkv[1].shape, qkv[2].shape});
-  const std::int64_t rows = head_rows(rows_of(qkv[0].shape), heads.heads, "query", numbers);
+  const std::int64_t parts = gated ? 2 : 1;  // of each head of the query
+  const std::int64_t rows = head_rows(rows_of(qkv[0].shape), heads.heads * parts,
+                                      gated ? "query with gates" : "query", numbers);
   for (const std::size_t i : {1, 2})
     head_rows(rows_of(qkv[i].shape), heads.groups, i == 1 ? "key" : "value", numbers);
   if (qkv[1].shape != qkv[2].shape || rows_of(qkv[1].shape) != heads.groups * rows)
@@ -133,7 +137,12 @@ Canvas interleave(const std::vector<Canvas>& qkv, const MapNumbers& numbers) {
                     numbers.describe("num_attention_heads"), numbers.describe("num_query_groups")));
   Canvas result = without_rows(qkv[0].shape);
   for (std::int64_t group = 0; group < heads.groups; ++group) {
-    append_rows(result, qkv[0], group * heads.per_group() * rows, heads.per_group() * rows);
+    const std::int64_t first = group * heads.per_group();
+    if (!gated) append_rows(result, qkv[0], first * rows, heads.per_group() * rows);
+    for (std::int64_t part = 0; gated && part < parts; ++part) {
+      for (std::int64_t head = first; head < first + heads.per_group(); ++head)
+        append_rows(result, qkv[0], (head * parts + part) * rows, rows);
+    }
     append_rows(result, qkv[1], group * rows, rows);
     append_rows(result, qkv[2], group * rows, rows);
   }
@@ -181,15 +190,19 @@ std::vector<Canvas> split(const MapTransform& step, const Canvas& canvas,
 /// Each part has its rows of the first group, then those of the second, and so on.
 std::vector<Canvas> split_groups(const MapTransform& step, const Canvas& canvas,
                                  const MapNumbers& numbers) {
-  const std::int64_t rows = rows_of(canvas.shape);
   const std::int64_t groups = numbers.require(step.parts.front());
-  if (groups <= 0 || rows % groups != 0)
-    fail(
-        str_format("{} cannot be divided into {}", counted(rows, "row"), counted(groups, "group")));
-  if (groups > kMaxGroups) fail(str_format("there are more than {} groups", kMaxGroups));
-  const MapTransform of_group{.step = MapStep::kSplitRows, .parts = shares_of(step)};
-  const std::vector<std::int64_t> counts =
-      row_counts(of_group, of_group.parts.size(), rows / groups, numbers);
+  if (groups <= 0 || groups > kMaxGroups)
+    fail(str_format("there are from 1 to {} groups; {}", kMaxGroups,
+                    numbers.describe(step.parts.front())));
+  const MapTransform shares{.step = MapStep::kSplitRows, .parts = shares_of(step)};
+  std::vector<std::int64_t> counts =
+      row_counts(shares, shares.parts.size(), rows_of(canvas.shape), numbers);
+  for (std::int64_t& count : counts) {
+    if (count % groups != 0)
+      fail(str_format("a part of {} cannot be divided into {}", counted(count, "row"),
+                      counted(groups, "group")));
+    count /= groups;
+  }
   std::vector<Canvas> parts(counts.size(), without_rows(canvas.shape));
   std::int64_t begin = 0;
   for (std::int64_t group = 0; group < groups; ++group) {
@@ -265,7 +278,10 @@ Relation relate(std::span<const MapTransform> steps, std::vector<Shape> tensors,
       case MapStep::kSplitRows: canvases = split(step, canvases.front(), numbers); break;
       case MapStep::kConcatRows: canvases = {concat(step, canvases, numbers)}; break;
       case MapStep::kSplitGroups: canvases = split_groups(step, canvases.front(), numbers); break;
-      case MapStep::kQkvInterleave: canvases = {interleave(canvases, numbers)}; break;
+      case MapStep::kQkvInterleave:
+      case MapStep::kGatedQkvInterleave:
+        canvases = {interleave(canvases, step.step == MapStep::kGatedQkvInterleave, numbers)};
+        break;
       case MapStep::kRopeInterleave:
       case MapStep::kRopeDeinterleave:
         for (std::size_t i = 0; i < canvases.size(); ++i)
@@ -311,13 +327,15 @@ std::vector<Shape> tensors_of(std::span<const MapTransform> steps, std::size_t c
         for (const std::int64_t part : rows) shapes.push_back(with_rows(like, part));
         break;
       }
-      case MapStep::kQkvInterleave: {
+      case MapStep::kQkvInterleave:
+      case MapStep::kGatedQkvInterleave: {
         const Heads heads = heads_of(numbers);
+        const std::int64_t parts = step.step == MapStep::kGatedQkvInterleave ? 2 : 1;
         const Shape like = shapes.front();
         const std::int64_t rows =
-            head_rows(rows_of(like), heads.heads + 2 * heads.groups, "linear_qkv", numbers);
+            head_rows(rows_of(like), heads.heads * parts + 2 * heads.groups, "linear_qkv", numbers);
         const Shape key = with_rows(like, heads.groups * rows);
-        shapes = {with_rows(like, heads.heads * rows), key, key};
+        shapes = {with_rows(like, heads.heads * parts * rows), key, key};
         break;
       }
       case MapStep::kPadRows: {

@@ -70,7 +70,7 @@ tensors:
 }
 
 TEST(KeyMap, EveryShippedMapIsSoundAndPrintsAsItself) {
-  EXPECT_EQ(shipped_maps().size(), 22);
+  EXPECT_EQ(shipped_maps().size(), 23);
   for (const ShippedPolicy& shipped : shipped_maps()) {
     const KeyMap map = KeyMap::find(std::string(shipped.name));
     EXPECT_EQ(map.family, shipped.name);

@@ -1,11 +1,13 @@
 """Maps make of models of Hugging Face what Megatron-Core asks for: the order of rows that its interleaved rotary embeddings turn together, layers for multi-token
-prediction, and the parts of Mamba's projections."""
+prediction, and the parts of projections of Mamba and of gated delta nets."""
 
 from __future__ import annotations
 
 import contextlib
 import json
+import os
 import pathlib
+import sys
 import tempfile
 import unittest
 import unittest.mock
@@ -18,7 +20,7 @@ from megatron.core.dist_checkpointing.validation import StrictHandling
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec, get_gpt_mtp_block_spec
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.process_groups_config import ProcessGroupCollection
-from megatron.core.ssm import mamba_mixer as mamba_mixer_module
+from megatron.core.ssm import gated_delta_net as gated_delta_net_module, mamba_mixer as mamba_mixer_module
 from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 from megatron.core.transformer import multi_latent_attention
 from megatron.core.transformer.dot_product_attention import DotProductAttention
@@ -151,6 +153,36 @@ class Maps(unittest.TestCase):
             run_ranks(1, loads)
 
 
+    @unittest.skipUnless("DCKPT_TRANSFORMERS" in os.environ, "DCKPT_TRANSFORMERS names no folder of packages")
+    def test_gated_delta_nets_and_gated_attention_yield_what_those_of_transformers_do(self):
+        self.enterContext(unittest.mock.patch.object(sys, "path", sys.path + [os.environ["DCKPT_TRANSFORMERS"]]))
+        import transformers
+        model = transformers.AutoModelForCausalLM.from_pretrained(PAIRS / "qwen3_next" / "hf", dtype=torch.float32).model
+        inputs = torch.randn(1, LENGTH, 64)
+
+        @torch.no_grad()
+        def yields(rank: int) -> None:
+            parallel_state.initialize_model_parallel()
+            net, prefix = gated_delta_net(), "decoder.layers.0.self_attention."
+            loaded = dist_checkpointing.load(net.sharded_state_dict(prefix), str(root / "megatron"), strict=StrictHandling.RAISE_UNEXPECTED)
+            net.load_state_dict({key: loaded[prefix + key] for key in net.state_dict()})
+            with unittest.mock.patch.object(gated_delta_net_module, "l2norm", l2norm, create=True):
+                made = net(inputs.transpose(0, 1), None)[0].transpose(0, 1)
+            torch.testing.assert_close(made, model.layers[0].linear_attn(inputs), rtol=1e-4, atol=1e-4)
+
+            weight = dist_checkpointing.load_plain_tensors(str(root / "megatron"))["decoder.layers.2.self_attention.linear_qkv.weight"]
+            made = [part.reshape(1, LENGTH, -1) for part in (inputs @ weight.T).view(1, LENGTH, 2, 96).split([32, 32, 16, 16], -1)]     # as Megatron's attention divides it
+            attention = model.layers[2].self_attn
+            query, gate = attention.q_proj(inputs).view(1, LENGTH, 4, 32).chunk(2, -1)
+            for part, wanted in zip(made, [query.flatten(2), gate.flatten(2), attention.k_proj(inputs), attention.v_proj(inputs)]):
+                torch.testing.assert_close(part, wanted)
+
+        with tempfile.TemporaryDirectory() as folder:
+            root = pathlib.Path(folder)
+            tool.run("convert", PAIRS / "qwen3_next" / "hf", root / "megatron", "--map", "auto", "--dtype", "float32")
+            run_ranks(1, yields)
+
+
 class NoTracker:
     """Of random numbers on a GPU."""
     fork = contextlib.nullcontext
@@ -171,6 +203,33 @@ def mamba_mixer() -> torch.nn.Module:
                                    use_cpu_initialization=True, perform_initialization=False, add_bias_linear=False)
         parts = mixer.MambaMixerSubmodules(in_proj=ColumnParallelLinear, out_proj=RowParallelLinear)
         return mixer.MambaMixer(config, parts, 64, pg_collection=ProcessGroupCollection.use_mpu_process_groups())
+
+
+def l2norm(tensor: torch.Tensor) -> torch.Tensor:
+    """Stands in for fla's."""
+    return tensor * torch.rsqrt(tensor.square().sum(-1, keepdim=True) + 1e-6)
+
+
+class ZeroCenteredNorm(torch.nn.Module):
+    """Stands in for Transformer Engine's with layernorm_zero_centered_gamma."""
+    def __init__(self, config, hidden_size, eps):
+        super().__init__()
+        self.weight, self.eps = torch.nn.Parameter(torch.zeros(hidden_size)), eps
+
+    def forward(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor * torch.rsqrt(tensor.square().mean(-1, keepdim=True) + self.eps) * (1 + self.weight)
+
+
+def gated_delta_net() -> torch.nn.Module:
+    """That of qwen3_next's pair, which computes with torch alone."""
+    module = gated_delta_net_module
+    with unittest.mock.patch.multiple(module, HAVE_FLA=True, get_cuda_rng_tracker=NoTracker):
+        config = TransformerConfig(num_layers=1, hidden_size=64, num_attention_heads=4, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8, linear_value_head_dim=12,
+                                   linear_conv_kernel_dim=4, activation_func=torch.nn.functional.silu, layernorm_epsilon=1e-6, use_cpu_initialization=True, perform_initialization=False,
+                                   add_bias_linear=False)
+        config.deterministic_mode = True    # set here, for its other checks are about GPUs
+        parts = module.GatedDeltaNetSubmodules(in_proj=ColumnParallelLinear, out_norm=ZeroCenteredNorm, out_proj=RowParallelLinear)
+        return module.GatedDeltaNet(config, parts, layer_number=1, pg_collection=ProcessGroupCollection.use_mpu_process_groups())
 
 
 def megatron_with_mtp(layers: int, mtp: int, experts: int, hidden: int, heads: int) -> GPTModel:

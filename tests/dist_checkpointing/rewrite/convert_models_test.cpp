@@ -220,7 +220,7 @@ TEST_F(ConvertModels, AModelsFolderHasTheKeysOfItsModelUnlessOneInsists) {
   const fs::path pairs = fs::path(DCKPT_TEST_DATA) / "hf_pairs";
   for (const char* const family :
        {"qwen2", "qwen3", "gpt2", "mixtral", "deepseek_v3", "gemma2", "gemma3", "glm4", "nemotron",
-        "starcoder2", "olmo2", "olmoe", "exaone4", "gpt_oss", "nemotron_h"}) {
+        "starcoder2", "olmo2", "olmoe", "exaone4", "gpt_oss", "nemotron_h", "qwen3_next"}) {
     const auto [code, message] =
         refusal_of([&] { convert(pairs / family / "mcore", at("x"), {.to = "hf"}); });
     EXPECT_EQ(code, ErrorCode::kInvalidArgument);

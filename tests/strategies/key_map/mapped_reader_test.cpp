@@ -44,7 +44,7 @@ INSTANTIATE_TEST_SUITE_P(Families, HfPair,
                          ::testing::Values("qwen2", "qwen3", "mixtral", "deepseek_v3", "gpt2",
                                            "gemma2", "gemma3", "phi3", "glm4", "nemotron",
                                            "starcoder2", "olmo2", "olmoe", "exaone4", "gpt_oss",
-                                           "nemotron_h"),
+                                           "nemotron_h", "qwen3_next"),
                          [](const auto& pair) { return std::string(pair.param); });
 
 TEST_P(HfPair, MegatronBecomesWhatTransformersWrote) {

@@ -36,8 +36,29 @@ TEST(SplitGroups, PartsHaveTheirRowsOfEveryGroup) {
   const auto message = [&](const Shape& shape) {
     return error_of([&] { relate(steps, {shape}, 0, numbers); }).message();
   };
-  EXPECT_EQ(message({7, 5}), "7 rows cannot be divided into 2 groups");
-  EXPECT_EQ(message({8, 5}), "4 rows cannot be divided into 3 parts");
+  EXPECT_EQ(message({8, 5}), "8 rows cannot be divided into 3 parts");
+  EXPECT_EQ(message({3, 5}), "a part of 1 row cannot be divided into 2 groups");
+  const MapNumbers none(map, {}, {{"groups", "0"}});
+  EXPECT_EQ(error_of([&] {
+              relate(steps, {{6, 5}}, 0, none);
+            }).message(),
+            "there are from 1 to 65536 groups; groups is 0 (as set)");
+}
+
+/// Two groups of two heads of one row: q0 and its gate q1, q2 and q3, …
+TEST(GatedQkvInterleave, AGroupHasItsQueriesThenTheirGates) {
+  const KeyMap map{.numbers = {{.name = "num_attention_heads"}, {.name = "num_query_groups"}}};
+  const MapNumbers numbers(map, {}, {{"num_attention_heads", "4"}, {"num_query_groups", "2"}});
+  const std::vector<MapTransform> steps{{.step = MapStep::kGatedQkvInterleave}};
+  const Relation relation = relate(steps, {{8, 5}, {2, 5}, {2, 5}}, 0, numbers);
+  EXPECT_THAT(rows_of(relation), ElementsAre("q0", "q2", "q1", "q3", "k0", "v0",  //
+                                             "q4", "q6", "q5", "q7", "k1", "v1"));
+  EXPECT_THAT(tensors_of(steps, 3, {12, 5}, numbers),
+              ElementsAre(Shape{8, 5}, Shape{2, 5}, Shape{2, 5}));
+  EXPECT_THAT(error_of([&] {
+                relate(steps, {{4, 5}, {2, 5}, {2, 5}}, 0, numbers);
+              }).message(),
+              HasSubstr("query with gates has 4 rows for 8 heads"));
 }
 
 class RopeSteps : public ::testing::Test {

@@ -74,6 +74,16 @@ TEST(WeightArguments, FamiliesWhoseWeightsMeanTheOppositeRefuseTheUsualValue) {
     EXPECT_EQ(error.code(), ErrorCode::kUnsupported) << map << " " << name;
     EXPECT_THAT(error.message(), HasSubstr(name));
   }
+  for (const auto& [name, value] : std::vector<std::pair<const char*, bool>>{
+           {"apply_layernorm_1p", false}, {"attention_output_gate", false}}) {
+    const Model attention{
+        .tensors = {{"decoder.layers.0.self_attention.linear_qkv.weight", {24, 8}},
+                    {"decoder.final_layernorm.weight", {8}}},
+        .args = Value::dict({{name, value}})};
+    const auto error = refused(attention, {"qwen3_next", {}});
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported) << name;
+    EXPECT_THAT(error.message(), HasSubstr(name));
+  }
   EXPECT_FALSE(megatron(Value::dict({{"apply_layernorm_1p", true}}))
                    .mapped({"gemma", {"tied=false"}})
                    .empty());
