@@ -5,6 +5,7 @@
 
 #include "configs/key_map.h"
 #include "strategies/rearranged/rearranged_reader.h"
+#include "strategies/storage/memory.h"
 #include "tests/strategies/key_map/small_model.h"
 #include "tests/support/temp_dir.h"
 
@@ -36,9 +37,16 @@ std::vector<std::string> object_keys(const CheckpointReader& reader) {
 /// One model in transformers' and in Megatron's layout.
 class HfPair : public ::testing::TestWithParam<const char*> {
  protected:
-  std::string layout() const {
-    return "layout=" + json_of(testing::hf_pair(GetParam()) / "pair.json").at("layout").as_str();
+  std::string layout() const { return "layout=" + pair().at("layout").as_str(); }
+
+  /// Layers of both kinds have no keys in common.
+  bool has_dense_layers_and_others() const {
+    const Value* const dense = pair().at("numbers").find("dense_layers");
+    return layout() == "layout=non-homogeneous" || (dense != nullptr && dense->is_int());
   }
+
+ private:
+  static Value pair() { return json_of(testing::hf_pair(GetParam()) / "pair.json"); }
 };
 INSTANTIATE_TEST_SUITE_P(Families, HfPair,
                          ::testing::Values("qwen2", "qwen3", "mixtral", "deepseek_v3", "gpt2",
@@ -69,8 +77,7 @@ TEST_P(HfPair, HuggingFaceBecomesWhatMegatronWrote) {
 TEST_P(HfPair, EveryLayoutHoldsTheSameModel) {
   for (const auto& [layout, text] : kMegatronLayoutNames) {
     const std::string name(text);
-    if (this->layout() == "layout=non-homogeneous" && layout == MegatronLayout::kHomogeneous)
-      continue;  // dense layers and others
+    if (layout == MegatronLayout::kHomogeneous && has_dense_layers_and_others()) continue;
     const auto made = [&] {
       return mapped_reader(megatron_of(GetParam()),
                            {GetParam(), {"keys=megatron", "layout=" + name}});
@@ -91,6 +98,40 @@ TEST_P(HfPair, ThroughTheMapAndBackNothingChanges) {
   const RoundTrip hf = round_trip([&] { return hugging_face_of(GetParam()); }, {"auto", {}});
   EXPECT_EQ(contents_of(*hf.after), contents_of(*hf.before));
   EXPECT_EQ(contents_of(*hf.before), contents_of(*hugging_face_of(GetParam())));
+}
+
+/// A folder with a pair's config.json in which texts are replaced.
+std::shared_ptr<Storage> configuration(
+    const std::string& family, const std::vector<std::pair<std::string, std::string>>& changes) {
+  std::string config = bytes_of(testing::hf_pair(family) / "hf/config.json");
+  for (const auto& [was, text] : changes) config.replace(config.find(was), was.size(), text);
+  auto folder = memory_storage();
+  const auto file = folder->create("config.json");
+  file->append(as_bytes(config));
+  file->close();
+  return folder;
+}
+
+TEST_P(HfPair, AConfigurationOfAnotherSizeIsRefused) {
+  const Value config = json_of(testing::hf_pair(GetParam()) / "hf/config.json");
+  for (const char* const name :
+       {"hidden_size", "n_embd", "intermediate_size", "intermediate_size_mlp", "num_hidden_layers",
+        "n_layer", "moe_intermediate_size", "n_shared_experts", "n_routed_experts",
+        "num_local_experts", "num_experts", "q_lora_rank", "kv_lora_rank", "v_head_dim"}) {
+    const Value* const size = config.find(name);
+    if (size == nullptr || !size->is_int()) continue;
+    const auto text = [&](std::int64_t value) { return str_format("\"{}\": {},", name, value); };
+    const auto other =
+        configuration(GetParam(), {{text(size->as_int()), text(size->as_int() * 2)}});
+    const auto code = [&](std::unique_ptr<CheckpointReader> source) {
+      return error_of([&] {
+               mapped_reader(std::move(source), {GetParam(), {}}, nullptr, other.get());
+             })
+          .code();
+    };
+    EXPECT_EQ(code(hugging_face_of(GetParam())), ErrorCode::kMismatch) << name;
+    EXPECT_EQ(code(megatron_of(GetParam())), ErrorCode::kMismatch) << name;
+  }
 }
 
 /// The rows of a matrix, or of the first layer of a stack of matrices.
