@@ -70,7 +70,7 @@ tensors:
 }
 
 TEST(KeyMap, EveryShippedMapIsSoundAndPrintsAsItself) {
-  EXPECT_EQ(shipped_maps().size(), 23);
+  EXPECT_EQ(shipped_maps().size(), 28);
   for (const ShippedPolicy& shipped : shipped_maps()) {
     const KeyMap map = KeyMap::find(std::string(shipped.name));
     EXPECT_EQ(map.family, shipped.name);

@@ -131,6 +131,25 @@ class Maps(unittest.TestCase):
             for key, value in back.items():
                 self.assertTrue(torch.equal(value, tensors[key]), key)
 
+    def test_glm_4_5_loads(self):
+        """Dense layers, layers with experts, and one for multi-token prediction, all with attention of heads."""
+        def loads(rank: int) -> None:
+            parallel_state.initialize_model_parallel()
+            config = TransformerConfig(num_layers=3, mtp_num_layers=1, hidden_size=32, num_attention_heads=4, num_query_groups=2, kv_channels=16, ffn_hidden_size=48,
+                                       qk_layernorm=True, add_qkv_bias=True, num_moe_experts=4, moe_ffn_hidden_size=16, moe_shared_expert_intermediate_size=32,
+                                       moe_router_enable_expert_bias=True, moe_router_score_function="sigmoid", moe_layer_freq=[0, 1, 1], normalization="RMSNorm",
+                                       add_bias_linear=False, gated_linear_unit=True, activation_func=torch.nn.functional.silu, use_cpu_initialization=True,
+                                       perform_initialization=False)
+            spec = get_gpt_decoder_block_spec(config, use_transformer_engine=False, normalization="RMSNorm")
+            predict = get_gpt_mtp_block_spec(config, spec, use_transformer_engine=False)
+            found = GPTModel(config, spec, vocab_size=128, max_sequence_length=32, share_embeddings_and_output_weights=False, position_embedding_type="rope", mtp_block_spec=predict)
+            loaded = dist_checkpointing.load(found.bfloat16().sharded_state_dict(), folder + "/megatron", strict=StrictHandling.RAISE_UNEXPECTED)
+            assert set(dict(found.named_parameters())) <= set(loaded)
+
+        with tempfile.TemporaryDirectory() as folder:
+            tool.run("convert", tool.ROOT / "tests/data/hf_pairs/glm4_moe/hf", folder + "/megatron", "--map", "auto", "--set", "names=local")
+            run_ranks(1, loads)
+
 
     def test_mixers_of_mamba_load(self):
         wanted = safetensors.torch.load_file(PAIRS / "nemotron_h" / "hf" / "model.safetensors")

@@ -23,13 +23,18 @@ MLA = dict(vocab_size=96, hidden_size=64, intermediate_size=96, moe_intermediate
 BLOCK = 16
 EXPERTS = dict(num_experts=4, num_experts_per_tok=2)
 FAMILIES = {"gemma": "Gemma", "gemma2": "Gemma2", "gemma3": "Gemma3", "phi3": "Phi3", "glm4": "Glm4", "nemotron": "Nemotron", "starcoder2": "Starcoder2", "olmo2": "Olmo2",
-            "olmoe": "Olmoe", "exaone4": "Exaone4", "gpt_oss": "GptOss",
-            "nemotron_h": "NemotronH", "qwen3_next": "Qwen3Next"}     # map → classes of transformers
+            "olmoe": "Olmoe", "exaone4": "Exaone4", "gpt_oss": "GptOss", "glm4_moe": "Glm4Moe", "minimax_m2": "MiniMaxM2", "gpt_neox": "GPTNeoX",
+            "glm4_moe_lite": "Glm4MoeLite", "llama4": "Llama4", "nemotron_h": "NemotronH", "qwen3_next": "Qwen3Next"}     # map → classes of transformers
 MORE = {"gemma": dict(head_dim=16), "gemma2": dict(head_dim=16), "gemma3": dict(head_dim=16), "glm4": dict(head_dim=8, attention_bias=True), "olmoe": EXPERTS, "gpt_oss": dict(head_dim=8, num_local_experts=4, num_experts_per_tok=2),
+        "glm4_moe": dict(head_dim=16, attention_bias=True, use_qk_norm=True, moe_intermediate_size=32, n_routed_experts=4, num_experts_per_tok=2, n_shared_experts=2),
+        "minimax_m2": dict(head_dim=16, rotary_dim=8, num_local_experts=4, num_experts_per_tok=2), "gpt_neox": dict(num_key_value_heads=None),
+        "glm4_moe_lite": {**MLA, "vocab_size": 96, "n_group": 1, "topk_group": 1},
+        "llama4": dict(head_dim=16, intermediate_size_mlp=48, num_local_experts=4, num_experts_per_tok=1, interleave_moe_layer_step=2),
         "nemotron_h": dict(hybrid_override_pattern="ME*-", mamba_num_heads=4, mamba_head_dim=8, ssm_state_size=8, n_groups=2, head_dim=8, n_routed_experts=4,
                            moe_intermediate_size=24, moe_shared_expert_intermediate_size=32),
         "qwen3_next": dict(EXPERTS, layer_types=["linear_attention", "full_attention"], head_dim=16, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8,
                            linear_value_head_dim=12, moe_intermediate_size=24, shared_expert_intermediate_size=32)}
+TYPES = {"gemma3": "gemma3_text", "llama4": "llama4_text"}      # of the text model
 
 
 def quantise(folder: pathlib.Path, worth_folder: pathlib.Path) -> dict[str, torch.Tensor]:
@@ -77,13 +82,13 @@ class Transformers(unittest.TestCase):
             with self.subTest(family), tempfile.TemporaryDirectory() as folder, torch.no_grad():
                 torch.manual_seed(4)
                 root = pathlib.Path(folder)
-                config = transformers.AutoConfig.for_model("gemma3_text" if family == "gemma3" else family, **CONFIG, **MORE.get(family, {}), pad_token_id=0, bos_token_id=1, eos_token_id=2)
+                config = transformers.AutoConfig.for_model(TYPES.get(family, family), **{**CONFIG, **MORE.get(family, {})}, pad_token_id=0, bos_token_id=1, eos_token_id=2)
                 made = getattr(transformers, name + "ForCausalLM")(config).to(torch.bfloat16)
-                for key, parameter in made.named_parameters():
+                for key, tensor in made.state_dict().items():
                     if key.endswith("linear_attn.norm.weight"):
-                        parameter.uniform_(0.6, 1.9)    # Megatron has 1 less, which bfloat16 holds
+                        tensor.uniform_(0.6, 1.9)       # Megatron has 1 less, which bfloat16 holds
                     else:
-                        parameter.normal_(0, 0.3)       # norms too, which are equal otherwise
+                        tensor.normal_(0, 0.3)          # norms and biases of routers too, which are equal otherwise
                 made.save_pretrained(root / "model")
                 tool.run("convert", root / "model", root / "megatron", "--map", "auto", "--ranks", "3", "--roundtrip-check")
                 tool.run("convert", root / "megatron", root / "back", "--map", family, "--set", "vocab_size=96", "--model-files", root / "model")

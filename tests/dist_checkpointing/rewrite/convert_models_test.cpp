@@ -218,14 +218,19 @@ TEST_F(ConvertModels, NoFormatOfTensorsLosesOne) {
 
 TEST_F(ConvertModels, AModelsFolderHasTheKeysOfItsModelUnlessOneInsists) {
   const fs::path pairs = fs::path(DCKPT_TEST_DATA) / "hf_pairs";
-  for (const char* const family :
-       {"qwen2", "qwen3", "gpt2", "mixtral", "deepseek_v3", "gemma2", "gemma3", "glm4", "nemotron",
-        "starcoder2", "olmo2", "olmoe", "exaone4", "gpt_oss", "nemotron_h", "qwen3_next"}) {
+  const auto fitting = [&](const std::string& family) {
     const auto [code, message] =
         refusal_of([&] { convert(pairs / family / "mcore", at("x"), {.to = "hf"}); });
     EXPECT_EQ(code, ErrorCode::kInvalidArgument);
-    EXPECT_THAT(message, HasSubstr(str_format("for --map {}; --map none insists", family)));
-  }
+    return message;
+  };
+  for (const char* const family :
+       {"qwen2", "qwen3", "gpt2", "mixtral", "gemma2", "gemma3", "glm4", "nemotron", "starcoder2",
+        "olmo2", "olmoe", "exaone4", "gpt_oss", "glm4_moe", "minimax_m2", "gpt_neox", "llama4",
+        "nemotron_h", "qwen3_next"})
+    EXPECT_THAT(fitting(family), HasSubstr(str_format("for --map {}; --map none insists", family)));
+  for (const char* const family : {"deepseek_v3", "glm4_moe_lite"})
+    EXPECT_THAT(fitting(family), HasSubstr("for --map deepseek_v3 or --map glm4_moe_lite; --map"));
   const fs::path source = golden("mcore-0.14-flattened-tp2pp2dp2");
   EXPECT_THAT(refusal_of([&] { convert(source, at("x"), {.to = "safetensors"}); }).second,
               HasSubstr("no shipped map fits this model"));

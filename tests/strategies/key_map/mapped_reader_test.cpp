@@ -52,7 +52,8 @@ INSTANTIATE_TEST_SUITE_P(Families, HfPair,
                          ::testing::Values("qwen2", "qwen3", "mixtral", "deepseek_v3", "gpt2",
                                            "gemma2", "gemma3", "phi3", "glm4", "nemotron",
                                            "starcoder2", "olmo2", "olmoe", "exaone4", "gpt_oss",
-                                           "nemotron_h", "qwen3_next"),
+                                           "nemotron_h", "qwen3_next", "glm4_moe", "minimax_m2",
+                                           "gpt_neox", "glm4_moe_lite", "llama4"),
                          [](const auto& pair) { return std::string(pair.param); });
 
 TEST_P(HfPair, MegatronBecomesWhatTransformersWrote) {
@@ -131,6 +132,18 @@ TEST_P(HfPair, AConfigurationOfAnotherSizeIsRefused) {
     };
     EXPECT_EQ(code(hugging_face_of(GetParam())), ErrorCode::kMismatch) << name;
     EXPECT_EQ(code(megatron_of(GetParam())), ErrorCode::kMismatch) << name;
+  }
+}
+
+TEST(MappedReader, KimiK2HasTheMapOfDeepSeekV3) {
+  for (const char* const architecture : {"DeepseekV3ForCausalLM", "KimiK2ForCausalLM"}) {
+    const auto kimi = configuration("deepseek_v3", {{"DeepseekV3ForCausalLM", architecture},
+                                                    {R"("deepseek_v3")", R"("kimi_k2")"}});
+    const auto megatron = mapped_reader(hugging_face_of("deepseek_v3"),
+                                        {"auto", {"layout=non-homogeneous"}}, nullptr, kimi.get());
+    EXPECT_EQ(contents_of(*megatron), contents_of(*megatron_of("deepseek_v3")));
+    const auto back = mapped_reader(megatron_of("deepseek_v3"), {"auto", {}}, nullptr, kimi.get());
+    EXPECT_EQ(contents_of(*back), contents_of(*hugging_face_of("deepseek_v3")));
   }
 }
 
@@ -367,6 +380,25 @@ TEST_F(MultiTokenPrediction, LayersBehindTheModelsAreMegatronsOwn) {
   const RoundTrip trip = round_trip([] { return hugging_face(2); }, {"auto", {}});
   EXPECT_EQ(contents_of(*trip.after), published());
   EXPECT_EQ(contents_of(*trip.before), published());
+}
+
+/// Its attention is that of heads, and the layer is in the pair.
+TEST_F(MultiTokenPrediction, CopiesOfEmbeddingAndHeadInGlm45AreDropped) {
+  const auto pair = hugging_face_of("glm4_moe");
+  FakeReader published;
+  for (std::size_t i = 0; i < pair->metadata().tensors.size(); ++i)
+    copy(*pair, i, pair->metadata().tensors[i].key, published);
+  for (const char* const copied : {"embed_tokens.weight", "shared_head.head.weight"})
+    published.tensor<float>("model.layers.3." + std::string(copied), DType::kFloat32, {1}, {1});
+  published.write();
+  add_file(published, "config.json", bytes_of(testing::hf_pair("glm4_moe") / "hf/config.json"));
+  MapReport report;
+  const auto megatron =
+      mapped_reader(std::make_unique<FakeReader>(std::move(published)), {"auto", {}}, &report);
+  EXPECT_EQ(contents_of(*megatron), contents_of(*megatron_of("glm4_moe")));
+  EXPECT_EQ(report.keys.mtp_layers, 1);
+  EXPECT_THAT(report.remarks, Contains("dropped: 'model.layers.3.embed_tokens.weight', as the map "
+                                       "ignores them"));
 }
 
 TEST_F(MultiTokenPrediction, LayoutsHoldTheSameLayers) {

@@ -69,6 +69,9 @@ TEST(WeightArguments, FamiliesWhoseWeightsMeanTheOppositeRefuseTheUsualValue) {
            {"nemotron", "apply_layernorm_1p", false},
            {"nemotron", "swiglu", true},
            {"starcoder2", "swiglu", true},
+           {"gpt_neox", "swiglu", true},
+           {"gpt_neox", "rotary_interleaved", true},
+           {"llama4", "moe_apply_probs_on_input", false},
            {"starcoder2", "apply_layernorm_1p", true}}) {
     const auto error = refused(megatron(Value::dict({{name, value}})), {map, {}});
     EXPECT_EQ(error.code(), ErrorCode::kUnsupported) << map << " " << name;
@@ -87,6 +90,18 @@ TEST(WeightArguments, FamiliesWhoseWeightsMeanTheOppositeRefuseTheUsualValue) {
   EXPECT_FALSE(megatron(Value::dict({{"apply_layernorm_1p", true}}))
                    .mapped({"gemma", {"tied=false"}})
                    .empty());
+}
+
+TEST(WeightArguments, AttentionThatTheOtherSideDoesNotHaveIsRefused) {
+  // One matrix of GPT-NeoX holds a key and a value for each query.
+  const Value groups = Value::dict({{"num_attention_heads", 4}, {"num_query_groups", 2}});
+  EXPECT_THAT(refused(megatron(groups), {"gpt_neox", {}}).message(),
+              HasSubstr("num_query_groups is 2 (num_query_groups of args)"));
+  Model llama4 = megatron(Value::dict({{"qk_l2_norm", false}}));
+  llama4.config = R"({"use_qk_norm": true})";
+  EXPECT_THAT(
+      refused(llama4, {"llama4", {}}).message(),
+      HasSubstr("qk_l2_norm is 0 (qk_l2_norm of args), but 1 (use_qk_norm of config.json)"));
 }
 
 TEST(WeightArguments, AnArgumentHasSeveralNamesAndSpellings) {
