@@ -6,6 +6,7 @@
 #include "dist_checkpointing/load/load_plan_messages.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
+#include "mapping/base/error_boundary.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/geometry/strided_copy.h"
@@ -59,9 +60,10 @@ template <typename Step>
 auto PlannedLoad::of_planner(Step&& step) const {
   try {
     return step();
-  } catch (const CheckpointError& error) {
+  } catch (...) {
+    const CheckpointError error = current_error();
     throw CheckpointError(error.code(), str_format("planner {}: {}", quote(name_), error.message()),
-                          error.context());
+                          error.context(), error.cause());
   }
 }
 

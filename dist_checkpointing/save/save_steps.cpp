@@ -36,6 +36,7 @@
 #include "dist_checkpointing/training_root/target.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
+#include "mapping/base/error_boundary.h"
 #include "mapping/base/format.h"
 #include "mapping/base/log.h"
 #include "mapping/base/text.h"
@@ -152,10 +153,11 @@ auto of_planner(const SaveOptions& options, Step&& step) {
   const std::string& name = options.registered_planner.name;
   try {
     return step();
-  } catch (const CheckpointError& error) {
+  } catch (...) {
     if (name.empty()) throw;
+    const CheckpointError error = current_error();
     throw CheckpointError(error.code(), str_format("planner {}: {}", quote(name), error.message()),
-                          error.context());
+                          error.context(), error.cause());
   }
 }
 
@@ -164,7 +166,7 @@ auto of_planner(const SaveOptions& options, Step&& step) {
 PlanAgreement::Decision decision_of(SavePlanner& planner, const SaveOptions& options) {
   const StrategySpec& registered = options.registered_planner;
   if (registered.name.empty()) return {};
-  std::optional<std::string> key = planner.cache_key();
+  std::optional<std::string> key = of_planner(options, [&] { return planner.cache_key(); });
   if (key) key = registered.name + "\n" + to_yaml_text(registered.options) + "\n" + *key;
   return {[&planner, &options](const LocalPlans& plans) {
             return of_planner(options, [&] {

@@ -293,7 +293,7 @@ TEST_F(WrongPlanners, LocalPlansAreOfTheState) {
       [](SavePlan&, int rank) {
         if (rank == 3) throw std::runtime_error("out of ideas");
       },
-      AllOf(HasSubstr("out of ideas"), HasSubstr("rank 3")));
+      AllOf(HasSubstr("planner 'wrong"), HasSubstr("out of ideas"), HasSubstr("rank 3")));
 }
 
 TEST_F(WrongPlanners, TensorsAreStoredAsAWholeOrLeftOut) {

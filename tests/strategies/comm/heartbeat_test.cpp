@@ -78,8 +78,7 @@ TEST(Heartbeat, OneRankCancelsAll) {
   });
   for (const auto& [rank, error] : errors) {
     EXPECT_EQ(error.code(), ErrorCode::kCancelled);
-    EXPECT_EQ(error.message(), "writing the data files was cancelled by rank 1")
-        << rank;
+    EXPECT_EQ(error.message(), "writing the data files was cancelled by rank 1") << rank;
   }
 }
 
