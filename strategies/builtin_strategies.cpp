@@ -10,6 +10,7 @@
 #include "strategies/legacy_torch/split_ranks.h"
 #include "strategies/legacy_torch/writer.h"
 #include "strategies/local/local_reader.h"
+#include "strategies/safetensors/hub_cache.h"
 #include "strategies/safetensors/model_files.h"
 #include "strategies/safetensors/safetensors_reader.h"
 #include "strategies/safetensors/save_strategy.h"
@@ -23,6 +24,15 @@ namespace dckpt {
 namespace {
 
 constexpr const char* kFsdpStrategy = "fsdp_dtensor";
+
+/// `index`: only its files.
+std::unique_ptr<CheckpointReader> open_model_of_torch(std::shared_ptr<const Storage> storage,
+                                                      const std::optional<std::string>& index) {
+  storage = with_hub_cache(std::move(storage));
+  ModelFiles found = find_model_files(*storage, index, kTorchModelNames);
+  return open_torch_model(std::move(storage), {std::move(found.files), std::move(found.index_file),
+                                               std::move(found.index.weight_map)});
+}
 
 bool holds_rank_folder(std::span<const FileInfo> entries) {
   return std::ranges::any_of(entries,
@@ -145,7 +155,7 @@ std::vector<LoadStrategyEntry> builtin_load_strategies() {
            [](std::shared_ptr<Storage> storage, const OpenHints& hints) {
              if (hints.file ? hints.file->ends_with(kTorchModelNames.index_suffix)
                             : !holds_rank_folder(storage->list("")))
-               return open_torch_model(std::move(storage), hints.file);
+               return open_model_of_torch(std::move(storage), hints.file);
              auto reader = open_legacy_torch(std::move(storage), hints.file);
              return reader->info().conventions.per_rank ? join_ranks(std::move(reader))
                                                         : std::move(reader);

@@ -15,8 +15,6 @@
 #include "strategies/formats/torch_archive/torch_file.h"
 #include "strategies/legacy_torch/nested_state.h"
 #include "strategies/legacy_torch/rank_grid.h"
-#include "strategies/safetensors/hub_cache.h"
-#include "strategies/safetensors/model_files.h"
 
 namespace dckpt {
 namespace {
@@ -86,7 +84,7 @@ class LegacyReader final : public CheckpointReader {
     check_ranks(files);
   }
 
-  LegacyReader(std::shared_ptr<const Storage> storage, const ModelFiles& model)
+  LegacyReader(std::shared_ptr<const Storage> storage, const TorchModelFiles& model)
       : storage_(std::move(storage)),
         info_{.format = "torch",
               .producer = "transformers, as torch.save writes it",
@@ -183,7 +181,7 @@ class LegacyReader final : public CheckpointReader {
     records_.push_back(std::move(records));
   }
 
-  void check_index(const ModelFiles& model) const {
+  void check_index(const TorchModelFiles& model) const {
     std::unordered_map<std::string_view, std::string_view> stored;
     for (const TensorStorageMetadata& tensor : metadata_.tensors)
       stored.emplace(tensor.key, metadata_.files[tensor.places.front().file]);
@@ -194,7 +192,7 @@ class LegacyReader final : public CheckpointReader {
                      what),
           {.key = key, .file = storage_->display_path(*model.index_file)});
     };
-    for (const auto& [key, file] : model.index.weight_map) {
+    for (const auto& [key, file] : model.weight_map) {
       const auto found = stored.find(key);
       if (found == stored.end() || found->second != file)
         disagree(key,
@@ -247,10 +245,8 @@ bool is_rank_folder(const std::string& name) {
 }
 
 std::unique_ptr<CheckpointReader> open_torch_model(std::shared_ptr<const Storage> storage,
-                                                   const std::optional<std::string>& index) {
-  storage = with_hub_cache(std::move(storage));
-  return std::make_unique<LegacyReader>(storage,
-                                        find_model_files(*storage, index, kTorchModelNames));
+                                                   const TorchModelFiles& model) {
+  return std::make_unique<LegacyReader>(std::move(storage), model);
 }
 
 std::unique_ptr<CheckpointReader> open_legacy_torch(std::shared_ptr<const Storage> storage,

@@ -3,6 +3,8 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "strategies/contract/reader.h"
 #include "strategies/storage/storage.h"
@@ -30,12 +32,18 @@ namespace dckpt {
 std::unique_ptr<CheckpointReader> open_legacy_torch(std::shared_ptr<const Storage> storage,
                                                     const std::optional<std::string>& file = {});
 
-/// Opens a model of Hugging Face whose weights torch.save wrote: "pytorch_model.bin", or several
-/// such files, with an index or without. Tensors have their names, each in one file; what else is
-/// in the files is the common state, as above. `index`: only its files. Throws CheckpointError as
-/// find_model_files and open_legacy_torch do, and (corrupt) if an index and its files disagree.
+/// The files of a model of Hugging Face that torch.save wrote, "pytorch_model.bin" or several.
+struct TorchModelFiles {
+  std::vector<std::string> files;
+  std::optional<std::string> index_file{};
+  std::vector<std::pair<std::string, std::string>> weight_map{};  ///< what it says: key → file
+};
+
+/// Opens them as one checkpoint. Tensors have their names, each in one file; what else is in the
+/// files is the common state, as above. Throws CheckpointError as open_legacy_torch does, and
+/// (corrupt) if an index and its files disagree.
 std::unique_ptr<CheckpointReader> open_torch_model(std::shared_ptr<const Storage> storage,
-                                                   const std::optional<std::string>& index = {});
+                                                   const TorchModelFiles& model);
 
 /// Whether a folder has the name of a model-parallel rank's: "mp_rank_00", "mp_rank_00_001",
 /// "mp_rank_00_001_002".
