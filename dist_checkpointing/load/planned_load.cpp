@@ -1,5 +1,7 @@
 #include "dist_checkpointing/load/planned_load.h"
 
+#include <algorithm>
+#include <functional>
 #include <set>
 #include <utility>
 

@@ -39,7 +39,7 @@ struct SavePlannerEntry {
 };
 
 /// Throws CheckpointError (invalid argument) if a planner is given options and has none.
-DCKPT_API void require_no_options(const StrategySpec& planner);
+void require_no_options(const StrategySpec& planner);
 
 /// The steps that a class, whose steps are public, does in another way than the built-in planners.
 template <std::derived_from<DefaultSavePlanner> Planner>

@@ -50,7 +50,7 @@ LayerKinds::LayerKinds(const KeyMap& map, const ModelConfig& config) {
       const Value* const value = from.find(name);
       if (value == nullptr) return;
       if (std::vector<std::string> words = words_of(*value); !words.empty())
-        choice.listed.push_back({name + " of " + where, std::move(words)});
+        choice.listed.push_back({str_format("{} of {}", name, where), std::move(words)});
     };
     for (const std::string& name : choice.kinds.args) {
       add(config.args, name, "args");
