@@ -41,7 +41,8 @@ class HfPair : public ::testing::TestWithParam<const char*> {
 
   /// Layers of both kinds have no keys in common.
   bool has_dense_layers_and_others() const {
-    const Value* const dense = pair().at("numbers").find("dense_layers");
+    const Value numbers = pair().at("numbers");
+    const Value* const dense = numbers.find("dense_layers");
     return layout() == "layout=non-homogeneous" || (dense != nullptr && dense->is_int());
   }
 
