@@ -25,7 +25,7 @@ namespace {
 
 constexpr const char* kFsdpStrategy = "fsdp_dtensor";
 
-/// `index`: only its files.
+/// Opens a model that torch.save wrote; with `index`, only the files that it names.
 std::unique_ptr<CheckpointReader> open_model_of_torch(std::shared_ptr<const Storage> storage,
                                                       const std::optional<std::string>& index) {
   storage = with_hub_cache(std::move(storage));

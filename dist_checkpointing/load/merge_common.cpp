@@ -1,11 +1,12 @@
 #include "dist_checkpointing/load/merge_common.h"
 
 #include <algorithm>
-#include <functional>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "dist_checkpointing/load/overlaps.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
@@ -16,7 +17,6 @@
 #include "mapping/state/flatten.h"
 #include "mapping/state/sharded_tensor.h"
 #include "mapping/state/tree.h"
-#include "strategies/formats/torch_archive/lazy_tensor.h"
 
 namespace dckpt {
 namespace {
@@ -49,43 +49,30 @@ std::string describe(const Value& stored) {
   return str_format("{} tensor of shape {}", to_string(tensor.dtype()), to_string(tensor.shape()));
 }
 
-/// Memory that a load has filled.
+/// A tensor that a load has filled.
 struct Filled {
-  const std::byte* begin;
-  const std::byte* end;
   std::string name;
-  bool plain = false;  ///< else a ShardedTensor's
-  Tensor to{};         ///< of a plain tensor
-  Tensor from{};       ///< what is stored for it
+  Tensor to;
+  std::optional<Tensor> from{};  ///< what is stored for a plain tensor; none for a ShardedTensor
 };
 
 class CommonMerge {
  public:
   CommonMerge(MergedCommon& merged, Cast cast) : merged_(merged), cast_(cast) {}
 
-  /// That no two of what has been filled are in one memory, unless their values are the same.
+  /// Refuses tensors that are in one memory unless their values are the same.
   void require_apart() {
     if (filled_.empty()) return;
     visit_leaves(merged_.state, [&](const Value& leaf) {
       if (!leaf.is(Value::Kind::kShardedTensor)) return;
       const ShardedTensor& tensor = leaf.as_sharded_tensor();
-      if (!tensor.data || !tensor.data->has_data() || tensor.numel() == 0) return;
-      filled_.push_back(
-          {tensor.data->data(), tensor.data->data() + extent_bytes(*tensor.data), tensor.key});
+      if (tensor.data && tensor.data->has_data()) filled_.push_back({tensor.key, *tensor.data});
     });
-    std::ranges::sort(filled_, std::less<>(), &Filled::begin);
-    // Of all before, and of the plain ones before, that which reaches farthest.
-    const Filled* reaches = nullptr;
-    const Filled* plain = nullptr;
-    for (const Filled& filled : filled_) {
-      const Filled* const other = filled.plain ? reaches : plain;
-      if (other != nullptr && std::less<>()(filled.begin, other->end)) require_same(*other, filled);
-      const auto take = [&](const Filled*& farthest) {
-        if (farthest == nullptr || std::less<>()(farthest->end, filled.end)) farthest = &filled;
-      };
-      take(reaches);
-      if (filled.plain) take(plain);
-    }
+    std::vector<Tensor> memory;
+    for (const Filled& filled : filled_) memory.push_back(filled.to);
+    for_each_overlap(memory, [&](std::size_t a, std::size_t b) {
+      if (filled_[a].from || filled_[b].from) require_same(filled_[a], filled_[b]);
+    });
   }
 
   void merge(Value& into, const Value& stored) {
@@ -161,8 +148,7 @@ class CommonMerge {
       merged_.casts.push_back({dotted_name(path_), from.dtype(), to.dtype()});
     if (to.numel() == 0) return;
     copy(to, from);
-    filled_.push_back(
-        {to.data(), to.data() + extent_bytes(to), dotted_name(path_), true, to, from});
+    filled_.push_back({dotted_name(path_), to, from});
   }
 
   static void copy(const Tensor& to, const Tensor& from) {
@@ -175,15 +161,15 @@ class CommonMerge {
     }
   }
 
-  /// Whether a plain tensor holds what is stored for it.
+  /// Tells whether a plain tensor holds what is stored for it.
   static bool is_filled(const Filled& filled) {
     const Tensor stored = Tensor::empty(filled.to.dtype(), filled.to.shape());
-    copy(stored, filled.from);
+    copy(stored, *filled.from);
     return equal(stored, filled.to.contiguous());
   }
 
   static void require_same(const Filled& a, const Filled& b) {
-    const bool sharded = !a.plain || !b.plain;
+    const bool sharded = !a.from || !b.from;
     if (!sharded && is_filled(a) && is_filled(b)) return;
     throw CheckpointError(
         ErrorCode::kMismatch,

@@ -1,11 +1,11 @@
 #include "dist_checkpointing/load/planned_load.h"
 
 #include <algorithm>
-#include <functional>
 #include <set>
 #include <utility>
 
 #include "dist_checkpointing/load/load_plan_messages.h"
+#include "dist_checkpointing/load/overlaps.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
@@ -15,7 +15,6 @@
 #include "mapping/state/destination.h"
 #include "strategies/comm/agree.h"
 #include "strategies/contract/forwarding_reader.h"
-#include "strategies/formats/torch_archive/lazy_tensor.h"
 
 namespace dckpt {
 namespace {
@@ -204,40 +203,27 @@ ShardedTensor PlannedLoad::asked_for(const LoadItem& item) {
 /// Tied weights are compared with what is stored for each of them, which cannot be done with what a
 /// planner makes of it.
 void PlannedLoad::require_own_memory() const {
-  struct Memory {
-    const std::byte* begin;
-    const std::byte* end;
-    std::size_t target;
-    bool resolved;
-  };
-  std::vector<Memory> all;
+  std::vector<Tensor> memory;
+  std::vector<std::size_t> targets;
   for (std::size_t target = 0; target < wanted_.size(); ++target) {
     const auto found = of_target_.find(target);
-    const bool resolved = found != of_target_.end();
     const auto& data = wanted_[target].data;
-    if (!resolved && (!data || !data->has_data())) continue;
-    const Tensor& tensor = resolved ? resolved_.at(found->second).destination : *data;
-    if (tensor.numel() == 0 || tensor.device().kind != Device::Kind::kCpu) continue;
-    all.push_back({tensor.data(), tensor.data() + extent_bytes(tensor), target, resolved});
+    if (found != of_target_.end())
+      memory.push_back(resolved_.at(found->second).destination);
+    else if (data && data->has_data())
+      memory.push_back(*data);
+    else
+      continue;
+    targets.push_back(target);
   }
-  std::ranges::sort(all, std::less<>(), &Memory::begin);
-  // Of all before, and of the resolved ones before, that which reaches farthest.
-  const Memory* reaches = nullptr;
-  const Memory* resolved = nullptr;
-  for (const Memory& memory : all) {
-    const Memory* const other = memory.resolved ? reaches : resolved;
-    if (other != nullptr && std::less<>()(memory.begin, other->end))
-      throw CheckpointError(ErrorCode::kUnsupported,
-                            str_format("it is loaded into the memory of {}, but a planner fills "
-                                       "tensors by itself; give each a tensor of its own",
-                                       quote(wanted_[other->target].key)),
-                            {.key = wanted_[memory.target].key});
-    const auto take = [&](const Memory*& farthest) {
-      if (farthest == nullptr || std::less<>()(farthest->end, memory.end)) farthest = &memory;
-    };
-    take(reaches);
-    if (memory.resolved) take(resolved);
-  }
+  for_each_overlap(memory, [&](std::size_t a, std::size_t b) {
+    if (!of_target_.contains(targets[a]) && !of_target_.contains(targets[b])) return;
+    throw CheckpointError(ErrorCode::kUnsupported,
+                          str_format("it is loaded into the memory of {}, but a planner fills "
+                                     "tensors by itself; give each a tensor of its own",
+                                     quote(wanted_[targets[a]].key)),
+                          {.key = wanted_[targets[b]].key});
+  });
 }
 
 Tensor PlannedLoad::commit(const Tensor& destination) {

@@ -2,14 +2,13 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <cstdlib>
 #include <cstring>
-#include <functional>
 #include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "dist_checkpointing/load/overlaps.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
@@ -19,66 +18,9 @@
 namespace dckpt {
 namespace {
 
-/// The range of addresses that the elements of a destination lie in.
-struct Region {
-  std::uintptr_t begin = 0;
-  std::uintptr_t end = 0;
+struct Region : MemoryRegion {
   std::uint32_t destination = 0;
 };
-
-Region region_of(const Tensor& tensor, std::uint32_t destination) {
-  const auto item = static_cast<std::int64_t>(item_size(tensor.dtype()));
-  std::int64_t first = 0;
-  std::int64_t last = item;
-  for (std::size_t axis = 0; axis < tensor.dim(); ++axis) {
-    const std::int64_t reach = (tensor.shape()[axis] - 1) * tensor.strides()[axis] * item;
-    (reach < 0 ? first : last) += reach;
-  }
-  const auto base = reinterpret_cast<std::uintptr_t>(tensor.data());
-  return {base + static_cast<std::uintptr_t>(first), base + static_cast<std::uintptr_t>(last),
-          destination};
-}
-
-using Extents = std::map<std::int64_t, std::int64_t, std::greater<>>;  // by stride, in bytes
-
-void add_extents(const Tensor& tensor, Extents& extents) {
-  const auto item = static_cast<std::int64_t>(item_size(tensor.dtype()));
-  extents[1] = item;
-  for (std::size_t axis = 0; axis < tensor.dim(); ++axis) {
-    const std::int64_t extent = tensor.shape()[axis];
-    const std::int64_t stride = std::abs(tensor.strides()[axis]) * item;
-    if (extent > 1) extents.try_emplace(stride, 1).first->second += extent - 1;
-  }
-}
-
-/// Whether two tensors whose regions overlap certainly have no byte in common, as columns of one
-/// matrix or every other element of a vector. `distance` is how far b begins behind a. The strides
-/// are the digits of a number system: if no digit of the two carries, they are compared one by one.
-bool interleave(const Tensor& a, const Tensor& b, std::uintptr_t distance) {
-  Extents of_a;
-  Extents of_b;
-  add_extents(a, of_a);
-  add_extents(b, of_b);
-  Extents strides = of_a;
-  strides.insert(of_b.begin(), of_b.end());
-  auto rest = static_cast<std::int64_t>(distance);
-  std::int64_t larger = 0;
-  bool apart = false;
-  for (const auto& [stride, any] : strides) {
-    const auto extent_in = [stride = stride](const Extents& extents) {
-      const auto found = extents.find(stride);
-      return found == extents.end() ? std::int64_t{1} : found->second;
-    };
-    const std::int64_t digit = rest / stride;
-    rest %= stride;
-    if (larger != 0 && std::max(extent_in(of_a), digit + extent_in(of_b)) > larger / stride)
-      return false;
-    if (larger % stride != 0) return false;
-    apart = apart || digit >= extent_in(of_a);
-    larger = stride;
-  }
-  return apart;
-}
 
 bool same_request(const WantedShard& a, const WantedShard& b, const Tensor& into_a,
                   const Tensor& into_b) {
@@ -91,31 +33,24 @@ bool same_request(const WantedShard& a, const WantedShard& b, const Tensor& into
          into_a.strides() == into_b.strides();
 }
 
-/// Destinations with what they share memory with. Costs a sort where nothing overlaps.
+/// Destinations with what they share memory with.
 using Sharing = std::map<std::uint32_t, std::vector<std::uint32_t>>;
 
 Sharing find_sharing(const TensorRequest& request) {
-  std::vector<Region> regions;
-  regions.reserve(request.wanted.size());
+  std::vector<Tensor> tensors;
+  std::vector<std::uint32_t> destinations;
   for (const WantedShard& wanted : request.wanted) {
-    const Tensor& tensor = request.destinations[wanted.destination];
-    if (tensor.numel() > 0) regions.push_back(region_of(tensor, wanted.destination));
+    tensors.push_back(request.destinations[wanted.destination]);
+    destinations.push_back(wanted.destination);
   }
-  std::ranges::sort(regions, {}, &Region::begin);
   Sharing sharing;
-  for (std::size_t i = 0; i < regions.size(); ++i) {
-    for (std::size_t j = i + 1; j < regions.size() && regions[j].begin < regions[i].end; ++j) {
-      const std::uint32_t a = regions[i].destination;
-      const std::uint32_t b = regions[j].destination;
-      const Tensor& into_a = request.destinations[a];
-      const Tensor& into_b = request.destinations[b];
-      if (same_request(request.wanted[a], request.wanted[b], into_a, into_b) ||
-          interleave(into_a, into_b, regions[j].begin - regions[i].begin))
-        continue;
-      sharing[a].push_back(b);
-      sharing[b].push_back(a);
-    }
-  }
+  for_each_overlap(tensors, [&](std::size_t i, std::size_t j) {
+    const std::uint32_t a = destinations[i];
+    const std::uint32_t b = destinations[j];
+    if (same_request(request.wanted[a], request.wanted[b], tensors[i], tensors[j])) return;
+    sharing[a].push_back(b);
+    sharing[b].push_back(a);
+  });
   return sharing;
 }
 
@@ -135,7 +70,7 @@ void mirror_devices(const CheckpointReader& reader, std::vector<ReadItem>& items
   std::vector<Region> regions;
   for (const auto& [destination, others] : sharing) {
     if (is_in_device_memory(destinations[destination]))
-      regions.push_back(region_of(destinations[destination], destination));
+      regions.push_back({region_of(destinations[destination]), destination});
   }
   if (regions.empty()) return;
   std::ranges::sort(regions, {}, &Region::begin);

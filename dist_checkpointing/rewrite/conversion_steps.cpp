@@ -49,7 +49,7 @@ std::string counts(const Metadata& metadata) {
                     counted(metadata.objects.size(), "object"));
 }
 
-// Keys.
+// Steps that change keys.
 
 bool becomes_a_model(const Draft& draft, const ConvertOptions& options) {
   return draft.target.format->conventions.model_folder &&
@@ -97,13 +97,13 @@ std::string take_fsdp_keys(Draft& draft, const ConvertOptions&, ConvertReport& r
   return "gives Megatron-Core's keys their names in Megatron-FSDP";
 }
 
-// The optimizer.
+// Steps that change the state of the optimizer.
 
 bool changes_optimizer(const Draft&, const ConvertOptions& options) {
   return options.optimizer.has_value();
 }
 
-/// Whether `keys` takes any state of the optimizer once that has keys made of the model's.
+/// Tells whether `keys` takes any state of the optimizer once that has keys made of the model's.
 bool takes_state(const KeyFilter& keys, const Metadata& metadata) {
   if (keys.include.empty() && keys.exclude.empty()) return true;
   std::vector<std::string> names = optimizer_states(metadata);
@@ -138,7 +138,7 @@ bool holds_buckets(const Metadata& metadata) {
   });
 }
 
-/// What a copy of buckets, or of parts of them, is not fit for.
+/// Remarks say what a copy of buckets, or of parts of them, is not fit for.
 void tell_of_buckets(const Draft& draft, const ConvertOptions& options,
                      std::vector<std::string>& remarks) {
   if (!holds_buckets(draft.contents.metadata)) return;
@@ -156,7 +156,7 @@ void tell_of_buckets(const Draft& draft, const ConvertOptions& options,
                       quoted_list(weights_left_out));
 }
 
-// What is selected.
+// Steps that leave something out or rename it.
 
 std::string leave_common_entries(Draft& draft, const ConvertOptions&, ConvertReport& report) {
   const std::size_t patterns = draft.keys.exclude.size();
@@ -193,7 +193,7 @@ std::string rename(Draft& draft, const ConvertOptions& options, ConvertReport& r
   return str_format("renames keys by {}", counted(options.rename.size(), "rule"));
 }
 
-// The form of the target.
+// Steps that give it the form of the target.
 
 /// Reads the common state, so only once it is known to be there.
 void tell_of_iteration(const CheckpointReader& reader, std::vector<std::string>& remarks) {

@@ -105,7 +105,7 @@ void carry_out(PlannedCopy& copy, const CheckpointReader& reader, const Location
   }
 }
 
-/// Whether records that are no plain tensors may be copied as they are.
+/// Tells whether records that are no plain tensors may be copied as they are.
 bool keeps_records(const CheckpointReader& source, const ConvertTarget& target,
                    const ConvertOptions& options) {
   return options.map.name.empty() && !options.optimizer &&
@@ -186,7 +186,7 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
   return report;
 }
 
-/// With what the form of the optimizer's state says of `flattened`.
+/// Completes `flattened` by what the form of the optimizer's state implies.
 ConvertOptions with_flattened_form(ConvertOptions options) {
   if (options.optimizer == OptimizerSharding::kFullyShardedModelSpace) {
     // Other formats have the model's shapes, and Megatron flattens what it reads from them.

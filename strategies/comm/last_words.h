@@ -25,7 +25,7 @@ struct CurrentCall {
   std::vector<int> talking_to{};             ///< at present
 };
 
-/// What the ranks of a group say to each other after a failure.
+/// This is what the ranks of a group say to each other after a failure.
 ///
 /// The other ranks are told why, so that they do not take this one for the rank that is gone. After
 /// a time-out it is unknown who is: a rank that did not answer may have waited itself. Therefore

@@ -11,7 +11,7 @@
 
 namespace dckpt {
 
-/// How the files of a model are called.
+/// The names that the files of a model have.
 struct ModelNames {
   std::string_view prefix;
   std::string_view suffix;
@@ -20,7 +20,8 @@ struct ModelNames {
 };
 inline constexpr ModelNames kSafetensorsNames{"", kSafetensorsSuffix, kSafetensorsIndexSuffix,
                                               "model.safetensors.index.json"};
-/// What torch.save writes: "pytorch_model.bin", "pytorch_model-00001-of-00002.bin".
+/// Models that torch.save wrote have these: "pytorch_model.bin",
+/// "pytorch_model-00001-of-00002.bin".
 inline constexpr ModelNames kTorchModelNames{"pytorch_model", ".bin", ".bin.index.json",
                                              "pytorch_model.bin.index.json"};
 
@@ -41,7 +42,7 @@ ModelFiles find_model_files(const Storage& storage, const std::optional<std::str
 /// Whether a folder looks like one of safetensors, judged by its entries. Folders that hold other
 /// checkpoints' metadata beside safetensors do not.
 bool holds_safetensors(std::span<const FileInfo> entries);
-/// Whether it holds a model that torch.save wrote, and none in safetensors.
+/// Tells whether it holds a model that torch.save wrote, and none in safetensors.
 bool holds_torch_model(std::span<const FileInfo> entries);
 
 }  // namespace dckpt

@@ -28,7 +28,7 @@ inline std::string what_stays(std::string text) {
   return text;
 }
 
-/// What a terminal of this width shows in the end of what the built tool prints.
+/// Returns what a terminal of this width shows once the built tool has ended.
 inline std::string run_on_terminal(std::vector<std::string> words, unsigned short columns,
                                    bool color = false) {
   winsize size{.ws_row = 40, .ws_col = columns, .ws_xpixel = 0, .ws_ypixel = 0};

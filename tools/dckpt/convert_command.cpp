@@ -87,7 +87,7 @@ Value to_json_value(const ConvertReport& report, bool dry_run) {
                       {"remarks", Value::list(std::move(remarks))}});
 }
 
-/// What a conversion would do, step by step.
+/// Prints what a conversion would do, step by step.
 void print_steps(const ConvertReport& report) {
   Table table({{"", Table::Align::kRight}, {""}, {""}}, "");
   for (std::size_t i = 0; i < report.steps.size(); ++i) {
@@ -308,7 +308,7 @@ void add_places(Parser command, Options& options) {
   add_iteration(command, "--iteration", options.convert.iteration);
 }
 
-/// What is written.
+/// Adds the options of what is written.
 void add_form(Parser command, Options& options) {
   ConvertOptions& convert = options.convert;
   command
@@ -346,7 +346,7 @@ void add_form(Parser command, Options& options) {
                    "Go through the map and back in memory first, and compare bit by bit");
 }
 
-/// For which ranks.
+/// Adds the options of the ranks that it is written for.
 void add_layout(Parser command, const std::shared_ptr<Options>& options) {
   add_number(command, "--ranks", "Cut every tensor anew for this many ranks", kMaxRanks,
              [options](int ranks) { options->convert.ranks = ranks; });
@@ -375,7 +375,7 @@ void add_layout(Parser command, const std::shared_ptr<Options>& options) {
       .one_of({"local", "transformer_engine"});
 }
 
-/// What of the source.
+/// Adds the options of what is taken from the source.
 void add_selection(Parser command, Options& options) {
   ConvertOptions& convert = options.convert;
   command
@@ -396,7 +396,7 @@ void add_selection(Parser command, Options& options) {
       .takes(Takes::kKeyPattern);
 }
 
-/// With which means and care.
+/// Adds the options of means and care.
 void add_conduct(Parser command, const std::shared_ptr<Options>& options) {
   ConvertOptions& convert = options->convert;
   command.add_option("--max-memory", options->max_memory, "For tensor bytes in flight [256MiB]")

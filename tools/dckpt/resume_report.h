@@ -12,8 +12,8 @@ namespace dckpt::tool {
 /// Whether the path is a training root: it holds iterations or a tracker file.
 bool is_training_root(const std::string& path);
 
-/// What a run that starts on a training root and opens it by `strategy` takes. That it cannot be
-/// told, since a checkpoint cannot be read, is among what is passed over.
+/// Tells what a run that starts on a training root and opens it by `strategy` takes. That it cannot
+/// be told, since a checkpoint cannot be read, is among what is passed over.
 LatestChoice resume_choice(const std::string& root, const StrategySpec& strategy);
 
 /// {"directory", "why", "passed_over"}

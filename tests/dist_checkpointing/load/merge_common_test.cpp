@@ -68,6 +68,11 @@ TEST(MergeCommon, OneMemoryTakesOneValue) {
       Value::dict({{"p", first}, {"w", ShardedTensor::whole("w", memory.narrow(0, 1, 2))}});
   EXPECT_THAT(testing::error_of([&] { merge(sharded, arange({2}), arange({2})); }).what(),
               HasSubstr("only one of them is sharded"));
+  const Tensor matrix = Tensor::zeros(DType::kFloat32, {2, 2});
+  const Value columns = Value::dict(
+      {{"p", matrix.narrow(1, 0, 1)}, {"w", ShardedTensor::whole("w", matrix.narrow(1, 1, 1))}});
+  merge(columns, arange({2, 1}), arange({2}));
+  EXPECT_TRUE(equal(matrix.narrow(1, 0, 1).contiguous(), arange({2, 1})));
 }
 
 TEST(MergeCommon, NamesTheTensorsThatAreNotFilled) {

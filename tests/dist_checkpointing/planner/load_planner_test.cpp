@@ -362,6 +362,13 @@ TEST_F(LoadPlanners, FillMemoryOfItsOwnOnly) {
   StateDict apart = Value::dict({{"w", whole("w", first)}});
   load(apart, checkpoint(), policy.load);
   EXPECT_TRUE(equal(first, part(2, 1)));
+  const Tensor wide = Tensor::zeros(DType::kFloat32, {2, 8});
+  const Tensor left = wide.narrow(1, 0, 4), right = wide.narrow(1, 4, 4);
+  StateDict columns =
+      Value::dict({{"optimizer.x", whole("optimizer.x", left)}, {"w", whole("w", right)}});
+  load(columns, checkpoint(), policy.load);
+  EXPECT_TRUE(equal(left.contiguous(), part(2, 0)));
+  EXPECT_TRUE(equal(right.contiguous(), part(2, 1)));
 }
 
 TEST_F(LoadPlanners, RenameKeysThemselves) {

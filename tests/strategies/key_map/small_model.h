@@ -76,4 +76,10 @@ inline Model llama() {
   return model;
 }
 
+inline std::vector<std::string> object_keys(const CheckpointReader& reader) {
+  std::vector<std::string> keys;
+  for (const BytesStorageMetadata& object : reader.metadata().objects) keys.push_back(object.key);
+  return keys;
+}
+
 }  // namespace dckpt::testing
