@@ -14,9 +14,9 @@
 #include "dist_checkpointing/inspect/inspect.h"
 #include "dist_checkpointing/inspect/verify.h"
 #include "dist_checkpointing/open.h"
+#include "dist_checkpointing/registry.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/save/global_plan.h"
-#include "strategies/contract/registry.h"
 #include "strategies/storage/forwarding.h"
 #include "strategies/storage/posix.h"
 

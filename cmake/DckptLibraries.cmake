@@ -53,7 +53,7 @@ function(dckpt_library name)
   endif()
 endfunction()
 
-set(DCKPT_CORE_LAYERS mapping configs strategies dist_checkpointing)
+set(DCKPT_CORE_LAYERS mapping configs strategies migration dist_checkpointing)
 set(_cli tool)
 if(BUILD_SHARED_LIBS)  # the commands use what is hidden outside of the library
   list(APPEND DCKPT_CORE_LAYERS ${_cli})

@@ -59,8 +59,8 @@ class WholeMap {
             {place,
              str_format("numbers.{}: what it follows from follows from itself", number.name)});
     }
-    for (const std::string& number : map_.dequantise.block)
-      require(number, "dequantise", root_.place);
+    for (const std::string& number : map_.dequantize.block)
+      require(number, "dequantize", root_.place);
     for (const MapKinds& kinds : map_.all_kinds()) {
       for (const MapKind& kind : kinds.layers) {
         const bool is_new = kinds_.insert(kind.name).second;

@@ -160,10 +160,10 @@ struct MapRefusal {
 
 /// Weights that Hugging Face files hold as float8, with a scale for each block of their last two
 /// axes: a weight is multiplied with the scale of its block. They are written as bfloat16 again.
-struct MapDequantise {
+struct MapDequantize {
   std::string scales{};  ///< the key of the scales is the weight's with this behind: "_scale_inv"
   std::vector<std::string> block{};  ///< rows and columns of a block, as numbers or their names
-  friend bool operator==(const MapDequantise&, const MapDequantise&) = default;
+  friend bool operator==(const MapDequantize&, const MapDequantize&) = default;
 };
 
 struct KeyMap {
@@ -174,7 +174,7 @@ struct KeyMap {
   std::string hf_prefix{};
   std::vector<MapNumber> numbers{};
   std::vector<MapKinds> kinds{};
-  MapDequantise dequantise{};  ///< nothing, if it is empty
+  MapDequantize dequantize{};  ///< nothing, if it is empty
   std::vector<MapRow> tensors{};
   /// Modules without tensors for which Megatron asks for an _extra_state.
   std::vector<std::string> extra_states{};

@@ -160,14 +160,14 @@ Type<MapKinds> kinds() {
       }});
 }
 
-Type<MapDequantise> dequantise() {
-  return section(Schema<MapDequantise>{
-      {field("scales", &MapDequantise::scales, text("how the keys of scales end")),
-       field("block", &MapDequantise::block,
+Type<MapDequantize> dequantize() {
+  return section(Schema<MapDequantize>{
+      {field("scales", &MapDequantize::scales, text("how the keys of scales end")),
+       field("block", &MapDequantize::block,
              list_of(word("a number, or the name of one"), "[ROWS, COLUMNS]"))},
-      [](const YamlNode& node, const std::string& path, const MapDequantise& dequantise,
+      [](const YamlNode& node, const std::string& path, const MapDequantize& dequantize,
          ConfigProblems& problems) {
-        if (dequantise.scales.empty() || dequantise.block.size() != 2)
+        if (dequantize.scales.empty() || dequantize.block.size() != 2)
           problems.push_back(
               {node.place, path + ": expected {scales: SUFFIX, block: [ROWS, COLUMNS]}"});
       }});
@@ -259,7 +259,7 @@ const config::Type<KeyMap>& key_map_type() {
           field("numbers", &KeyMap::numbers, numbers()),
           optional_field("kinds", &KeyMap::kinds,
                          list_of(kinds(), "a list of {layers: KINDS, args: NAMES, hf: NAMES}")),
-          optional_field("dequantise", &KeyMap::dequantise, dequantise()),
+          optional_field("dequantize", &KeyMap::dequantize, dequantize()),
           field("tensors", &KeyMap::tensors, map_rows_type()),
           optional_field("extra_states", &KeyMap::extra_states,
                          more_of(list_of(pattern(), "a list of modules"))),

@@ -25,6 +25,7 @@
 #include "dist_checkpointing/load/dropped_tensors.h"
 #include "dist_checkpointing/load/found_tensors.h"
 #include "dist_checkpointing/planner/planner_registry.h"
+#include "dist_checkpointing/registry.h"
 #include "dist_checkpointing/same_on_all_ranks.h"
 #include "dist_checkpointing/save/warm_plan_cache.h"
 #include "dist_checkpointing/tracker.h"
@@ -42,7 +43,6 @@
 #include "strategies/comm/agree.h"
 #include "strategies/comm/heartbeat.h"
 #include "strategies/comm/phase_label.h"
-#include "strategies/contract/registry.h"
 
 namespace dckpt {
 namespace {

@@ -8,10 +8,10 @@
 #include <utility>
 #include <vector>
 
+#include "dist_checkpointing/registry.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
-#include "strategies/contract/registry.h"
 #include "strategies/formats/dcp/megatron_json.h"
 
 namespace dckpt {

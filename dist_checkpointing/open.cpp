@@ -5,18 +5,18 @@
 
 #include "configs/option_rules.h"
 #include "configs/policy.h"
+#include "dist_checkpointing/builtin_strategies.h"
 #include "dist_checkpointing/foreign_root.h"
+#include "dist_checkpointing/registry.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
-#include "strategies/contract/builtin_strategies.h"
+#include "migration/maps/mapped_reader.h"
 #include "strategies/contract/common_state.h"
-#include "strategies/contract/registry.h"
 #include "strategies/formats/dcp/megatron_json.h"
 #include "strategies/formats/safetensors/header.h"
 #include "strategies/formats/safetensors/index.h"
-#include "strategies/key_map/mapped_reader.h"
 
 namespace dckpt {
 namespace {

@@ -12,6 +12,7 @@
 #include "dist_checkpointing/integrity.h"
 #include "dist_checkpointing/load/load.h"
 #include "dist_checkpointing/open.h"
+#include "dist_checkpointing/registry.h"
 #include "dist_checkpointing/save/save.h"
 #include "dist_checkpointing/save/save_async.h"
 #include "dist_checkpointing/save/warm_plan_cache.h"
@@ -22,7 +23,6 @@
 #include "mapping/base/text.h"
 #include "mapping/planning/validate.h"
 #include "strategies/comm/threads.h"
-#include "strategies/contract/registry.h"
 
 namespace dckpt {
 namespace {

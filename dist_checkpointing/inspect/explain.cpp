@@ -5,13 +5,14 @@
 #include <set>
 #include <utility>
 
-#include "dist_checkpointing/inspect/optimizer_form.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
+#include "mapping/megatron/model_keys.h"
+#include "mapping/megatron/optimizer_keys.h"
 #include "mapping/planning/reshard.h"
-#include "strategies/key_map/mapped_reader.h"
+#include "migration/maps/mapped_reader.h"
 
 namespace dckpt {
 namespace {
@@ -63,8 +64,7 @@ void add_related(const Metadata& metadata, Explanation& explanation) {
       explanation.related.push_back({std::string(state.name), tensor.key});
   }
   for (const BytesStorageMetadata& object : metadata.objects) {
-    if (object.key.find("._extra_state") == std::string::npos || object.key == explanation.key)
-      continue;
+    if (!is_extra_state(object.key) || object.key == explanation.key) continue;
     if (!module_of(model).empty() && module_of(object.key) == module_of(model))
       explanation.related.push_back({"extra state", object.key});
   }

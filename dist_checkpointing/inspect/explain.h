@@ -9,8 +9,8 @@
 #include "dist_checkpointing/inspect/inspect.h"
 #include "dist_checkpointing/open.h"
 #include "mapping/base/api.h"
+#include "migration/maps/map_rule.h"
 #include "strategies/contract/reader.h"
-#include "strategies/key_map/map_rule.h"
 
 namespace DCKPT_API dckpt {
 

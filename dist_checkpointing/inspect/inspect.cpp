@@ -5,10 +5,12 @@
 #include <charconv>
 #include <unordered_map>
 
-#include "dist_checkpointing/inspect/optimizer_form.h"
+#include "dist_checkpointing/inspect/compatible_readers.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
 #include "mapping/base/format.h"
+#include "mapping/megatron/model_keys.h"
+#include "mapping/megatron/optimizer_keys.h"
 
 namespace dckpt {
 namespace {
@@ -116,29 +118,12 @@ std::vector<FileSummary> list_files(const Storage& storage) {
   return files;
 }
 
-bool is_optimizer_key(std::string_view key) {
-  if (key.starts_with("mp_rank_")) key.remove_prefix(std::min(key.find('/'), key.size() - 1) + 1);
-  if (key.starts_with("chained_")) {
-    const std::size_t dot = key.find('.');
-    if (dot != std::string_view::npos && is_number(key.substr(8, dot - 8)))
-      key.remove_prefix(dot + 1);
-  }
-  return key.starts_with("optimizer.") || key.starts_with("optim.") ||
-         key.starts_with("distrib_optim.");
-}
-
-bool holds_optimizer(const Metadata& metadata) {
-  const auto is_optimizers = [](const auto& entry) { return is_optimizer_key(entry.key); };
-  return std::ranges::any_of(metadata.tensors, is_optimizers) ||
-         std::ranges::any_of(metadata.objects, is_optimizers);
-}
-
 ContentGroup content_group(std::string_view key, bool is_object) {
   const std::string_view name = key.substr(0, key.find('/'));
   const std::size_t dot = name.find('.');
   if (is_optimizer_key(key)) return ContentGroup::kOptimizer;
   if (name.substr(0, dot) == "rng_state" || name.substr(0, dot) == "rng") return ContentGroup::kRng;
-  if (name.ends_with("._extra_state")) return ContentGroup::kExtraState;
+  if (name.ends_with(kExtraStateSuffix)) return ContentGroup::kExtraState;
   return is_object ? ContentGroup::kOther : ContentGroup::kWeights;
 }
 

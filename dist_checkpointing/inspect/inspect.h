@@ -12,6 +12,7 @@
 #include "dist_checkpointing/key_filter.h"
 #include "mapping/base/api.h"
 #include "mapping/base/enum_names.h"
+#include "mapping/megatron/optimizer_keys.h"
 #include "strategies/contract/reader.h"
 
 namespace DCKPT_API dckpt {
@@ -129,11 +130,6 @@ struct InspectOptions {
 /// The contents of a checkpoint, from its metadata and its directory; reads no tensor. Throws
 /// CheckpointError if the common state or the directory cannot be read.
 CheckpointSummary inspect(const CheckpointReader& reader, const InspectOptions& options = {});
-
-/// Whether a tensor belongs to the optimizer, according to Megatron's and FSDP's names:
-/// "optimizer.…", "chained_0.optimizer.…", "optim.…", "mp_rank_00/distrib_optim.…".
-bool is_optimizer_key(std::string_view key);
-bool holds_optimizer(const Metadata& metadata);
 
 /// One line of a key tree: a key component at some depth, with the totals of the tensors below it.
 struct KeyTreeRow {

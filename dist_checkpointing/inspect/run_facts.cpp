@@ -7,8 +7,8 @@
 #include "dist_checkpointing/tracker.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
-#include "strategies/contract/run_args.h"
-#include "strategies/key_map/map_numbers.h"
+#include "mapping/megatron/run_args.h"
+#include "migration/maps/map_numbers.h"
 
 namespace dckpt {
 namespace {

@@ -1,28 +1,16 @@
 #include "dist_checkpointing/load/key_layout.h"
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <string_view>
 
 #include "mapping/base/counted.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
+#include "mapping/megatron/model_keys.h"
 
 namespace dckpt {
 namespace {
-
-struct NormName {
-  std::string_view local;               ///< a module of its own
-  std::string_view transformer_engine;  ///< fused into the linear layer behind it
-};
-
-constexpr std::array kNorms{
-    NormName{".input_layernorm.", ".self_attention.linear_qkv.layer_norm_"},
-    NormName{".pre_mlp_layernorm.", ".mlp.linear_fc1.layer_norm_"},
-    NormName{".q_layernorm.", ".linear_q_up_proj.layer_norm_"},
-    NormName{".kv_layernorm.", ".linear_kv_up_proj.layer_norm_"},
-};
 
 constexpr std::string_view kLayers = "layers.";
 
@@ -30,7 +18,7 @@ constexpr std::string_view kLayers = "layers.";
 struct Parsed {
   std::string subject;  ///< without the number of its layer, norms as Transformer Engine calls them
   bool has_layer = false;
-  const NormName* norm = nullptr;
+  const NormSpelling* norm = nullptr;
   bool is_local = false;
 };
 
@@ -46,12 +34,12 @@ Parsed parse(std::string_view key) {
       parsed.has_layer = true;
     }
   }
-  for (const NormName& norm : kNorms) {
+  for (const NormSpelling& norm : norm_spellings(true)) {
     if (const std::size_t at = text.find(norm.local); at != std::string::npos) {
-      text.replace(at, norm.local.size(), norm.transformer_engine);
+      text.replace(at, norm.local.size(), norm.fused);
       parsed.norm = &norm;
       parsed.is_local = true;
-    } else if (text.find(norm.transformer_engine) != std::string::npos) {
+    } else if (text.find(norm.fused) != std::string::npos) {
       parsed.norm = &norm;
     }
   }
@@ -73,14 +61,14 @@ struct Explained {
 };
 
 /// "self_attention\.linear_qkv\.layer_norm_(weight|bias)$"
-std::string rule_for(const NormName& norm, bool asked_is_local) {
+std::string rule_for(const NormSpelling& norm, bool asked_is_local) {
   const auto escaped = [](std::string_view name) {
     std::string text;
     for (const char c : name.substr(1)) text += c == '.' ? std::string("\\.") : std::string(1, c);
     return text;
   };
-  const std::string_view stored = asked_is_local ? norm.transformer_engine : norm.local;
-  const std::string_view asked = asked_is_local ? norm.local : norm.transformer_engine;
+  const std::string_view stored = asked_is_local ? norm.fused : norm.local;
+  const std::string_view asked = asked_is_local ? norm.local : norm.fused;
   return str_format("{{from: '{}(weight|bias)$', to: '{}\\1'}}", escaped(stored), asked.substr(1));
 }
 

@@ -24,9 +24,9 @@
 #include "dist_checkpointing/load/loaders.h"
 #include "dist_checkpointing/load/select_keys.h"
 #include "dist_checkpointing/load/stored_keys.h"
-#include "dist_checkpointing/lost_data.h"
 #include "dist_checkpointing/open_together.h"
 #include "dist_checkpointing/planner/planner_registry.h"
+#include "dist_checkpointing/registry.h"
 #include "dist_checkpointing/same_on_all_ranks.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
@@ -35,12 +35,12 @@
 #include "mapping/base/log.h"
 #include "mapping/base/text.h"
 #include "mapping/state/flatten.h"
+#include "migration/maps/mapped_reader.h"
 #include "strategies/comm/agree.h"
 #include "strategies/comm/heartbeat.h"
 #include "strategies/comm/phase_label.h"
 #include "strategies/contract/common_state.h"
-#include "strategies/contract/registry.h"
-#include "strategies/key_map/mapped_reader.h"
+#include "strategies/tensor_io/lost_data.h"
 
 namespace dckpt {
 namespace {

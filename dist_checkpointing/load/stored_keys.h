@@ -12,9 +12,9 @@
 
 #include "configs/options.h"
 #include "configs/rename.h"
-#include "dist_checkpointing/lost_data.h"
 #include "mapping/geometry/shape.h"
 #include "mapping/planning/metadata.h"
+#include "strategies/tensor_io/lost_data.h"
 
 namespace dckpt {
 

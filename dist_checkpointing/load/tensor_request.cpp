@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "dist_checkpointing/load/misfit.h"
-#include "dist_checkpointing/lost_data.h"
 #include "dist_checkpointing/shard_spec.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
@@ -15,6 +14,7 @@
 #include "mapping/planning/validate.h"
 #include "mapping/state/destination.h"
 #include "strategies/device/registry.h"
+#include "strategies/tensor_io/lost_data.h"
 
 namespace dckpt {
 namespace {

@@ -19,6 +19,7 @@
 #include "mapping/state/tree.h"
 #include "strategies/contract/forwarding_reader.h"
 #include "strategies/formats/torch_archive/torch_file.h"
+#include "strategies/views/renamed_path.h"
 
 namespace dckpt {
 namespace {

@@ -7,18 +7,18 @@
 
 #include "configs/option_rules.h"
 #include "dist_checkpointing/inspect/diff.h"
-#include "dist_checkpointing/inspect/inspect.h"
-#include "dist_checkpointing/inspect/optimizer_form.h"
 #include "dist_checkpointing/open.h"
+#include "dist_checkpointing/registry.h"
 #include "dist_checkpointing/rewrite/conversion_steps.h"
-#include "dist_checkpointing/rewrite/megatron_fsdp.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/problem_list.h"
 #include "mapping/base/text.h"
-#include "strategies/contract/registry.h"
-#include "strategies/key_map/mapped_reader.h"
+#include "mapping/megatron/model_keys.h"
+#include "mapping/megatron/optimizer_keys.h"
+#include "migration/maps/mapped_reader.h"
+#include "migration/megatron_fsdp/megatron_fsdp.h"
 #include "strategies/safetensors/hub_cache.h"
 
 namespace dckpt {

@@ -5,19 +5,20 @@
 #include <string_view>
 #include <utility>
 
-#include "dist_checkpointing/inspect/inspect.h"
-#include "dist_checkpointing/inspect/optimizer_form.h"
 #include "dist_checkpointing/inspect/run_facts.h"
 #include "dist_checkpointing/rewrite/common_form.h"
 #include "dist_checkpointing/rewrite/conversion_source.h"
-#include "dist_checkpointing/rewrite/megatron_fsdp.h"
 #include "dist_checkpointing/rewrite/missing_data.h"
-#include "dist_checkpointing/rewrite/optimizer_conversion.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
+#include "mapping/megatron/optimizer_keys.h"
 #include "mapping/planning/rearrange.h"
+#include "migration/megatron_fsdp/megatron_fsdp.h"
+#include "migration/optimizer/optimizer_conversion.h"
+#include "migration/optimizer/optimizer_form.h"
+#include "strategies/tensor_io/lost_data.h"
 
 namespace dckpt {
 namespace {
@@ -111,7 +112,7 @@ bool takes_state(const KeyFilter& keys, const Metadata& metadata) {
   return std::ranges::any_of(metadata.tensors, [&](const TensorStorageMetadata& tensor) {
     return !is_optimizer_key(tensor.key) &&
            std::ranges::any_of(names, [&](const std::string& name) {
-             return keys(str_format("optimizer.state.{}.{}", name, tensor.key));
+             return keys(optimizer_state_key(name, tensor.key));
            });
   });
 }

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "dist_checkpointing/inspect/inspect.h"
-#include "dist_checkpointing/inspect/optimizer_form.h"
 #include "dist_checkpointing/open.h"
+#include "dist_checkpointing/registry.h"
 #include "dist_checkpointing/rewrite/conversion_source.h"
 #include "dist_checkpointing/rewrite/conversion_steps.h"
 #include "dist_checkpointing/rewrite/convert_target.h"
@@ -22,7 +22,7 @@
 #include "mapping/base/error_boundary.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
-#include "strategies/contract/registry.h"
+#include "mapping/megatron/optimizer_keys.h"
 
 namespace dckpt {
 namespace {

@@ -9,9 +9,9 @@
 #include "configs/options.h"
 #include "dist_checkpointing/key_filter.h"
 #include "dist_checkpointing/progress.h"
-#include "dist_checkpointing/rewrite/optimizer_sharding.h"
 #include "dist_checkpointing/tracker.h"
 #include "mapping/base/api.h"
+#include "migration/optimizer/optimizer_sharding.h"
 #include "strategies/storage/location.h"
 
 namespace DCKPT_API dckpt {

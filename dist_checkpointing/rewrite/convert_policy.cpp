@@ -1,9 +1,9 @@
 #include "dist_checkpointing/rewrite/convert_policy.h"
 
 #include "configs/option_rules.h"
+#include "dist_checkpointing/registry.h"
 #include "mapping/base/error.h"
 #include "mapping/base/text.h"
-#include "strategies/contract/registry.h"
 
 namespace dckpt {
 PolicyForConversion policy_for_conversion(const Policy& policy, bool names_format) {

@@ -3,9 +3,9 @@
 #include <string>
 #include <vector>
 
+#include "dist_checkpointing/registry.h"
 #include "dist_checkpointing/rewrite/convert.h"
 #include "strategies/contract/reader.h"
-#include "strategies/contract/registry.h"
 
 namespace dckpt {
 

@@ -8,19 +8,20 @@
 #include <unordered_set>
 #include <utility>
 
-#include "dist_checkpointing/inspect/inspect.h"
 #include "dist_checkpointing/load/stored_keys.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/problem_list.h"
 #include "mapping/base/text.h"
+#include "mapping/megatron/optimizer_keys.h"
 #include "mapping/planning/chunk_geometry.h"
 #include "mapping/planning/validate.h"
 #include "mapping/state/sharded_object.h"
 #include "strategies/contract/common_state.h"
 #include "strategies/formats/torch_archive/lazy_tensor.h"
-#include "strategies/rearranged/rearranged_reader.h"
+#include "strategies/views/rearranged_reader.h"
+#include "strategies/views/renamed_path.h"
 
 namespace dckpt {
 
@@ -223,23 +224,6 @@ std::unique_ptr<CheckpointReader> reader_of(const CopyContents& contents,
     made.objects.push_back(
         {.key = contents.metadata.objects[i].key, .position = contents.object_of[i].position});
   return rearranged_reader(std::move(source), std::move(made));
-}
-
-KeyPath renamed_path(const KeyPath& path, const std::string& name) {
-  const auto has_dot = [](const PathElement& step) {
-    return std::holds_alternative<std::string>(step) &&
-           std::get<std::string>(step).find('.') != std::string::npos;
-  };
-  if (path.size() < 2 || std::ranges::any_of(path, has_dot)) return {name};
-  const std::vector<std::string> parts = split(name, '.');
-  KeyPath renamed(parts.begin(), parts.end());
-  for (std::size_t i = 1; i <= std::min(path.size(), renamed.size()); ++i) {
-    const PathElement& before = path[path.size() - i];
-    if (std::holds_alternative<std::int64_t>(before) &&
-        parts[parts.size() - i] == std::to_string(std::get<std::int64_t>(before)))
-      renamed[renamed.size() - i] = before;
-  }
-  return renamed;
 }
 
 namespace {

@@ -65,10 +65,6 @@ CopyContents tensors_only(CopyContents contents, const CheckpointReader& source,
 std::unique_ptr<CheckpointReader> reader_of(const CopyContents& contents,
                                             std::unique_ptr<CheckpointReader> source);
 
-/// A path that has a step for each part of its key gets one for each part of the new key, with list
-/// positions where it had some, counted from the end.
-KeyPath renamed_path(const KeyPath& path, const std::string& name);
-
 /// Gives chunks of one size to tensors that have others, for formats that need them: cut along the
 /// first axis alone (layers), or whole. The chunks are then a plan of what to store.
 void make_chunks_equal(Metadata& metadata);

@@ -8,8 +8,8 @@
 
 #include "configs/options.h"
 #include "dist_checkpointing/key_filter.h"
+#include "migration/maps/mapped_reader.h"
 #include "strategies/contract/reader.h"
-#include "strategies/key_map/mapped_reader.h"
 
 namespace dckpt {
 

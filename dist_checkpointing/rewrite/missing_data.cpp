@@ -4,12 +4,12 @@
 #include <unordered_set>
 #include <utility>
 
-#include "dist_checkpointing/lost_data.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/problem_list.h"
 #include "mapping/base/text.h"
+#include "strategies/tensor_io/lost_data.h"
 
 namespace dckpt {
 namespace {
@@ -73,15 +73,6 @@ CopyContents without_lost_data(CopyContents contents, const CheckpointReader& so
                                counted(keys.size(), "key"), human_bytes(bytes),
                                human_bytes(all_bytes), quoted_list(lost_keys, 10)));
   return contents;
-}
-
-void require_no_lost_data(const CheckpointReader& source, const Metadata& needed,
-                          const std::string& why) {
-  const LostData lost = find_lost_data(source, needed);
-  ProblemList keys;
-  for (std::string& line : describe_lost_keys(lost, needed)) keys.add(std::move(line));
-  keys.raise_if_any(ErrorCode::kIncomplete,
-                    str_format("{}; {}. Of these keys data are lost:", lost.where(), why));
 }
 
 }  // namespace dckpt

@@ -16,10 +16,4 @@ CopyContents without_lost_data(CopyContents contents, const CheckpointReader& so
                                bool allow_partial, std::vector<std::string>& lost_keys,
                                std::vector<std::string>& remarks);
 
-/// Throws CheckpointError (incomplete), which names the files, the keys with the share that is lost
-/// of each, and `why` none may be, if bytes of `needed` are lost, which may be a part of the
-/// source's metadata.
-void require_no_lost_data(const CheckpointReader& source, const Metadata& needed,
-                          const std::string& why);
-
 }  // namespace dckpt

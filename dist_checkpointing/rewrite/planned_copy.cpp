@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <utility>
 
-#include "dist_checkpointing/inspect/optimizer_form.h"
+#include "dist_checkpointing/inspect/compatible_readers.h"
+#include "dist_checkpointing/registry.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/storage_name.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/reshard.h"
-#include "strategies/contract/registry.h"
 #include "strategies/storage/counting.h"
 #include "strategies/storage/memory.h"
 #include "strategies/torch_dist/save_strategy.h"

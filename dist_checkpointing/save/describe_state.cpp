@@ -3,6 +3,7 @@
 #include <unordered_set>
 
 #include "configs/separation_hint.h"
+#include "dist_checkpointing/registry.h"
 #include "dist_checkpointing/shard_spec.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
@@ -13,7 +14,6 @@
 #include "mapping/state/sharded_tree.h"
 #include "mapping/state/tree.h"
 #include "strategies/contract/common_state.h"
-#include "strategies/contract/registry.h"
 #include "strategies/device/registry.h"
 #include "strategies/torch_dist/reader.h"
 

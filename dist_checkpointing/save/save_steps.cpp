@@ -26,6 +26,7 @@
 #include "dist_checkpointing/planner/planner_checks.h"
 #include "dist_checkpointing/planner/planner_registry.h"
 #include "dist_checkpointing/planner/resolved_source.h"
+#include "dist_checkpointing/registry.h"
 #include "dist_checkpointing/same_on_all_ranks.h"
 #include "dist_checkpointing/save/common_comparison.h"
 #include "dist_checkpointing/save/key_paths.h"
@@ -46,7 +47,6 @@
 #include "strategies/comm/agree.h"
 #include "strategies/comm/phase_label.h"
 #include "strategies/contract/common_state.h"
-#include "strategies/contract/registry.h"
 #include "strategies/formats/torch_archive/torch_file.h"
 
 namespace dckpt {

@@ -4,11 +4,11 @@
 #include <span>
 #include <vector>
 
+#include "dist_checkpointing/registry.h"
 #include "dist_checkpointing/tracker.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
-#include "strategies/contract/registry.h"
 #include "strategies/formats/dcp/megatron_json.h"
 
 namespace dckpt {

@@ -6,8 +6,8 @@
 
 #include "configs/strategy_options.h"
 #include "dckpt/dist_checkpointing.h"
+#include "dist_checkpointing/registry.h"
 #include "mapping/base/wire.h"
 #include "strategies/contract/forwarding_reader.h"
-#include "strategies/contract/registry.h"
 #include "strategies/device/runtime.h"
 #include "strategies/formats/torch_archive/torch_file.h"

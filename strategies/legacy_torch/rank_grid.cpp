@@ -16,7 +16,7 @@
 #include "mapping/base/format.h"
 #include "mapping/base/hash.h"
 #include "mapping/base/text.h"
-#include "strategies/contract/run_args.h"
+#include "mapping/megatron/run_args.h"
 
 namespace dckpt {
 namespace {

@@ -4,7 +4,6 @@
 #include <string_view>
 #include <utility>
 
-#include "configs/schema.h"
 #include "configs/strategy_options.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
@@ -13,42 +12,12 @@
 #include "mapping/base/storage_name.h"
 #include "mapping/base/text.h"
 #include "strategies/formats/torch_archive/torch_file.h"
-#include "strategies/legacy_torch/split_ranks.h"
 #include "strategies/storage/buffered_file.h"
 
 namespace dckpt {
 namespace {
 
 constexpr std::uint64_t kTensorOverhead = 450;  // of a tensor in a file: pickle and archive
-
-/// A field that is empty unless it is given.
-template <typename T>
-config::Type<std::optional<T>> optional_value(config::Type<T> type) {
-  return {[type](const YamlNode& node, const std::string& path, std::optional<T>& into,
-                 ConfigProblems& problems) {
-            T value{};
-            const std::size_t before = problems.size();
-            type.read(node, path, value, problems);
-            if (problems.size() == before) into = value;
-          },
-          [type](const std::optional<T>& value) { return value ? type.show(*value) : YamlNode(); }};
-}
-
-RankFolderOptions own_options(const StrategySpec& strategy) {
-  const auto size = optional_value(config::integer64(1, kMostRankFolders));
-  static const config::Schema<RankFolderOptions> schema{
-      {config::field("tensor_model_parallel_size", &RankFolderOptions::tensor_model_parallel_size,
-                     size),
-       config::field("pipeline_model_parallel_size",
-                     &RankFolderOptions::pipeline_model_parallel_size, size),
-       config::field("expert_model_parallel_size", &RankFolderOptions::expert_model_parallel_size,
-                     size),
-       config::field("virtual_pipeline_model_parallel_size",
-                     &RankFolderOptions::virtual_pipeline_model_parallel_size, size),
-       config::field("transformer_impl", &RankFolderOptions::transformer_impl,
-                     optional_value(config::choice(kTransformerImplNames)))}};
-  return read_options(schema, strategy);
-}
 
 /// A file, and which items of the plan go into it: first the state of the rank, then its tensors.
 struct DataFile {
@@ -134,7 +103,6 @@ std::vector<std::size_t> insert_tensors(Value& state, const SavePlan& plan, cons
 class RankFolderStrategy final : public SaveStrategy {
  public:
   explicit RankFolderStrategy(const SaveOptions& options) : io_(options.io) {
-    own_options(options.strategy);
     refuse_file_options(io_, "a rank's folder has one file, as torch.save writes it");
   }
 
@@ -215,12 +183,6 @@ WrittenItems measure_rank_folders(const SaveOptions&, int, const SavePlan& plan)
     written.files.push_back(file.name);
   }
   return written;
-}
-
-std::unique_ptr<CheckpointReader> arrange_ranks(std::unique_ptr<CheckpointReader> model,
-                                                const SaveOptions& options,
-                                                std::vector<std::string>& remarks) {
-  return split_ranks(std::move(model), own_options(options.strategy), remarks);
 }
 
 }  // namespace dckpt

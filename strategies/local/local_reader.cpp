@@ -15,11 +15,11 @@
 #include "mapping/base/log.h"
 #include "mapping/base/storage_name.h"
 #include "mapping/base/text.h"
+#include "mapping/megatron/run_args.h"
 #include "mapping/planning/reformulation.h"
 #include "mapping/state/sharded_object.h"
 #include "strategies/contract/common_state.h"
 #include "strategies/contract/parsed_checkpoint.h"
-#include "strategies/contract/run_args.h"
 #include "strategies/formats/torch_archive/lazy_tensor.h"
 #include "strategies/formats/torch_archive/torch_file.h"
 

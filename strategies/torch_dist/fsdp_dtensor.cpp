@@ -7,17 +7,19 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <vector>
 
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
+#include "mapping/megatron/optimizer_keys.h"
+#include "mapping/megatron/run_args.h"
 
 namespace dckpt {
 namespace {
 
 constexpr std::string_view kModel = "model.module.";
-constexpr std::string_view kState = "optimizer.state.";
 constexpr std::string_view kGroups = "optimizer.param_to_group_meta.";
 constexpr std::string_view kRng = "rng_state.(";
 constexpr std::string_view kLayers = ".decoder.layers.";
@@ -46,16 +48,6 @@ std::uint64_t count_layers(const Metadata& metadata, std::string_view prefix = k
   return count;
 }
 
-/// A member of argparse's Namespace; null if there is none.
-const Value* member(const Value& args, const char* name) {
-  if (!args.is(Value::Kind::kOpaque) || args.as_opaque().states.size() != 1) return nullptr;
-  return args.as_opaque().states.front().find(name);
-}
-std::optional<std::int64_t> argument(const Value& args, const char* name) {
-  const Value* const found = member(args, name);
-  return found != nullptr && found->is_int() ? std::optional(found->as_int()) : std::nullopt;
-}
-
 /// The rank in "__5_0.distcp".
 std::optional<std::uint64_t> rank_of(std::string_view file) {
   const std::size_t at = file.rfind("__");
@@ -69,24 +61,20 @@ struct Stages {
   std::uint64_t ranks = 0;   ///< of each
 };
 
-Stages stages_of(const Value& args) {
+Stages stages_of(const Value* args) {
   const auto refuse = [](const std::string& why) {
     return CheckpointError(ErrorCode::kUnsupported,
                            str_format("layers of pipeline stages cannot be renumbered: {}", why));
   };
   const auto number = [&](const char* name) {
-    const auto found = argument(args, name);
+    const auto found = run_arg(args, name);
     if (!found || *found < 1) throw refuse(str_format("args do not say {}", quote(name)));
     return static_cast<std::uint64_t>(*found);
   };
-  for (const char* const uneven :
-       {"decoder_first_pipeline_num_layers", "decoder_last_pipeline_num_layers",
-        "pipeline_model_parallel_layout", "virtual_pipeline_model_parallel_size",
-        "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"}) {
-    const Value* const found = member(args, uneven);
-    if (found != nullptr && !found->is_none() && *found != Value(false))
-      throw refuse(str_format("by args, stages differ ({})", uneven));
-  }
+  std::vector<std::string> uneven = uneven_stages(args);
+  if (run_arg(args, "virtual_pipeline_model_parallel_size"))
+    uneven.emplace_back("virtual_pipeline_model_parallel_size");
+  if (!uneven.empty()) throw refuse(str_format("by args, stages differ ({})", uneven.front()));
   const std::uint64_t layers = number("num_layers"), ranks = number("world_size");
   const std::uint64_t count = number("pipeline_model_parallel_size");
   if (layers % count != 0 || ranks % count != 0)
@@ -119,7 +107,7 @@ std::size_t count_pipeline_stages(const Metadata& metadata) {
 }
 
 void renumber_layers(Metadata& metadata, const Value& args) {
-  const Stages stages = stages_of(args);
+  const Stages stages = stages_of(as_run_args(&args));
   std::unordered_map<std::string, std::string> names;
   const auto rename = [&](std::string& key, std::string_view prefix, std::uint64_t layer,
                           std::optional<std::uint64_t> rank) {
@@ -138,7 +126,7 @@ void renumber_layers(Metadata& metadata, const Value& args) {
   const auto file = [&](const StorageInfo& place) -> std::string_view {
     return metadata.files.at(place.file);
   };
-  for (const std::string_view prefix : {kModel, kState, kGroups}) {
+  for (const std::string_view prefix : {kModel, kOptimizerState, kGroups}) {
     if (count_layers(metadata, prefix) > stages.layers) continue;  // they have their numbers
     for (TensorStorageMetadata& tensor : metadata.tensors) {
       const auto layer = layer_of(tensor.key, prefix);
@@ -176,7 +164,7 @@ void renumber_layers(Metadata& metadata, const Value& args) {
 
 void check_layers(const Metadata& metadata, const Value& args) {
   const std::uint64_t found = count_layers(metadata);
-  const auto expected = argument(args, "num_layers");
+  const auto expected = run_arg(as_run_args(&args), "num_layers");
   const std::size_t stages = count_pipeline_stages(metadata);
   if (stages < 2 || !expected || found == 0 || found >= static_cast<std::uint64_t>(*expected))
     return;

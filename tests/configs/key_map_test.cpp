@@ -216,31 +216,31 @@ TEST(KeyMap, BlocksOfScalesHaveRowsAndColumns) {
 extends: llama
 family: mine
 numbers: {rows: {hf: [quantization.block.0, rows], else: 64}}
-dequantise: {scales: .scales, block: [rows, 32]}
+dequantize: {scales: .scales, block: [rows, 32]}
 )");
   EXPECT_THAT(map.find_number("rows")->hf, ElementsAre("quantization.block.0", "rows"));
-  EXPECT_EQ(map.dequantise.scales, ".scales");
+  EXPECT_EQ(map.dequantize.scales, ".scales");
   EXPECT_EQ(KeyMap::from_text(to_yaml(map)), map);
   EXPECT_THAT(
       problems_of(R"(version: 1
 family: mine
 numbers: {rows: {hf: "a..b"}}
-dequantise: {scales: _scale, block: 128}
+dequantize: {scales: _scale, block: 128}
 tensors:
   - {megatron: a, hf: b}
 )"),
       ElementsAre(HasSubstr("m.yaml:3:22: numbers.rows.hf: found the text 'a..b', expected a name"),
-                  HasSubstr("m.yaml:4:13: dequantise: expected {scales: SUFFIX, block: [ROWS, "
+                  HasSubstr("m.yaml:4:13: dequantize: expected {scales: SUFFIX, block: [ROWS, "
                             "COLUMNS]}"),
-                  HasSubstr("m.yaml:4:37: dequantise.block")));
+                  HasSubstr("m.yaml:4:37: dequantize.block")));
   EXPECT_THAT(problems_of(R"(version: 1
 family: mine
 numbers: {}
-dequantise: {scales: _scale, block: [128, columns]}
+dequantize: {scales: _scale, block: [128, columns]}
 tensors:
   - {megatron: a, hf: b}
 )"),
-              ElementsAre(HasSubstr("dequantise: there is no number 'columns'")));
+              ElementsAre(HasSubstr("dequantize: there is no number 'columns'")));
 }
 
 TEST(KeyMap, RotarySteps) {

@@ -2,8 +2,8 @@
 
 #include <gmock/gmock.h>
 
+#include "dist_checkpointing/registry.h"
 #include "examples/raw_strategy/raw_strategy.h"
-#include "strategies/contract/registry.h"
 #include "tests/dist_checkpointing/training_run.h"
 #include "tests/support/expect_error.h"
 

@@ -19,7 +19,7 @@
 
 #include "dist_checkpointing/checkpointer.h"
 #include "dist_checkpointing/load/load_async.h"
-#include "strategies/contract/registry.h"
+#include "dist_checkpointing/registry.h"
 #include "strategies/torch_dist/save_strategy.h"
 #include "tests/dist_checkpointing/training_run.h"
 

@@ -7,11 +7,11 @@
 
 #include "dist_checkpointing/checkpointer.h"
 #include "dist_checkpointing/load/load.h"
+#include "dist_checkpointing/registry.h"
 #include "dist_checkpointing/rewrite/convert.h"
 #include "dist_checkpointing/rewrite/remove_sharded_tensors.h"
 #include "dist_checkpointing/save/save.h"
 #include "strategies/comm/threads.h"
-#include "strategies/contract/registry.h"
 #include "strategies/storage/posix.h"
 #include "tests/dist_checkpointing/fake_reader.h"
 #include "tests/support/code_of.h"

@@ -9,8 +9,8 @@
 
 #include "dist_checkpointing/checkpointer.h"
 #include "dist_checkpointing/planner/planner_registry.h"
+#include "dist_checkpointing/registry.h"
 #include "dist_checkpointing/rewrite/convert_policy.h"
-#include "strategies/contract/registry.h"
 #include "tests/dist_checkpointing/save_load.h"
 
 namespace dckpt {

@@ -6,7 +6,7 @@
 
 #include "configs/key_map.h"
 #include "mapping/base/error.h"
-#include "strategies/key_map/apply_key_map.h"
+#include "migration/maps/apply_key_map.h"
 
 namespace {
 

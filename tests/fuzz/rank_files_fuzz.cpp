@@ -9,9 +9,9 @@
 
 #include "mapping/base/error.h"
 #include "mapping/base/storage_name.h"
-#include "strategies/legacy_torch/join_ranks.h"
+#include "migration/rank_folders/join_ranks.h"
+#include "migration/rank_folders/split_ranks.h"
 #include "strategies/legacy_torch/legacy_reader.h"
-#include "strategies/legacy_torch/split_ranks.h"
 #include "strategies/local/local_reader.h"
 #include "strategies/storage/memory.h"
 #include "strategies/tensor_io/read_tensors.h"

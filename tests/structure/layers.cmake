@@ -19,7 +19,8 @@ set(layer_mapping/planning/load ${below_planning} ${shared_planning})
 set(layer_mapping/planning ${below_planning} mapping/planning)
 set(layer_mapping/state mapping/base mapping/geometry)
 set(layer_mapping/torch mapping/base mapping/geometry mapping/state)
-set(core mapping/base mapping/geometry mapping/planning mapping/state)
+set(layer_mapping/megatron mapping/base mapping/geometry mapping/planning mapping/state)
+set(core mapping/base mapping/geometry mapping/planning mapping/state mapping/megatron)
 set(layer_configs ${core})
 
 # comm, storage, formats and device know nothing of each other.
@@ -34,20 +35,21 @@ set(layer_strategies/tensor_io ${below_contract} strategies/contract strategies/
 set(backends strategies/torch_dist strategies/zarr strategies/legacy_torch
     strategies/local strategies/torch_checkpointing strategies/safetensors)
 foreach(backend IN LISTS backends)
-  set(layer_${backend} ${below_contract} strategies/contract strategies/rearranged)
+  set(layer_${backend} ${below_contract} strategies/contract)
 endforeach()
-set(layer_strategies/rearranged ${below_contract} strategies/contract)
-set(layer_strategies/gathered_state ${below_contract} strategies/contract)
-set(layer_strategies/dequantised ${below_contract} strategies/contract strategies/tensor_io)
-set(layer_strategies/concatenated ${below_contract} strategies/contract strategies/tensor_io)
-set(layer_strategies/key_map ${below_contract} strategies/contract strategies/dequantised
-    strategies/rearranged)
+set(layer_strategies/views ${below_contract} strategies/contract strategies/tensor_io)
 set(layer_strategies/parallel ${below_contract} strategies/contract strategies/tensor_io strategies/comm)
 set(layer_strategies ${core} configs strategies)
 
-set(below ${core} configs strategies)
+# What one of Megatron's checkpoints is to another kind of run: a reader that shows it so.
+foreach(room maps megatron_fsdp optimizer rank_folders)
+  set(layer_migration/${room} ${core} configs strategies)
+endforeach()
+list(APPEND layer_migration/megatron_fsdp migration/optimizer)
+
+set(below ${core} configs strategies migration)
 set(shared "")  # single files that the rooms below share, from the bottom to the top
-foreach(file progress background_thread phase_report key_filter same_on_all_ranks tracker shard_spec foreign_root open open_together integrity data_files lost_data)
+foreach(file progress background_thread phase_report key_filter same_on_all_ranks tracker shard_spec strategy_entry builtin_strategies registry foreign_root open open_together integrity data_files)
   set(layer_dist_checkpointing/${file} ${below} ${shared})
   list(APPEND shared dist_checkpointing/${file})
 endforeach()
@@ -66,8 +68,8 @@ set(layer_dist_checkpointing/conformance ${below} ${shared} dist_checkpointing/p
     dist_checkpointing/save dist_checkpointing/load dist_checkpointing/inspect)
 set(layer_dist_checkpointing/torch ${below} mapping/torch dist_checkpointing)
 set(layer_dist_checkpointing ${below} dist_checkpointing)
-set(layer_tools ${core} configs strategies dist_checkpointing dckpt)
-set(layer_include ${core} configs strategies dist_checkpointing mapping/torch dckpt)
+set(layer_tools ${below} dist_checkpointing dckpt)
+set(layer_include ${below} dist_checkpointing mapping/torch dckpt)
 get_cmake_property(variables VARIABLES)
 list(FILTER variables INCLUDE REGEX "^layer_")
 list(TRANSFORM variables REPLACE "^layer_" "" OUTPUT_VARIABLE layers)
@@ -77,7 +79,7 @@ set(cuda_allowed "^strategies/(comm/nccl/.*[.]cpp|device/cuda/.*[.]cpp|device/cu
 
 set(problems "")
 set(count 0)
-foreach(top mapping configs strategies dist_checkpointing tools include)
+foreach(top mapping configs strategies migration dist_checkpointing tools include)
   file(GLOB_RECURSE files RELATIVE "${ROOT}" "${ROOT}/${top}/*.h" "${ROOT}/${top}/*.cpp")
   foreach(file IN LISTS files)
     math(EXPR count "${count} + 1")

@@ -5,9 +5,9 @@
 
 #include "configs/key_map.h"
 #include "configs/policy.h"
+#include "dist_checkpointing/registry.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
-#include "strategies/contract/registry.h"
 #include "tools/dckpt/command_line.h"
 #include "tools/dckpt/values.h"
 

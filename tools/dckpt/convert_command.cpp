@@ -11,7 +11,7 @@
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
-#include "strategies/key_map/mapped_reader.h"
+#include "migration/maps/mapped_reader.h"
 #include "tools/dckpt/command.h"
 #include "tools/dckpt/exit_code.h"
 #include "tools/dckpt/held_bytes.h"

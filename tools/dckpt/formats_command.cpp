@@ -3,8 +3,8 @@
 #include <utility>
 #include <vector>
 
+#include "dist_checkpointing/registry.h"
 #include "mapping/base/text.h"
-#include "strategies/contract/registry.h"
 #include "tools/dckpt/command.h"
 #include "tools/dckpt/exit_code.h"
 #include "tools/dckpt/table.h"

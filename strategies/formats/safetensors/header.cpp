@@ -199,7 +199,7 @@ class HeaderParser {
         ErrorCode::kUnsupported,
         str_format("the tensor has the element type {}, {}", quote(name.as_str()),
                    six_bits ? "of six bits, which is not read; store its bytes as U8, or "
-                              "dequantise it, with the library that wrote the file"
+                              "dequantize it, with the library that wrote the file"
                             : "which is not known"),
         {.file = file_});
   }

@@ -5,11 +5,12 @@
 
 #include <filesystem>
 
+#include "dist_checkpointing/inspect/compatible_readers.h"
 #include "dist_checkpointing/inspect/explain.h"
-#include "dist_checkpointing/inspect/optimizer_form.h"
 #include "dist_checkpointing/open.h"
+#include "dist_checkpointing/registry.h"
 #include "dist_checkpointing/rewrite/convert.h"
-#include "strategies/contract/registry.h"
+#include "mapping/megatron/optimizer_keys.h"
 #include "tests/dist_checkpointing/fake_reader.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/golden.h"

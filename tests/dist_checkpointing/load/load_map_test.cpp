@@ -97,7 +97,7 @@ class LoadQuantised : public SaveLoad {
     std::ofstream(directory_.path() / "one.yaml") << R"(version: 1
 family: one
 numbers: {}
-dequantise: {scales: _scale_inv, block: [128, 128]}
+dequantize: {scales: _scale_inv, block: [128, 128]}
 tensors:
   - {megatron: decoder.weight, hf: w}
 )";

@@ -9,8 +9,8 @@
 
 #include "configs/policy.h"
 #include "configs/strategy_options.h"
+#include "dist_checkpointing/registry.h"
 #include "mapping/state/dlpack.h"
-#include "strategies/contract/registry.h"
 #include "tests/support/expect_error.h"
 
 namespace dckpt {

@@ -15,6 +15,7 @@
 #include "dist_checkpointing/save/save.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
+#include "mapping/megatron/optimizer_keys.h"
 #include "strategies/formats/torch_archive/torch_file.h"
 #include "tests/dist_checkpointing/rewrite/conversions.h"
 #include "tests/support/arange.h"

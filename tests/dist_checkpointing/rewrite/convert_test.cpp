@@ -7,8 +7,8 @@
 #include <fstream>
 #include <map>
 
+#include "dist_checkpointing/inspect/compatible_readers.h"
 #include "dist_checkpointing/inspect/diff.h"
-#include "dist_checkpointing/inspect/optimizer_form.h"
 #include "dist_checkpointing/inspect/verify.h"
 #include "dist_checkpointing/load/load.h"
 #include "dist_checkpointing/open.h"

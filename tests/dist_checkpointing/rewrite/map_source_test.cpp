@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "tests/strategies/key_map/small_model.h"
+#include "tests/migration/maps/small_model.h"
 
 namespace dckpt {
 namespace {

@@ -11,10 +11,10 @@
 #include <functional>
 #include <map>
 
+#include "dist_checkpointing/registry.h"
 #include "dist_checkpointing/rewrite/conversion_journal.h"
 #include "dist_checkpointing/rewrite/convert.h"
 #include "dist_checkpointing/training_root/removal.h"
-#include "strategies/contract/registry.h"
 #include "strategies/storage/posix.h"
 #include "tests/support/child_process.h"
 #include "tests/support/expect_error.h"

@@ -16,7 +16,7 @@
 #include "dist_checkpointing/inspect/verify.h"
 #include "dist_checkpointing/load/load.h"
 #include "dist_checkpointing/open.h"
-#include "strategies/contract/registry.h"
+#include "dist_checkpointing/registry.h"
 #include "strategies/torch_dist/save_strategy.h"
 #include "tests/support/temp_dir.h"
 

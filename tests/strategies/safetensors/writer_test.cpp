@@ -4,9 +4,9 @@
 #include <gtest/gtest.h>
 
 #include "configs/policy.h"
+#include "dist_checkpointing/registry.h"
 #include "mapping/base/error.h"
 #include "mapping/planning/save/global_plan.h"
-#include "strategies/contract/registry.h"
 #include "strategies/formats/safetensors/header.h"
 #include "strategies/safetensors/safetensors_reader.h"
 #include "strategies/storage/memory.h"

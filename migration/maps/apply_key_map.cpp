@@ -1,0 +1,79 @@
+#include "migration/maps/apply_key_map.h"
+
+#include <utility>
+
+#include "mapping/base/error.h"
+#include "mapping/base/format.h"
+#include "mapping/base/text.h"
+#include "migration/maps/arrange_rows.h"
+#include "migration/maps/completeness.h"
+#include "migration/maps/source_rows.h"
+#include "migration/maps/weight_arguments.h"
+
+namespace dckpt {
+namespace {
+
+void refuse_models(const KeyMap& map, const MapNumbers& numbers) {
+  for (const MapRefusal& refusal : map.refuse) {
+    if (!numbers.is_true(refusal.only_if)) continue;
+    throw CheckpointError(
+        ErrorCode::kUnsupported,
+        str_format("the map {} is not for this model: {}, and {}", quote(map.family),
+                   numbers.describe(refusal.only_if), refusal.because));
+  }
+}
+
+std::string describe(const MapSide& side) {
+  if (side.names == KeyNames::kHf) return "Hugging Face keys";
+  return str_format("Megatron's keys in the {} layout", name_of(kMegatronLayoutNames, side.layout));
+}
+
+/// Of tensors whose keys have a prefix, and are at `positions` of the source.
+void add_state(MappedKeys mapped, const std::string& prefix,
+               const std::vector<std::uint32_t>& positions, MappedKeys& result) {
+  for (RearrangedTensor& tensor : mapped.tensors) {
+    tensor.key.insert(0, prefix);
+    for (TensorPart& part : tensor.parts) part.tensor = positions[part.tensor];
+    result.tensors.push_back(std::move(tensor));
+  }
+  result.rows.insert(result.rows.end(), mapped.rows.begin(), mapped.rows.end());
+  for (const auto& [position, rows] : mapped.kept)
+    result.kept.emplace_back(positions[position], rows);
+  result.state_elements += mapped.elements_out;
+}
+
+/// `state_layout`: see assign_rows().
+MappedKeys apply(const KeyMap& map, MapNumbers numbers, const Metadata& source,
+                 const MapTarget& target, std::optional<MegatronLayout> state_layout = {}) {
+  refuse_models(map, numbers);
+  Completeness completeness;
+  SourceRows rows = assign_rows(map, numbers, source, target, state_layout, completeness);
+  if (!state_layout) require_known_meaning(map, numbers, rows, target);
+  MappedKeys result{
+      .from = rows.side.names, .from_layout = rows.side.layout, .prefix = rows.prefix};
+  result.dropped = std::move(rows.dropped);
+  arrange_rows(map, numbers, source, rows, target, state_layout.has_value(), result, completeness);
+  completeness.raise_if_any(map, source, describe(rows.side), target.left_out);
+  require_balance(map, result);
+  for (const auto& [prefix, positions] : rows.states) {
+    Metadata state;
+    for (const std::uint32_t position : positions) {
+      state.tensors.push_back(source.tensors[position]);
+      std::string& key = state.tensors.back().key;
+      key = rows.prefix.key(key)->substr(prefix.size());
+    }
+    MapTarget same = target;
+    same.layout = result.to_layout;
+    add_state(apply(map, numbers, state, same, result.from_layout), prefix, positions, result);
+  }
+  return result;
+}
+
+}  // namespace
+
+MappedKeys apply_key_map(const KeyMap& map, const MapNumbers& numbers, const Metadata& source,
+                         const MapTarget& target) {
+  return apply(map, numbers, source, target);
+}
+
+}  // namespace dckpt

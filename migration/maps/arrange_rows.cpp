@@ -1,0 +1,532 @@
+#include "migration/maps/arrange_rows.h"
+
+#include <algorithm>
+#include <tuple>
+#include <unordered_map>
+#include <utility>
+
+#include "mapping/base/error.h"
+#include "mapping/base/format.h"
+#include "mapping/base/text.h"
+#include "migration/maps/element_type.h"
+#include "migration/maps/relation.h"
+#include "migration/maps/rotary_order.h"
+#include "migration/maps/weight_arguments.h"
+
+namespace dckpt {
+namespace {
+
+bool has_step(std::span<const MapTransform> steps, MapStep step) {
+  return std::ranges::find(steps, step, &MapTransform::step) != steps.end();
+}
+
+/// Where an instance of a row finds its elements.
+struct SourceTensor {
+  std::uint32_t position = 0;
+  RowNumbers prefix{};  ///< offsets on its leading axes
+};
+
+/// Elements that pieces of two relations have: a part.
+struct Common {
+  std::size_t to;
+  std::size_t from;
+  Box box;
+};
+
+class Arrangement {
+ public:
+  Arrangement(const KeyMap& map, const MapNumbers& numbers, const Metadata& source,
+              const SourceRows& rows, const MapTarget& target, bool partial, MappedKeys& result,
+              Completeness& completeness)
+      : map_(map),
+        numbers_(numbers),
+        source_(source),
+        rows_(rows),
+        target_(target),
+        partial_(partial),
+        result_(result),
+        completeness_(completeness) {
+    for (const MapRow& row : map.tensors) patterns_.emplace_back(row.megatron);
+  }
+
+  void run() {
+    choose_target();
+    for (std::size_t row = 0; row < map_.tensors.size(); ++row) arrange(row);
+    finish();
+  }
+
+ private:
+  /// The numbers of a pattern's instances, the last running fastest.
+  std::vector<RowNumbers> instances(const KeyPattern& pattern, const std::string& kind) const {
+    std::vector<RowNumbers> result{{}};
+    for (const std::string& name : pattern.numbers()) {
+      const auto found = rows_.counts.find(name);
+      const std::int64_t count = found == rows_.counts.end() ? 0 : found->second;
+      std::vector<RowNumbers> next;
+      if (result.size() * static_cast<std::uint64_t>(count) > kMaxMappedTensors)
+        throw CheckpointError(ErrorCode::kUnsupported,
+                              str_format("the checkpoint has more than {} tensors of the row {}",
+                                         grouped(kMaxMappedTensors), quote(pattern.text())));
+      for (const RowNumbers& numbers : result) {
+        for (std::int64_t i = 0; i < count; ++i) {
+          if (name == kLayer && !rows_.kinds.has(i, kind)) continue;
+          next.push_back(numbers);
+          next.back().push_back(i);
+        }
+      }
+      result = std::move(next);
+    }
+    return result;
+  }
+
+  void choose_target() {
+    result_.to = target_.names.value_or(rows_.side.names == KeyNames::kHf ? KeyNames::kMegatron
+                                                                          : KeyNames::kHf);
+    const std::string mixed = rows_.kinds.mixed();
+    const MegatronLayout usual = !mixed.empty() || !map_.kinds.empty()
+                                     ? MegatronLayout::kNonHomogeneous
+                                     : MegatronLayout::kHomogeneous;
+    result_.to_layout = target_.layout.value_or(
+        rows_.side.names == KeyNames::kMegatron ? rows_.side.layout : usual);
+    if (!mixed.empty() && result_.to == KeyNames::kMegatron &&
+        result_.to_layout == MegatronLayout::kHomogeneous)
+      completeness_.problems.push_back(mixed +
+                                       ", which Megatron's homogeneous layout cannot hold; choose "
+                                       "layout=non-homogeneous or layout=singleton");
+    const auto layers = rows_.counts.find(kLayer);
+    to_ = side_of(map_, result_.to, result_.to_layout,
+                  layers == rows_.counts.end() ? 0 : layers->second);
+    if (has_layers_behind(map_)) {
+      const auto behind = rows_.counts.find(kMtpLayer);
+      result_.mtp_layers = behind == rows_.counts.end() ? 0 : behind->second;
+    }
+  }
+
+  const SideForm& target_form(std::size_t row) const {
+    const auto form = target_.forms.find(map_.tensors[row].megatron);
+    return to_
+        .rows[row]
+             [form == target_.forms.end() || to_.names == KeyNames::kMegatron ? 0 : form->second];
+  }
+
+  const KeyPattern& target_pattern(std::size_t row, std::size_t tensor) const {
+    const MapRow& entry = map_.tensors[row];
+    const std::vector<KeyPattern>& names = target_form(row).tensors[tensor].names;
+    if (to_.names == KeyNames::kHf) return names.front();
+    if (rows_.side.names == KeyNames::kMegatron && !target_.local_names)
+      return names[rows_.rows[row].name];
+    const auto spelled = target_.spelled.find(entry.megatron);
+    for (std::size_t name = 1; name < names.size() && spelled != target_.spelled.end(); ++name) {
+      if (spelling(entry, name) == spelled->second) return names[name];
+    }
+    return target_.local_names.value_or(false) && !entry.local.empty() ? names[1] : names.front();
+  }
+
+  /// A row's name by its position among all.
+  static const std::string& spelling(const MapRow& row, std::size_t name) {
+    if (name == 0) return row.megatron;
+    if (!row.local.empty()) {
+      if (name == 1) return row.local;
+      --name;
+    }
+    return row.aliases[name - 1];
+  }
+
+  void arrange(std::size_t row) {
+    const MapRow& entry = map_.tensors[row];
+    const RowTensors& table = rows_.rows[row];
+    if (!is_active(entry, numbers_)) return;
+    if (!table.form && (table.left_out || target_.absent.contains(entry.megatron)))
+      return void(result_.absent.insert(entry.megatron));
+    if (!table.form && (entry.optional || partial_)) return;
+    if (rows_.side.names == KeyNames::kMegatron && table.name > 0)
+      result_.spelled.emplace(entry.megatron, spelling(entry, table.name));
+    if (rows_.side.names == KeyNames::kHf && table.form.value_or(0) > 0)
+      result_.forms.emplace(entry.megatron, *table.form);
+    const std::vector<RowNumbers> all = instances(patterns_[row], entry.layers);
+    if (all.empty() && patterns_[row].numbers() == std::vector<std::string>{kLayer} &&
+        entry.layers.empty())
+      return completeness_.missing.add(entry.megatron);
+    try {
+      for (const RowNumbers& instance : all) arrange(row, instance);
+      if (all.empty()) return;
+      if (!entry.has_extra_state()) return;
+      for (const std::string& key : entry.megatron_keys())
+        add_extra_states(key.substr(0, key.rfind('.')), all);
+    } catch (const CheckpointError& error) {
+      if (error.code() != ErrorCode::kMismatch) throw;
+      completeness_.problems.push_back(str_format("{}: {}", entry.megatron, error.message()));
+    }
+  }
+
+  void arrange(std::size_t row, const RowNumbers& instance) {
+    const SideForm& from = rows_.side.rows[row][rows_.rows[row].form.value_or(0)];
+    std::vector<SourceTensor> sources;
+    std::vector<Shape> shapes;
+    for (std::size_t tensor = 0; tensor < from.tensors.size(); ++tensor) {
+      const KeyPattern& pattern = rows_.pattern(row, tensor);
+      const RowNumbers in_key = pick(patterns_[row], instance, pattern.numbers());
+      const std::uint32_t* const position = rows_.rows[row].find(tensor, in_key);
+      if (position == nullptr) return miss(pattern.key(in_key));
+      const auto stacked = stacked_numbers(patterns_[row], pattern);
+      const Shape& size = source_.tensors[*position].global_shape();
+      require_stacked(size, stacked, source_.tensors[*position].key);
+      sources.push_back({*position, pick(patterns_[row], instance, stacked)});
+      shapes.emplace_back(size.begin() + std::ssize(stacked), size.end());
+    }
+    for (const SourceTensor& source : sources) require_whole_elements(row, source.position);
+    Relations& known = relations_;
+    if (known.row != row || known.from.tensors != shapes) {
+      known.row = row;
+      const auto steps = [&](const SideForm& form) {
+        return steps_without_second_turn(map_.tensors[row], form.steps, numbers_);
+      };
+      known.from = relate(steps(from), shapes, padded_rows(from, shapes), numbers_);
+      const SideForm& to = target_form(row);
+      known.to =
+          relate(steps(to), tensors_of(to.steps, to.tensors.size(), known.from.whole, numbers_),
+                 known.from.whole.empty() ? 0 : known.from.whole.front(), numbers_);
+      if (known.to.whole != known.from.whole)
+        throw CheckpointError(ErrorCode::kMismatch,
+                              str_format("the shape {} became {}", to_string(known.from.whole),
+                                         to_string(known.to.whole)));
+      known.common = common_pieces();
+    }
+    require_columns(map_.tensors[row], known.from.whole);
+    if (result_.from != result_.to) require_axes(map_.tensors[row], known.from.whole);
+    std::optional<std::int64_t> rows;
+    if (has_step(map_.tensors[row].hf.transform, MapStep::kPadRows) && !known.from.whole.empty()) {
+      result_.padded_rows = known.from.whole.front();
+      for (const RelationPiece& piece : known.to.pieces) {
+        if (piece.tensor == RelationPiece::kPadding) rows = piece.box.offsets.front();
+      }
+    }
+    compose(row, instance, sources);
+    for (const SourceTensor& source : sources) {
+      used_.emplace(source.position, rows);
+      const MapRow& entry = map_.tensors[row];
+      const TensorStorageMetadata& stored = source_.tensors[source.position];
+      if (entry.cast != MapCast{} || entry.add != MapAdd{} || target_.dtype)
+        result_.dtypes.emplace(*rows_.prefix.key(stored.key), stored.properties.dtype);
+    }
+  }
+
+  /// Once, also if all layers would be in the tensor.
+  void miss(std::string key) {
+    if (const auto [name, inserted] = missed_.insert(std::move(key)); inserted)
+      completeness_.missing.add(*name);
+  }
+
+  /// Of a vocabulary that is padded on the way to Megatron.
+  std::int64_t padded_rows(const SideForm& form, const std::vector<Shape>& shapes) const {
+    if (rows_.side.names != KeyNames::kHf || shapes.front().empty() ||
+        !has_step(form.steps, MapStep::kPadRows))
+      return 0;
+    return to_.names == KeyNames::kHf ? shapes.front().front()
+                                      : numbers_.require("padded_vocab_size");
+  }
+
+  void require_stacked(const Shape& size, const std::vector<std::string>& stacked,
+                       const std::string& key) const {
+    bool fits = size.size() >= stacked.size();
+    for (std::size_t i = 0; fits && i < stacked.size(); ++i)
+      fits = size[i] == rows_.counts.at(stacked[i]);
+    if (fits) return;
+    std::string expected;
+    for (const std::string& name : stacked)
+      expected += str_format("{}{} {}", expected.empty() ? "" : " and ", rows_.counts.at(name),
+                             name == kLayer ? "layers" : "experts");
+    throw CheckpointError(ErrorCode::kMismatch,
+                          str_format("{} has the shape {}, expected leading axes for {}",
+                                     quote(key), to_string(size), expected));
+  }
+
+  /// Elements that share a byte stay together where rows of a matrix move, and nowhere else.
+  void require_whole_elements(std::size_t row, std::uint32_t position) const {
+    const TensorStorageMetadata& tensor = source_.tensors[position];
+    if (tensor.properties.dtype != DType::kFloat4E2M1FNx2) return;
+    const std::vector<MapTransform>& from =
+        rows_.side.rows[row][rows_.rows[row].form.value_or(0)].steps;
+    const std::vector<MapTransform>& to = target_form(row).steps;
+    const bool moves = !from.empty() || !to.empty();
+    const bool transposes =
+        has_step(from, MapStep::kTranspose) || has_step(to, MapStep::kTranspose);
+    if (!transposes && (!moves || tensor.global_shape().size() > 1)) return;
+    throw CheckpointError(
+        ErrorCode::kUnsupported,
+        str_format("the map {} would take apart elements of 4 bits that share a byte; dequantize "
+                   "the tensor with the library that wrote it, or leave it out",
+                   quote(map_.family)),
+        {.key = tensor.key});
+  }
+
+  /// As many as the configuration says, if it does.
+  void require_columns(const MapRow& row, const Shape& whole) const {
+    const auto said = row.columns.empty() ? std::nullopt : numbers_.find(row.columns);
+    if (!said || whole.empty() || whole.back() == *said) return;
+    throw CheckpointError(
+        ErrorCode::kMismatch,
+        str_format("there are {} columns, but {}", whole.back(), numbers_.describe(row.columns)));
+  }
+
+  /// The elements that the two relations have in common are the parts.
+  std::vector<Common> common_pieces() const {
+    std::vector<Common> result;
+    for (std::size_t to = 0; to < relations_.to.pieces.size(); ++to) {
+      for (std::size_t from = 0; from < relations_.from.pieces.size(); ++from) {
+        auto box = intersect(relations_.to.pieces[to].box, relations_.from.pieces[from].box);
+        if (box) result.push_back({to, from, *std::move(box)});
+      }
+    }
+    return result;
+  }
+
+  void compose(std::size_t row, const RowNumbers& instance,
+               const std::vector<SourceTensor>& sources) {
+    std::vector<std::optional<std::size_t>> made(relations_.to.tensors.size());
+    if ((parts_ += relations_.common.size()) > kMaxParts)
+      throw CheckpointError(
+          ErrorCode::kUnsupported,
+          str_format("the map cuts the tensors into more than {} parts", grouped(kMaxParts)));
+    for (const RelationPiece& to : relations_.to.pieces) {
+      if (to.tensor == RelationPiece::kPadding)
+        result_.padding_in += static_cast<std::uint64_t>(numel(to.box.sizes));
+      else if (!made[to.tensor])
+        made[to.tensor] = target_tensor(row, to.tensor, instance, sources.front());
+    }
+    for (const Common& common : relations_.common) {
+      const RelationPiece& from = relations_.from.pieces[common.from];
+      const RelationPiece& to = relations_.to.pieces[common.to];
+      if (to.tensor == RelationPiece::kPadding) continue;
+      RearrangedTensor& tensor = made_[*made[to.tensor]].tensor;
+      if (from.tensor != RelationPiece::kPadding)
+        convert(map_.tensors[row], sources[from.tensor].position, tensor.properties.dtype);
+      tensor.parts.push_back(part(row, to, from, common.box, instance, sources));
+    }
+  }
+
+  /// The dtype of the tensor `key` whose elements are `stored` as this.
+  DType dtype_of(const MapRow& row, const std::string& key, DType stored) {
+    if (partial_) return stored;  // state has a type of its own
+    if (const auto was = target_.dtypes.find(key); was != target_.dtypes.end()) return was->second;
+    const DType usual =
+        (to_.names == KeyNames::kMegatron ? row.cast.megatron : row.cast.hf).value_or(stored);
+    if (!target_.dtype || usual == *target_.dtype) return usual;
+    const std::string why = why_type_stays(row, to_.names, stored, *target_.dtype);
+    if (why.empty()) return *target_.dtype;
+    other_types_[str_format("{}, as {}", to_string(usual), why)].add(key);
+    return usual;
+  }
+
+  /// What is added on the way to the result.
+  float added(const MapRow& row) const {
+    if (partial_ || rows_.side.names == to_.names ||
+        (!row.add.only_if.empty() && !numbers_.is_true(row.add.only_if)))
+      return 0;
+    return to_.names == KeyNames::kMegatron ? row.add.value : -row.add.value;
+  }
+
+  /// The elements of a source that go into a tensor of this type.
+  void convert(const MapRow& row, std::uint32_t position, DType to) {
+    const TensorStorageMetadata& source = source_.tensors[position];
+    const DType from = source.properties.dtype;
+    const ElementConversion conversion{to, added(row), row.add.rounded};
+    if (from == to && conversion.add == 0) return;
+    const auto [known, inserted] = result_.conversions.emplace(position, conversion);
+    if (known->second != conversion)
+      throw CheckpointError(ErrorCode::kMismatch,
+                            str_format("{} would become {} and {}", quote(source.key),
+                                       to_string(known->second.dtype), to_string(to)));
+  }
+
+  TensorPart part(std::size_t row, const RelationPiece& to, const RelationPiece& from,
+                  const Box& common, const RowNumbers& instance,
+                  const std::vector<SourceTensor>& sources) {
+    const RowNumbers to_prefix = pick(
+        patterns_[row], instance, stacked_numbers(patterns_[row], target_pattern(row, to.tensor)));
+    TensorPart part{.target = behind(to_prefix, place_in_tensor(to, common))};
+    if (from.tensor == RelationPiece::kPadding) {
+      part.elements = TensorPart::Elements::kZeros;
+      result_.padding_out += static_cast<std::uint64_t>(numel(common.sizes));
+      return part;
+    }
+    const SourceTensor& source = sources[from.tensor];
+    part.tensor = source.position;
+    part.source = behind(source.prefix, place_in_tensor(from, common));
+    part.axes.assign(to_prefix.size(), kNoAxis);
+    for (std::size_t axis = 0; axis < common.dims(); ++axis) {
+      const bool swapped = axis < 2 && to.transposed != from.transposed;
+      part.axes.push_back(
+          static_cast<std::int32_t>(source.prefix.size() + (swapped ? 1 - axis : axis)));
+    }
+    return part;
+  }
+
+  static Box behind(const RowNumbers& prefix, Box box) {
+    box.offsets.insert(box.offsets.begin(), prefix.begin(), prefix.end());
+    box.sizes.insert(box.sizes.begin(), prefix.size(), 1);
+    return box;
+  }
+
+  std::size_t target_tensor(std::size_t row, std::size_t tensor, const RowNumbers& instance,
+                            const SourceTensor& like) {
+    const KeyPattern& pattern = target_pattern(row, tensor);
+    const RowNumbers in_key = pick(patterns_[row], instance, pattern.numbers());
+    std::string key = pattern.key(in_key);
+    const Shape& shape = relations_.to.tensors[tensor];
+    const auto [found, inserted] = by_key_.try_emplace(key, made_.size());
+    const auto owner = std::tuple(row, tensor, in_key);
+    if (!inserted) {
+      if (made_[found->second].owner != owner)
+        throw CheckpointError(ErrorCode::kMismatch, quote(key) + " is made twice");
+      require_equal(ShapeView(made_[found->second].tensor.size).last(shape.size()), shape, key);
+      return found->second;
+    }
+    Made made{.owner = owner, .place = place_of(row, instance)};
+    RearrangedTensor& result = made.tensor;
+    result.properties = source_.tensors[like.position].properties;
+    result.properties.dtype = dtype_of(map_.tensors[row], key, result.properties.dtype);
+    result.key = std::move(key);
+    for (const std::string& name : stacked_numbers(patterns_[row], pattern))
+      result.size.push_back(rows_.counts.at(name));
+    result.size.insert(result.size.end(), shape.begin(), shape.end());
+    made_.push_back(std::move(made));
+    return found->second;
+  }
+
+  /// Of layers or experts that are axes of one tensor.
+  void require_equal(ShapeView first, ShapeView shape, const std::string& key) const {
+    if (equal(first, shape)) return;
+    throw CheckpointError(ErrorCode::kMismatch,
+                          str_format("{} would have layers or experts of the shapes {} and {}{}",
+                                     quote(key), to_string(first), to_string(shape),
+                                     to_.names == KeyNames::kMegatron &&
+                                             result_.to_layout != MegatronLayout::kSingleton
+                                         ? "; choose layout=non-homogeneous or layout=singleton"
+                                         : ""));
+  }
+
+  /// Layers follow each other, between what comes before and behind them.
+  std::tuple<int, std::int64_t, std::size_t> place_of(std::size_t row,
+                                                      const RowNumbers& instance) const {
+    const auto is_layered = [](const KeyPattern& pattern) { return pattern.has(kLayer); };
+    if (is_layered(patterns_[row])) return {1, pick(patterns_[row], instance, {kLayer})[0], row};
+    const auto first = std::ranges::find_if(patterns_, is_layered) - patterns_.begin();
+    return {static_cast<std::ptrdiff_t>(row) < first ? 0 : 2, 0, row};
+  }
+
+  /// `module`: of these instances of a row.
+  void add_extra_states(const std::string& module, const std::vector<RowNumbers>& all) {
+    if (result_.to != KeyNames::kMegatron || !modules_.insert(module).second) return;
+    const KeyPattern row(module);
+    for (const RowNumbers& instance : all)
+      result_.extra_states.push_back({extra_state(row, instance, result_.to_layout),
+                                      extra_state(row, instance, result_.from_layout)});
+  }
+
+  /// The kind of layers that has a module without rows of its own name: the one whose rows alone
+  /// are in the module around it. Empty if all layers have it.
+  std::string kind_with(const std::string& module) const {
+    std::set<std::string> kinds;
+    for (const std::string& inside : {module + ".", module.substr(0, module.rfind('.') + 1)}) {
+      for (const MapRow& row : map_.tensors) {
+        if (row.megatron.starts_with(inside)) kinds.insert(row.layers);
+      }
+      if (!kinds.empty()) break;
+    }
+    return kinds.size() == 1 ? *kinds.begin() : std::string();
+  }
+
+  std::string extra_state(const KeyPattern& module, const RowNumbers& instance,
+                          MegatronLayout layout) const {
+    const KeyPattern pattern = in_layout(module, layout);
+    std::string position, grid;
+    for (const std::string& name : stacked_numbers(module, pattern)) {
+      position += (position.empty() ? "" : ".") + std::to_string(pick(module, instance, {name})[0]);
+      grid += (grid.empty() ? "" : ".") + std::to_string(rows_.counts.at(name));
+    }
+    if (grid.empty()) position = "0", grid = "1";
+    return str_format("{}._extra_state/shard_{}_{}",
+                      pattern.key(pick(module, instance, pattern.numbers())), position, grid);
+  }
+
+  KeyPrefix wanted_prefix() const {
+    const std::string& text = target_.prefix;
+    if (text.empty() || text == kTextPrefix) return {.stored = text};
+    if (to_.names == KeyNames::kHf && text == map_.hf_prefix + kTextPrefix)
+      return {.stored = text, .of_map = map_.hf_prefix};
+    throw CheckpointError(
+        ErrorCode::kInvalidArgument,
+        str_format("keys cannot start with {} here, but with {}{}", quote(text), quote(kTextPrefix),
+                   to_.names == KeyNames::kHf ? " or " + quote(map_.hf_prefix + kTextPrefix)
+                                              : std::string()));
+  }
+
+  void finish() {
+    for (const std::string& module : map_.extra_states)
+      add_extra_states(module, instances(KeyPattern(module), kind_with(module)));
+    const KeyPrefix prefix = wanted_prefix();
+    for (Made& made : made_) made.tensor.key = prefix.stored_key(made.tensor.key);
+    for (ExtraState& state : result_.extra_states) state.key = prefix.stored_key(state.key);
+    std::ranges::stable_sort(made_, {}, &Made::place);
+    for (Made& made : made_) {
+      result_.elements_out += static_cast<std::uint64_t>(numel(made.tensor.size));
+      result_.tensors.push_back(std::move(made.tensor));
+      result_.rows.push_back(std::get<0>(made.owner));
+    }
+    for (const auto& [why, keys] : other_types_) {
+      for (DroppedKeys& kept : keys.dropped(why)) result_.other_types.push_back(std::move(kept));
+    }
+    for (std::size_t i = 0; i < source_.tensors.size(); ++i) {
+      const auto used = used_.find(static_cast<std::uint32_t>(i));
+      if (used == used_.end()) continue;
+      result_.elements_in += static_cast<std::uint64_t>(numel(source_.tensors[i].global_shape()));
+      result_.kept.emplace_back(*used);
+    }
+  }
+
+  /// Those of the last shapes: all layers have the same.
+  struct Relations {
+    std::size_t row = SIZE_MAX;
+    Relation from{};
+    Relation to{};
+    std::vector<Common> common{};
+  };
+
+  struct Made {
+    std::tuple<std::size_t, std::size_t, RowNumbers> owner;
+    std::tuple<int, std::int64_t, std::size_t> place;
+    RearrangedTensor tensor{};
+  };
+
+  static constexpr std::uint64_t kMaxParts = 50'000'000;
+
+  const KeyMap& map_;
+  const MapNumbers& numbers_;
+  const Metadata& source_;
+  const SourceRows& rows_;
+  const MapTarget& target_;
+  bool partial_;
+  MappedKeys& result_;
+  Completeness& completeness_;
+  std::vector<KeyPattern> patterns_;  // of rows, by Megatron's names
+  MapSide to_;
+  Relations relations_;
+  std::vector<Made> made_;
+  std::unordered_map<std::string, std::size_t> by_key_;
+  std::map<std::uint32_t, std::optional<std::int64_t>> used_;  // rows that are not padding
+  std::set<std::string> modules_;
+  std::set<std::string> missed_;
+  std::map<std::string, KeyGroups> other_types_;  // by what they are, and why
+  std::uint64_t parts_ = 0;
+};
+
+}  // namespace
+
+void arrange_rows(const KeyMap& map, const MapNumbers& numbers, const Metadata& source,
+                  const SourceRows& rows, const MapTarget& target, bool partial, MappedKeys& result,
+                  Completeness& completeness) {
+  Arrangement(map, numbers, source, rows, target, partial, result, completeness).run();
+}
+
+}  // namespace dckpt

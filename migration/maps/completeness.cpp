@@ -1,0 +1,75 @@
+#include "migration/maps/completeness.h"
+
+#include <algorithm>
+#include <string_view>
+
+#include "configs/key_pattern.h"
+#include "mapping/base/counted.h"
+#include "mapping/base/error.h"
+#include "mapping/base/format.h"
+#include "mapping/base/text.h"
+
+namespace dckpt {
+namespace {
+
+constexpr std::string_view kScaleSuffix = "weight_scale_inv";
+
+}  // namespace
+
+void KeyGroups::add(const std::string& key) {
+  auto& [count, first] = groups_[skeleton_of(key)];
+  if (count++ == 0) first = key;
+}
+
+void KeyGroups::report(const std::string& what, ProblemList& problems) const {
+  for (const auto& [skeleton, group] : groups_) {
+    const auto& [count, first] = group;
+    problems.add(count == 1
+                     ? str_format("{}: {}", what, quote(first))
+                     : str_format("{}: {} ({} keys)", what, quote(skeleton), grouped(count)));
+  }
+}
+
+std::vector<DroppedKeys> KeyGroups::dropped(const std::string& why) const {
+  std::vector<DroppedKeys> result;
+  for (const auto& [skeleton, group] : groups_)
+    result.push_back({group.first == 1 ? group.second : skeleton, group.first, why});
+  return result;
+}
+
+void Completeness::raise_if_any(const KeyMap& map, const Metadata& source, const std::string& keys,
+                                const std::vector<std::string>& left_out) const {
+  ProblemList all;
+  unknown.report("not in the map", all);
+  others.report("not of the language model", all);
+  if (!others.empty())
+    all.add("the map is for the language model; --set parts=text drops what is beside it");
+  missing.report("missing", all);
+  if (!missing.empty() && !left_out.empty())
+    all.add(
+        str_format("the patterns leave {} of the source out before the map sees it, {}; to "
+                   "leave out what the map makes of several keys, name what it makes",
+                   counted(left_out.size(), "key"), quoted_list(left_out, 1)));
+  if (std::ranges::any_of(source.tensors, [](const TensorStorageMetadata& tensor) {
+        return tensor.key.ends_with(kScaleSuffix);
+      }))
+    all.add(
+        "the weights have scales (weight_scale_inv), and the map does not say how they are "
+        "applied: give it 'dequantize', as the shipped maps have it");
+  for (const std::string& line : problems) all.add(line);
+  all.raise_if_any(ErrorCode::kMismatch,
+                   str_format("the map {} does not fit this checkpoint, which has {}:",
+                              quote(map.family), keys));
+}
+
+void require_balance(const KeyMap& map, const MappedKeys& mapped) {
+  const std::uint64_t in = mapped.elements_in - mapped.padding_in;
+  const std::uint64_t out = mapped.elements_out - mapped.padding_out;
+  if (in != out)
+    throw CheckpointError(
+        ErrorCode::kMismatch,
+        str_format("the map {} makes {} elements of {}, without padding: rows overlap",
+                   quote(map.family), grouped(out), grouped(in)));
+}
+
+}  // namespace dckpt

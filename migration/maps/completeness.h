@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "mapping/base/problem_list.h"
+#include "migration/maps/apply_key_map.h"
+
+namespace dckpt {
+
+/// Counts keys by what they have in common.
+class KeyGroups {
+ public:
+  void add(const std::string& key);
+  bool empty() const noexcept { return groups_.empty(); }
+  void report(const std::string& what, ProblemList& problems) const;
+  std::vector<DroppedKeys> dropped(const std::string& why) const;
+
+ private:
+  std::map<std::string, std::pair<std::uint64_t, std::string>> groups_;  ///< count and first
+};
+
+/// What is in the way of a map that uses every key of a checkpoint and makes every one of the
+/// result.
+struct Completeness {
+  KeyGroups unknown{};                  ///< keys that no row has
+  KeyGroups others{};                   ///< keys beside those of a language model
+  KeyGroups missing{};                  ///< keys that rows need
+  std::vector<std::string> problems{};  ///< sentences
+
+  /// Throws CheckpointError (mismatch) with all of it. `keys`: "Hugging Face keys". `left_out`:
+  /// MapTarget::left_out.
+  void raise_if_any(const KeyMap& map, const Metadata& source, const std::string& keys,
+                    const std::vector<std::string>& left_out) const;
+};
+
+/// All elements are used once, but for rows that pad the vocabulary. Throws CheckpointError
+/// (mismatch).
+void require_balance(const KeyMap& map, const MappedKeys& mapped);
+
+}  // namespace dckpt

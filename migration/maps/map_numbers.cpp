@@ -1,0 +1,352 @@
+#include "migration/maps/map_numbers.h"
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <set>
+#include <utility>
+
+#include "configs/key_map_schema.h"
+#include "configs/yaml.h"
+#include "mapping/base/error.h"
+#include "mapping/base/format.h"
+#include "mapping/base/text.h"
+#include "migration/maps/rotary_order.h"
+#include "migration/maps/weight_arguments.h"
+#include "strategies/formats/json/json.h"
+
+namespace dckpt {
+namespace {
+
+constexpr const char* kHfConfig = "config.json";
+constexpr const char* kRunConfig = "run_config.yaml";
+constexpr const char* kOfMap = "by the map";
+constexpr std::array kTrue{"true", "True", "TRUE"};
+constexpr std::array kFalse{"false", "False", "FALSE"};
+constexpr std::uint64_t kMaxHfConfig = std::uint64_t{4} << 20;
+constexpr std::int64_t kMaxNumber = std::int64_t{1} << 48;
+
+/// The attributes of a Namespace; a dict is one itself.
+Value attributes(const Value* value) {
+  if (value == nullptr) return {};
+  if (value->is_dict()) return *value;
+  if (!value->is(Value::Kind::kOpaque)) return {};
+  const Opaque& object = value->as_opaque();
+  return object.states.size() == 1 && object.states.front().is_dict() ? object.states.front()
+                                                                      : Value();
+}
+
+std::optional<double> parse_decimal(std::string_view text) {
+  double value = 0;
+  const char* const end = text.data() + text.size();
+  const auto [rest, error] = std::from_chars(text.data(), end, value);
+  return error == std::errc{} && rest == end ? std::optional(value) : std::nullopt;
+}
+
+/// A plain value; what is nested is none. What YAML files may not have here is a text of its own,
+/// so that nobody takes it for nothing.
+Value plain_value(const YamlNode& node) {
+  if (node.kind == YamlNode::Kind::kRefused) return "what an anchor, alias or tag says";
+  if (node.kind != YamlNode::Kind::kText) return {};
+  if (node.quoted) return node.text;
+  for (const bool truth : {true, false}) {
+    for (const char* const spelling : truth ? kTrue : kFalse) {
+      if (node.text == spelling) return truth;
+    }
+  }
+  if (const auto number = parse_u64(node.text)) return *number;
+  if (const auto part = parse_decimal(node.text)) return *part;
+  return node.text;
+}
+
+Value plain_values(const YamlNode& map) {
+  Value dict = Value::dict();
+  for (std::size_t i = 0; i < map.keys.size(); ++i)
+    dict[map.keys[i].text] = plain_value(map.values[i]);
+  return dict;
+}
+
+/// What is under a path: "quantization_config.weight_block_size.0". Null if nothing is.
+const Value* find_path(const Value& config, const std::string& path) {
+  const Value* at = &config;
+  for (const std::string& name : split(path, '.')) {
+    if (at->is_list()) {
+      const auto position = parse_u64(name);
+      if (!position || *position >= at->items().size()) return nullptr;
+      at = &at->items()[*position];
+    } else {
+      at = at->find(name);
+      if (at == nullptr) return nullptr;
+    }
+  }
+  return at;
+}
+
+/// What a value of a configuration says; empty for none, and for what is no number.
+std::optional<KnownNumber> number_of(const Value* value, const std::string& origin) {
+  if (value == nullptr) return std::nullopt;
+  if (value->is(Value::Kind::kBool)) return KnownNumber{value->as_bool() ? 1 : 0, true, origin};
+  if (value->is_int()) return KnownNumber{value->as_int(), false, origin};
+  return std::nullopt;
+}
+
+std::optional<KnownNumber> number_of(const std::string& text, const std::string& origin) {
+  if (text == "true" || text == "false") return KnownNumber{text == "true" ? 1 : 0, true, origin};
+  if (const auto number = parse_u64(text);
+      number && *number <= static_cast<std::uint64_t>(kMaxNumber))
+    return KnownNumber{static_cast<std::int64_t>(*number), false, origin};
+  return std::nullopt;
+}
+
+/// That yields `count` of `whole` when it is rounded down.
+double part_that_is(std::int64_t count, std::int64_t whole) {
+  const double part = static_cast<double>(count) / static_cast<double>(whole);
+  return part * static_cast<double>(whole) < static_cast<double>(count) ? std::nextafter(part, 2)
+                                                                        : part;
+}
+
+CheckpointError mismatch(const std::string& message) {
+  return {ErrorCode::kMismatch, message};
+}
+
+/// Evaluates what refers to each other.
+class Evaluation {
+ public:
+  Evaluation(const KeyMap& map, const ModelConfig& config,
+             const std::map<std::string, std::string>& given,
+             std::map<std::string, KnownNumber>& known, std::vector<std::string>& overridden)
+      : map_(map), config_(config), given_(given), known_(known), overridden_(overridden) {}
+
+  std::optional<KnownNumber> evaluate(const std::string& name) {
+    if (const auto literal = number_of(name, kOfMap)) return literal;
+    if (const auto found = known_.find(name); found != known_.end()) return found->second;
+    const MapNumber* const number = map_.find_number(name);
+    if (number == nullptr || !open_.insert(name).second) return std::nullopt;
+    std::optional<KnownNumber> result = look_up(*number);
+    open_.erase(name);
+    if (!result) return std::nullopt;
+    if (result->value < 0 || result->value > kMaxNumber)
+      throw mismatch(str_format("{} is {} ({})", name, result->value, result->origin));
+    return known_.emplace(name, *std::move(result)).first->second;
+  }
+
+ private:
+  std::optional<KnownNumber> look_up(const MapNumber& number) {
+    if (const auto given = given_.find(number.name); given != given_.end()) {
+      auto value = number_of(given->second, "as set");
+      if (!value)
+        throw CheckpointError(ErrorCode::kInvalidArgument,
+                              str_format("{} is set to {}, expected a number, true or false",
+                                         number.name, quote(given->second)));
+      for (const auto& other : said(number)) {
+        if (other && other->value != value->value)
+          overridden_.push_back(str_format("{} is {} as set, not {} ({})", number.name,
+                                           value->value, other->value, other->origin));
+      }
+      return value;
+    }
+    const auto [megatron, hf] = said(number);
+    if (megatron && hf && megatron->value != hf->value)
+      throw mismatch(
+          str_format("{} is {} ({}), but {} ({}): they are of different models; give it "
+                     "with --set if one of them is wrong",
+                     number.name, megatron->value, megatron->origin, hf->value, hf->origin));
+    if (megatron) return megatron;
+    if (hf) return hf;
+    return number.otherwise.empty() ? std::nullopt : result_of(number.otherwise);
+  }
+
+  /// By Megatron's side and by Hugging Face's.
+  std::array<std::optional<KnownNumber>, 2> said(const MapNumber& number) {
+    std::optional<KnownNumber> megatron = in_megatron(number, config_.args, "args");
+    if (!megatron) megatron = in_megatron(number, config_.run_config, kRunConfig);
+    return {std::move(megatron), in_hf(number)};
+  }
+
+  std::optional<KnownNumber> in_hf(const MapNumber& number) {
+    for (const std::string& name : number.hf) {
+      for (const Value* const config : {config_.hf.find(kHfTextConfig), &config_.hf}) {
+        if (config == nullptr) continue;
+        if (auto found =
+                value_of(number, find_path(*config, name), str_format("{} of {}", name, kHfConfig)))
+          return found;
+      }
+    }
+    return std::nullopt;
+  }
+
+  std::optional<KnownNumber> in_megatron(const MapNumber& number, const Value& values,
+                                         const std::string& where) {
+    if (!number.args_if.empty()) {
+      const auto flag = number_of(values.find(number.args_if), "");
+      if (flag && flag->value == 0) return std::nullopt;
+    }
+    for (const std::string& wanted : number.args) {
+      const auto [name, value] = find_argument(values, wanted);
+      if (auto found = value_of(number, value, str_format("{} of {}", name, where))) return found;
+    }
+    if (number.args_not.empty()) return std::nullopt;
+    auto opposite = number_of(values.find(number.args_not), number.args_not + " of " + where);
+    if (opposite) opposite->value = opposite->value == 0 ? 1 : 0;
+    return opposite;
+  }
+
+  /// Rounded down, if it is a part of another number, as Megatron and transformers do.
+  std::optional<KnownNumber> value_of(const MapNumber& number, const Value* value,
+                                      const std::string& origin) {
+    if (number.part_of.empty()) return number_of(value, origin);
+    if (value == nullptr || !(value->is_int() || value->is(Value::Kind::kFloat)))
+      return std::nullopt;
+    const double part = value->as_float();
+    const std::optional<KnownNumber> whole = evaluate(number.part_of);
+    if (!(part >= 0 && part <= 1) || (!whole && part != 1))
+      throw mismatch(str_format("{} is {} of {} ({}){}", number.name, part, number.part_of, origin,
+                                whole ? ", expected a part from 0 to 1" : ", which is not known"));
+    if (!whole) return std::nullopt;
+    return KnownNumber{static_cast<std::int64_t>(part * static_cast<double>(whole->value)), false,
+                       str_format("{} of {}, by {}", part, number.part_of, origin)};
+  }
+
+  std::optional<KnownNumber> result_of(const std::string& text) {
+    const auto formula = parse_formula(text);
+    if (!formula) return std::nullopt;
+    std::optional<KnownNumber> left = evaluate(formula->left);
+    if (formula->op == MapFormula::Op::kNone) return left;
+    const std::optional<KnownNumber> right = evaluate(formula->right);
+    if (formula->op == MapFormula::Op::kTimes && right && right->value == 0)
+      return KnownNumber{0, false, text};  // what is multiplied with false need not be known
+    if (!left || !right) return std::nullopt;
+    const std::int64_t a = left->value;
+    const std::int64_t b = right->value;
+    std::int64_t result = 0;
+    bool overflow = false;
+    if (formula->op == MapFormula::Op::kTimes) {
+      overflow = __builtin_mul_overflow(a, b, &result);
+    } else if (b == 0 || (formula->op == MapFormula::Op::kOver && a % b != 0)) {
+      throw mismatch(str_format("{}: {} is {} ({}) and {} is {} ({})", text, formula->left, a,
+                                left->origin, formula->right, b, right->origin));
+    } else if (formula->op == MapFormula::Op::kOver) {
+      result = a / b;
+    } else {
+      overflow = __builtin_mul_overflow(a / b + (a % b != 0 ? 1 : 0), b, &result);
+    }
+    if (overflow) throw mismatch(str_format("{} is too large", text));
+    return KnownNumber{result, false, text};
+  }
+
+  const KeyMap& map_;
+  const ModelConfig& config_;
+  const std::map<std::string, std::string>& given_;
+  std::map<std::string, KnownNumber>& known_;
+  std::vector<std::string>& overridden_;
+  std::set<std::string> open_;
+};
+
+}  // namespace
+
+ModelConfig model_config(const CheckpointReader& reader, const Storage* model_files) {
+  ModelConfig config;
+  const Value common = reader.common_state();
+  config.args = attributes(common.find("args"));
+  const Storage& storage = reader.storage();
+  const Storage& folder = model_files != nullptr ? *model_files : storage;
+  if (folder.stat(kHfConfig)) {
+    const auto file = folder.open(kHfConfig);
+    config.hf = parse_json(read_file(*file, kMaxHfConfig), file->name());
+  }
+  if (storage.stat(kRunConfig)) {
+    ConfigProblems problems;  // of other sections, if there is a document
+    const auto file = storage.open(kRunConfig);
+    const Bytes text = read_file(*file, kMaxYamlBytes);
+    const auto root = parse_yaml(as_text(text), problems);
+    if (!root) raise_if_any(std::move(problems), file->name());
+    const YamlNode* const model = root ? root->find("model") : nullptr;
+    if (model != nullptr) config.run_config = plain_values(*model);
+  }
+  return config;
+}
+
+MapNumbers::MapNumbers(const KeyMap& map, const ModelConfig& config,
+                       const std::map<std::string, std::string>& given)
+    : map_(&map), config_(config) {
+  std::vector<std::string> names;
+  for (const MapNumber& number : map.numbers) names.push_back(number.name);
+  for (const auto& [name, value] : given) {
+    if (map.find_number(name) != nullptr) continue;
+    std::vector<std::string> all = names;
+    all.insert(all.end(), kMapSettings.begin(), kMapSettings.end());
+    const auto close = nearest(name, all);
+    throw CheckpointError(
+        ErrorCode::kInvalidArgument,
+        str_format("the map {} has no number {}{}; there are {}", quote(map.family), quote(name),
+                   close ? str_format(" (did you mean {}?)", quote(*close)) : "",
+                   quoted_list(all, all.size())));
+  }
+  if (const auto type = type_with_rotary_neighbors(map, config.hf);
+      type && !given.contains(kHfRotaryInterleaved))
+    known_[kHfRotaryInterleaved] = {1, true, *type};
+  Evaluation evaluation(map, config, given, known_, overridden_);
+  for (const std::string& name : names) evaluation.evaluate(name);
+}
+
+std::optional<std::int64_t> MapNumbers::find(const std::string& name) const {
+  if (const auto literal = number_of(name, "")) return literal->value;
+  const auto found = known_.find(name);
+  return found == known_.end() ? std::nullopt : std::optional(found->second.value);
+}
+
+std::int64_t MapNumbers::require(const std::string& name) const {
+  if (const auto found = find(name)) return *found;
+  const MapNumber* const number = map_->find_number(name);
+  std::string sources;
+  const auto add = [&](const std::string& source) {
+    sources += (sources.empty() ? "" : ", ") + source;
+  };
+  if (number != nullptr) {
+    for (const std::string& arg : number->args) add(arg + " of args");
+    for (const std::string& key : number->hf) add(key + " of config.json");
+    if (!number->otherwise.empty()) add(number->otherwise);
+  }
+  throw mismatch(str_format("{} is not known ({}); give it with --set {}=NUMBER", name,
+                            sources.empty() ? "no checkpoint has it" : "looked for: " + sources,
+                            name));
+}
+
+std::string MapNumbers::describe(const std::string& name) const {
+  const auto found = known_.find(name);
+  if (found == known_.end()) return name + " is not known";
+  const std::string value = !found->second.flag        ? std::to_string(found->second.value)
+                            : found->second.value != 0 ? "true"
+                                                       : "false";
+  return str_format("{} is {} ({})", name, value, found->second.origin);
+}
+
+void MapNumbers::guess(const std::string& name, bool value) {
+  const auto found = known_.find(name);
+  if (found != known_.end() && found->second.origin != kOfMap) return;
+  known_[name] = {value ? 1 : 0, true, "as the tensors show"};
+}
+
+void MapNumbers::set(const std::string& name, std::int64_t value) {
+  known_[name] = {value, false, "as set"};
+}
+
+Value MapNumbers::as_args() const {
+  Value args = Value::dict();
+  for (const MapNumber& number : map_->numbers) {
+    const auto found = known_.find(number.name);
+    if (found == known_.end()) continue;
+    const KnownNumber& known = found->second;
+    if (!number.part_of.empty()) {
+      const auto whole = known_.find(number.part_of);
+      if (!number.args.empty() && whole != known_.end() && whole->second.value != 0)
+        args[number.args.front()] = part_that_is(known.value, whole->second.value);
+    } else if (!number.args.empty() && number.args_not.empty())
+      args[number.args.front()] = known.flag ? Value(known.value != 0) : Value(known.value);
+    if (!number.args_if.empty()) args[number.args_if] = true;
+    if (!number.args_not.empty()) args[number.args_not] = known.value == 0;
+  }
+  return args;
+}
+
+}  // namespace dckpt

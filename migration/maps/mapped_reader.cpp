@@ -1,0 +1,543 @@
+#include "migration/maps/mapped_reader.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+#include <unordered_map>
+#include <utility>
+
+#include "configs/key_pattern.h"
+#include "mapping/base/counted.h"
+#include "mapping/base/error.h"
+#include "mapping/base/format.h"
+#include "mapping/base/text.h"
+#include "mapping/megatron/model_keys.h"
+#include "strategies/contract/common_state.h"
+#include "strategies/views/converted_reader.h"
+#include "strategies/views/dequantized_reader.h"
+#include "strategies/views/rearranged_reader.h"
+
+namespace dckpt {
+namespace {
+
+constexpr const char* kMtpLayers = "mtp_num_layers";
+constexpr std::size_t kShownDropped = 20;
+
+enum class ExtraStates : std::uint8_t { kNone, kLeaveOut };
+constexpr EnumNames<ExtraStates, 2> kExtraStatesNames{
+    {{ExtraStates::kNone, "none"}, {ExtraStates::kLeaveOut, "leave_out"}}};
+constexpr EnumNames<bool, 2> kPartsNames{{{false, "all"}, {true, "text"}}};
+constexpr EnumNames<bool, 2> kLocalNames{{{false, "te"}, {true, "local"}}};
+
+/// `options.set`, parsed.
+struct Settings {
+  MapTarget target{};
+  ExtraStates extra_states = ExtraStates::kNone;
+  std::optional<DType> values{};  ///< of weights that were quantised
+  std::map<std::string, std::string> numbers{};
+};
+
+template <typename Enum, std::size_t N>
+Enum parse_choice(const std::string& setting, const std::string& text,
+                  const EnumNames<Enum, N>& names) {
+  if (const auto value = value_of(names, text)) return *value;
+  std::vector<std::string> texts;
+  for (const auto& [value, name] : names) texts.emplace_back(name);
+  throw CheckpointError(ErrorCode::kInvalidArgument,
+                        str_format("the setting {} is {}, expected one of {}", setting, quote(text),
+                                   quoted_list(texts, N)));
+}
+
+Settings parse_settings(const std::vector<std::string>& set) {
+  Settings settings;
+  for (const std::string& text : set) {
+    const std::size_t equals = text.find('=');
+    if (equals == text.npos || equals == 0)
+      throw CheckpointError(ErrorCode::kInvalidArgument,
+                            str_format("a setting is NAME=VALUE, not {}", quote(text)));
+    const std::string name = text.substr(0, equals);
+    std::string value = text.substr(equals + 1);
+    if (name == "keys")
+      settings.target.names = parse_choice(name, value, kKeyNamesNames);
+    else if (name == "layout")
+      settings.target.layout = parse_choice(name, value, kMegatronLayoutNames);
+    else if (name == "names")
+      settings.target.local_names = parse_choice(name, value, kLocalNames);
+    else if (name == "extra_state")
+      settings.extra_states = parse_choice(name, value, kExtraStatesNames);
+    else if (name == "parts")
+      settings.target.text_only = parse_choice(name, value, kPartsNames);
+    else if (name == "prefix")
+      settings.target.prefix = value;
+    else if (name == "dequantize")
+      settings.values = parse_choice(name, value, kMapCastNames);
+    else if (name == "dtype")
+      settings.target.dtype = parse_choice(name, value, kMapCastNames);
+    else if (!settings.numbers.emplace(name, std::move(value)).second)
+      throw CheckpointError(ErrorCode::kInvalidArgument,
+                            str_format("{} is set twice", quote(name)));
+  }
+  return settings;
+}
+
+/// The shipped map for a model by its config.json, if there is one.
+std::optional<KeyMap> shipped_map(const Value& config) {
+  const auto is_named = [&](const std::vector<std::string>& names, const Value* value) {
+    return value != nullptr && value->is_str() &&
+           std::ranges::find(names, value->as_str()) != names.end();
+  };
+  const Value* const architectures = config.find("architectures");
+  for (const ShippedPolicy& shipped : shipped_maps()) {
+    KeyMap map = KeyMap::from_text(shipped.yaml, std::string(shipped.name) + ".yaml");
+    if (is_named(map.model_types, config.find("model_type"))) return map;
+    if (architectures == nullptr || !architectures->is_list()) continue;
+    for (const Value& name : architectures->items()) {
+      if (is_named(map.architectures, &name)) return map;
+    }
+  }
+  return std::nullopt;
+}
+
+/// For a model of text and images, that of its language model.
+KeyMap map_for(const Value& config) {
+  if (auto map = shipped_map(config)) return *std::move(map);
+  const Value* const text = config.find(kHfTextConfig);
+  if (text != nullptr) {
+    if (auto map = shipped_map(*text)) return *std::move(map);
+  }
+  const Value* const type = config.find("model_type");
+  std::vector<std::string> names;
+  for (const ShippedPolicy& shipped : shipped_maps()) names.emplace_back(shipped.name);
+  throw CheckpointError(
+      ErrorCode::kUnsupported,
+      type != nullptr && type->is_str()
+          ? str_format("no map is shipped for the model type {}; name one of {}, or a file (see "
+                       "docs/maps.md)",
+                       quote(type->as_str()), quoted_list(names, names.size()))
+          : str_format("there is no config.json that says which model this is; name a map: {}",
+                       quoted_list(names, names.size())));
+}
+
+Value namespace_of(Value attributes) {
+  return Opaque{.form = Opaque::Form::kNew,
+                .callable = Global{"argparse", "Namespace"},
+                .states = {std::move(attributes)}};
+}
+
+void set_layout(Value& content_metadata, MegatronLayout layout) {
+  content_metadata["singleton_local_shards"] = layout == MegatronLayout::kSingleton;
+  constexpr const char* kApart = "non_homogeneous_layers";
+  if (layout == MegatronLayout::kNonHomogeneous)
+    content_metadata[kApart] = true;
+  else
+    content_metadata.mutable_dict().erase(kApart);
+}
+
+/// What Megatron needs to start from weights (--finetune), and what the way back takes numbers
+/// from.
+Value megatron_common(const MapNumbers& numbers, const MappedKeys& keys) {
+  Value args = numbers.as_args();
+  args["tensor_model_parallel_size"] = 1;
+  args["pipeline_model_parallel_size"] = 1;
+  if (keys.padded_rows) args["padded_vocab_size"] = *keys.padded_rows;
+  if (keys.mtp_layers)  // Megatron says none for none, whatever config.json says
+    args[kMtpLayers] = *keys.mtp_layers > 0 ? Value(*keys.mtp_layers) : Value();
+  Value content_metadata = Value::dict();
+  set_layout(content_metadata, keys.to_layout);
+  return Value::dict({{"args", namespace_of(std::move(args))},
+                      {"checkpoint_version", 3.0},
+                      {"iteration", 0},
+                      {kContentMetadataKey, std::move(content_metadata)}});
+}
+
+bool is_extra_state(const std::string& key) {
+  return key.find("._extra_state/") != key.npos;
+}
+
+/// Objects of one kind: "decoder.layers.{}.mlp.linear_fc1._extra_state".
+std::string kind_of_object(const std::string& key) {
+  return skeleton_of(key.substr(0, key.find('/')));
+}
+
+std::string name_of_keys(KeyNames names, MegatronLayout layout) {
+  return names == KeyNames::kHf
+             ? std::string("Hugging Face's")
+             : str_format("Megatron's ({})", std::string(name_of(kMegatronLayoutNames, layout)));
+}
+
+/// A stored tensor with zeros behind its first `rows`.
+RearrangedTensor without_padding(const Metadata& metadata, std::uint32_t position,
+                                 std::optional<std::int64_t> rows) {
+  const TensorStorageMetadata& tensor = metadata.tensors[position];
+  RearrangedTensor result{
+      .key = tensor.key, .properties = tensor.properties, .size = tensor.global_shape()};
+  Box all = whole(result.size);
+  if (rows && *rows < result.size.front()) {
+    Box padding = all;
+    padding.offsets.front() = *rows;
+    padding.sizes.front() -= *rows;
+    all.sizes.front() = *rows;
+    result.parts.push_back({.elements = TensorPart::Elements::kZeros, .target = padding});
+  }
+  result.parts.push_back({.target = all, .tensor = position, .source = all});
+  return result;
+}
+
+std::unique_ptr<CheckpointReader> converted(
+    std::unique_ptr<CheckpointReader> source,
+    std::map<std::uint32_t, ElementConversion> conversions) {
+  if (conversions.empty()) return source;
+  return converted_reader(std::move(source), std::move(conversions));
+}
+
+/// A map, and a checkpoint that it is applied to.
+class Mapping {
+ public:
+  Mapping(const CheckpointReader& source, const KeyMapOptions& options, const Storage* model_files,
+          const KeyMap* map = nullptr, std::vector<std::string> left_out = {})
+      : settings_(parse_settings(options.set)), config_(model_config(source, model_files)) {
+    settings_.target.left_out = std::move(left_out);
+    if (map != nullptr)
+      map_ = *map;
+    else
+      map_ = options.name == kAutoMap ? map_for(config_.hf) : KeyMap::find(options.name);
+    numbers_.emplace(map_, config_, settings_.numbers);
+  }
+
+  /// How closely the map takes Megatron's keys to Hugging Face's: rows that every model of it has
+  /// and this one uses, then, negative, rows that it does not use. Throws if it does not.
+  std::pair<std::ptrdiff_t, std::ptrdiff_t> closeness(const Metadata& source) const {
+    const MappedKeys keys = apply_key_map(map_, *numbers_, source, settings_.target);
+    if (keys.from != KeyNames::kMegatron || keys.to != KeyNames::kHf)
+      throw CheckpointError(ErrorCode::kMismatch, "the keys are not Megatron's");
+    const std::set<std::size_t> used(keys.rows.begin(), keys.rows.end());
+    return {
+        std::ranges::count_if(used, [&](std::size_t row) { return !map_.tensors[row].optional; }),
+        std::ssize(used) - std::ssize(map_.tensors)};
+  }
+
+  /// With values in place of weights that are quantised.
+  std::unique_ptr<CheckpointReader> dequantized(std::unique_ptr<CheckpointReader> source) const {
+    const MapDequantize& map = map_.dequantize;
+    if (map.scales.empty() || !is_quantised(source->metadata(), map.scales)) return source;
+    return dequantized_reader(std::move(source), {.suffix = map.scales,
+                                                  .rows = numbers_->require(map.block[0]),
+                                                  .columns = numbers_->require(map.block[1]),
+                                                  .dtype = values()});
+  }
+
+  std::unique_ptr<CheckpointReader> apply(std::unique_ptr<CheckpointReader> source,
+                                          MapReport& report) const {
+    const std::size_t stored = source->metadata().tensors.size();
+    source = dequantized(std::move(source));
+    report.dequantized = stored - source->metadata().tensors.size();
+    report.keys = apply_key_map(map_, *numbers_, source->metadata(), settings_.target);
+    return reader(std::move(source), report);
+  }
+
+  /// `report`: of apply().
+  std::unique_ptr<CheckpointReader> undo(std::unique_ptr<CheckpointReader> mapped,
+                                         const MapReport& report) const {
+    MapNumbers numbers = *numbers_;
+    if (report.keys.padded_rows) numbers.set("padded_vocab_size", *report.keys.padded_rows);
+    MappedKeys back = undone(numbers, mapped->metadata(), report.keys);
+    for (RearrangedTensor& tensor : back.tensors)
+      tensor.key = report.keys.prefix.stored_key(tensor.key);
+    return rearranged_reader(converted(std::move(mapped), std::move(back.conversions)),
+                             {.tensors = std::move(back.tensors), .common = Value()});
+  }
+
+  std::optional<MapRule> rule_for(std::unique_ptr<CheckpointReader> source,
+                                  const std::string& key) const {
+    MapRule rule{.map = map_.family};
+    std::string weight = key;
+    const std::string& scales = map_.dequantize.scales;
+    if (!scales.empty() && key.ends_with(scales)) weight.resize(key.size() - scales.size());
+    const std::set<std::string> stored = keys_of(source->metadata());
+    source = dequantized(std::move(source));
+    const std::vector<TensorStorageMetadata>& tensors = source->metadata().tensors;
+    const MappedKeys keys = apply_key_map(map_, *numbers_, source->metadata(), settings_.target);
+    std::set<std::string> from;
+    for (std::size_t i = 0; i < keys.tensors.size(); ++i) {
+      const RearrangedTensor& made = keys.tensors[i];
+      std::set<std::string> sources;
+      for (const TensorPart& part : made.parts) {
+        if (part.elements != TensorPart::Elements::kZeros) sources.insert(tensors[part.tensor].key);
+      }
+      if (made.key != key && !sources.contains(weight)) continue;
+      const MapRow& row = map_.tensors[keys.rows[i]];
+      rule.row = row.megatron;
+      rule.file = row.written.file;
+      rule.line = row.written.place.line;
+      rule.to.push_back(made.key);
+      from.merge(sources);
+    }
+    for (const std::string& source_key : from) {
+      rule.from.push_back(source_key);
+      if (!scales.empty() && stored.contains(source_key + scales))
+        rule.from.push_back(source_key + scales);
+    }
+    if (!rule.to.empty()) return rule;
+    for (const DroppedKeys& dropped : keys.dropped) {
+      if (stored.contains(key) && (dropped.keys == key || dropped.keys == skeleton_of(key)))
+        rule.dropped = dropped.why;
+    }
+    return rule.dropped.empty() ? std::nullopt : std::optional(std::move(rule));
+  }
+
+ private:
+  /// The type of weights that were quantised.
+  DType values() const {
+    return settings_.values.value_or(settings_.target.dtype.value_or(DType::kBFloat16));
+  }
+
+  MappedKeys undone(const MapNumbers& numbers, const Metadata& mapped,
+                    const MappedKeys& keys) const {
+    const MapTarget source{.names = keys.from,
+                           .layout = keys.from_layout,
+                           .local_names = false,
+                           .spelled = keys.spelled,
+                           .forms = keys.forms,
+                           .dtypes = keys.dtypes,
+                           .absent = keys.absent};
+    try {
+      return apply_key_map(map_, numbers, mapped, source);
+    } catch (const CheckpointError& error) {
+      throw CheckpointError(error.code(), "on the way back, " + error.message(), error.context());
+    }
+  }
+
+  static std::set<std::string> keys_of(const Metadata& metadata) {
+    std::set<std::string> keys;
+    for (const TensorStorageMetadata& tensor : metadata.tensors) keys.insert(tensor.key);
+    return keys;
+  }
+
+  std::unique_ptr<CheckpointReader> reader(std::unique_ptr<CheckpointReader> source,
+                                           MapReport& report) const {
+    MappedKeys& keys = report.keys;
+    const Metadata& metadata = source->metadata();
+    report.map = map_.family;
+    report.tensors = keys.tensors.size();
+    report.dropped = keys.dropped;
+    RearrangedContents contents{
+        .tensors = std::exchange(keys.tensors, {}),
+        .conventions = Conventions{.model_folder = source->info().conventions.model_folder}};
+    const bool stays = keys.from == KeyNames::kMegatron && keys.to == KeyNames::kMegatron;
+    std::map<std::string, std::uint64_t> dropped;
+    std::unordered_map<std::string, std::size_t> extra_states;
+    for (std::size_t i = 0; i < metadata.objects.size(); ++i) {
+      const std::string& key = metadata.objects[i].key;
+      const auto of_map = keys.prefix.key(key);
+      if (stays && of_map && is_extra_state(key))
+        extra_states.emplace(*of_map, i);
+      else if (stays && !is_extra_state(key))
+        contents.objects.push_back({key, i});
+      else
+        ++dropped[kind_of_object(key)];
+    }
+    for (ExtraState& wanted : keys.extra_states) {
+      if (!stays && settings_.extra_states == ExtraStates::kNone) {
+        contents.objects.push_back({std::move(wanted.key), 0, Value()});
+      } else if (const auto found = extra_states.find(wanted.source); found != extra_states.end()) {
+        contents.objects.push_back({std::move(wanted.key), found->second});
+        extra_states.erase(found);
+      }
+    }
+    for (const auto& [key, position] : extra_states) ++dropped[kind_of_object(key)];
+    for (const auto& [kind, count] : dropped)
+      report.dropped.push_back(
+          {kind, count,
+           stays ? "the map has no such module" : "Hugging Face files have no objects"});
+    set_common(*source, keys, contents);
+    describe(keys, report);
+    describe_conversions(keys, metadata, report.remarks);
+    describe_dtype(keys, report.remarks);
+    return rearranged_reader(converted(std::move(source), keys.conversions), std::move(contents));
+  }
+
+  void set_common(const CheckpointReader& source, const MappedKeys& keys,
+                  RearrangedContents& contents) const {
+    if (keys.to == KeyNames::kHf) {
+      contents.common = Value();
+    } else if (keys.from == KeyNames::kHf) {
+      contents.common = megatron_common(*numbers_, keys);
+    } else if (keys.from_layout != keys.to_layout) {
+      Value common = source.common_state();
+      if (common.is_none()) common = Value::dict();
+      Value content_metadata = Value::dict();
+      if (const Value* const found = common.find(kContentMetadataKey);
+          found != nullptr && found->is_dict())
+        content_metadata = *found;
+      set_layout(content_metadata, keys.to_layout);
+      common[kContentMetadataKey] = std::move(content_metadata);
+      contents.common = std::move(common);
+    }
+  }
+
+  void describe(const MappedKeys& keys, MapReport& report) const {
+    std::vector<std::string>& remarks = report.remarks;
+    remarks.push_back(str_format("keys: {} became {}, by the map {}",
+                                 name_of_keys(keys.from, keys.from_layout),
+                                 name_of_keys(keys.to, keys.to_layout), quote(map_.family)));
+    const auto padding = [](std::uint64_t elements) {
+      return elements == 0 ? std::string()
+                           : str_format(" and {} that pad the vocabulary", grouped(elements));
+    };
+    remarks.push_back(
+        str_format("parameters: {}{} before, {}{} after",
+                   grouped(keys.elements_in - keys.padding_in), padding(keys.padding_in),
+                   grouped(keys.elements_out - keys.padding_out), padding(keys.padding_out)));
+    for (const std::string& number : numbers_->overridden())
+      remarks.push_back("numbers: " + number);
+    if (report.dequantized > 0)
+      remarks.push_back(
+          str_format("dequantized: {} {} now, on the way back, too; a round trip "
+                     "compares these values",
+                     counted(report.dequantized, "weight is", "weights are"),
+                     std::string(name_of(kMapCastNames, values()))));
+    if (keys.prefix.is_of_text)
+      remarks.push_back(str_format("only the language model is mapped, whose keys have {}",
+                                   quote(keys.prefix.stored)));
+    if (keys.mtp_layers == 0 && numbers_->is_true(kMtpLayers))
+      remarks.push_back("there are no layers for multi-token prediction, although " +
+                        numbers_->describe(kMtpLayers));
+    if (keys.state_elements > 0)
+      remarks.push_back(str_format("the state of the optimizer goes along: {}",
+                                   counted(keys.state_elements, "element")));
+    if (keys.to == KeyNames::kHf && keys.padded_rows && !numbers_->find("vocab_size"))
+      remarks.push_back(str_format(
+          "the size of the vocabulary is not known: all {} rows are there, padding included; give "
+          "it with --set vocab_size=NUMBER, or write {} into config.json",
+          *keys.padded_rows, *keys.padded_rows));
+    for (std::size_t i = 0; i < std::min(report.dropped.size(), kShownDropped); ++i) {
+      const DroppedKeys& dropped = report.dropped[i];
+      remarks.push_back(str_format(
+          "dropped: {}{}, as {}", quote(dropped.keys),
+          dropped.count == 1 ? "" : str_format(" ({} keys)", grouped(dropped.count)), dropped.why));
+    }
+    if (report.dropped.size() > kShownDropped)
+      remarks.push_back(
+          str_format("dropped: {}", counted(report.dropped.size() - kShownDropped,
+                                            "more kind of keys", "more kinds of keys")));
+    if (keys.from == KeyNames::kMegatron && keys.to == KeyNames::kHf)
+      remarks.push_back("dropped: the common state, which Hugging Face files do not have");
+  }
+
+  /// Tensors of the same kind in one sentence.
+  static void describe_conversions(const MappedKeys& keys, const Metadata& metadata,
+                                   std::vector<std::string>& remarks) {
+    std::map<std::string, std::uint64_t> counts;
+    for (const auto& [position, conversion] : keys.conversions) {
+      const DType from = metadata.tensors[position].properties.dtype;
+      std::string what =
+          from == conversion.dtype
+              ? str_format("{} tensors", to_string(from))
+              : str_format("{} tensors became {}", to_string(from), to_string(conversion.dtype));
+      if (conversion.add != 0) what += str_format(", plus {}", conversion.add);
+      if (conversion.add != 0 && conversion.rounded)
+        what += ", rounded; they do not come back as they were";
+      else if (!comes_back(from, conversion.dtype) && conversion.add == 0)
+        what += ", rounded; they stay so on the way back, and a round trip compares these values";
+      ++counts[what];
+    }
+    for (const auto& [what, count] : counts)
+      remarks.push_back(str_format("converted: {} {}", grouped(count), what));
+  }
+
+  /// What the setting dtype has not changed.
+  void describe_dtype(const MappedKeys& keys, std::vector<std::string>& remarks) const {
+    for (const DroppedKeys& kept : keys.other_types)
+      remarks.push_back(str_format(
+          "not cast: {}{}, {}", quote(kept.keys),
+          kept.count == 1 ? "" : str_format(" ({} keys)", grouped(kept.count)), kept.why));
+    if (settings_.target.dtype && keys.conversions.empty())
+      remarks.push_back(str_format("no tensor was cast: {} is {} already",
+                                   keys.other_types.empty() ? "everything" : "the rest",
+                                   std::string(name_of(kMapCastNames, *settings_.target.dtype))));
+  }
+
+  Settings settings_;
+  ModelConfig config_;
+  KeyMap map_;
+  std::optional<MapNumbers> numbers_;
+};
+
+}  // namespace
+
+/// The values that a map's casts leave, in the types that they came from. Throws CheckpointError
+/// (unsupported) for sums that do not come back.
+static std::unique_ptr<CheckpointReader> rounded(
+    std::unique_ptr<CheckpointReader> source,
+    const std::map<std::uint32_t, ElementConversion>& conversions) {
+  std::map<std::uint32_t, ElementConversion> there, back;
+  for (const auto& [position, conversion] : conversions) {
+    const TensorStorageMetadata& tensor = source->metadata().tensors[position];
+    const DType from = tensor.properties.dtype;
+    if (conversion.add != 0 && conversion.rounded)
+      throw CheckpointError(
+          ErrorCode::kUnsupported,
+          "the map adds a constant to this tensor with 'rounded: true', so that it does not come "
+          "back as it was, and a round trip shows nothing",
+          {.key = tensor.key});
+    if (conversion.add != 0 || comes_back(from, conversion.dtype)) continue;
+    there.emplace(position, ElementConversion{.dtype = conversion.dtype});
+    back.emplace(position, ElementConversion{.dtype = from});
+  }
+  return converted(converted(std::move(source), std::move(there)), std::move(back));
+}
+
+std::unique_ptr<CheckpointReader> mapped_reader(std::unique_ptr<CheckpointReader> source,
+                                                const KeyMapOptions& options, MapReport* report,
+                                                const Storage* model_files, const KeyMap* map,
+                                                std::vector<std::string> left_out) {
+  const Mapping mapping(*source, options, model_files, map, std::move(left_out));
+  MapReport own;
+  return mapping.apply(std::move(source), report != nullptr ? *report : own);
+}
+
+std::optional<DType> wanted_dtype(const KeyMapOptions& options) {
+  return parse_settings(options.set).target.dtype;
+}
+
+std::optional<MapRule> rule_for(std::unique_ptr<CheckpointReader> source,
+                                const KeyMapOptions& options, const std::string& key) {
+  const Mapping mapping(*source, options, nullptr);
+  return mapping.rule_for(std::move(source), key);
+}
+
+std::vector<std::string> fitting_maps(const CheckpointReader& source, const Storage* model_files) {
+  std::map<std::pair<std::ptrdiff_t, std::ptrdiff_t>, std::vector<std::string>> names;
+  const auto wanted = shipped_map(model_config(source, model_files).hf);
+  for (const ShippedPolicy& shipped : shipped_maps()) {
+    const KeyMap map = KeyMap::from_text(shipped.yaml, std::string(shipped.name) + ".yaml");
+    if (map.architectures.empty()) continue;  // its other names are made up
+    try {
+      const auto closeness = Mapping(source, {}, model_files, &map).closeness(source.metadata());
+      if (wanted && wanted->family == map.family) return {std::string(shipped.name)};
+      names[closeness].emplace_back(shipped.name);
+    } catch (const CheckpointError&) {
+      continue;  // of another model
+    }
+  }
+  return names.empty() ? std::vector<std::string>() : names.rbegin()->second;
+}
+
+RoundTrip round_trip(const std::function<std::unique_ptr<CheckpointReader>()>& open,
+                     const KeyMapOptions& options, const Storage* model_files,
+                     std::vector<std::string> left_out) {
+  auto source = open();
+  const Mapping mapping(*source, options, model_files, nullptr, std::move(left_out));
+  MapReport report;
+  auto mapped = mapping.apply(std::move(source), report);
+  source = rounded(mapping.dequantized(open()), report.keys.conversions);
+  RearrangedContents kept;
+  for (const auto& [position, rows] : report.keys.kept)
+    kept.tensors.push_back(without_padding(source->metadata(), position, rows));
+  kept.common = Value();
+  return {rearranged_reader(std::move(source), std::move(kept)),
+          mapping.undo(std::move(mapped), report)};
+}
+
+}  // namespace dckpt

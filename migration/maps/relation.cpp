@@ -1,0 +1,355 @@
+#include "migration/maps/relation.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "configs/key_map_rows.h"
+#include "mapping/base/counted.h"
+#include "mapping/base/error.h"
+#include "mapping/base/format.h"
+#include "mapping/base/text.h"
+
+namespace dckpt {
+namespace {
+
+/// A tensor on the way: pieces of what there was.
+struct Canvas {
+  Shape shape;
+  std::vector<RelationPiece> pieces;
+};
+
+constexpr std::int64_t kMaxRopeRows = std::int64_t{1} << 20;
+constexpr std::size_t kMaxRopePieces = 64;  // each row looks for its own
+constexpr std::int64_t kMaxGroups = 1 << 16;
+
+[[noreturn]] void fail(const std::string& message) {
+  throw CheckpointError(ErrorCode::kMismatch, message);
+}
+
+std::int64_t rows_of(const Shape& shape) {
+  if (shape.empty()) fail("a single number (shape ()) has no rows");
+  return shape.front();
+}
+
+void require_same_columns(const std::vector<Shape>& shapes) {
+  for (const Shape& shape : shapes) {
+    rows_of(shape);
+    if (!equal(ShapeView(shape).subspan(1), ShapeView(shapes.front()).subspan(1)))
+      fail(str_format("shapes {} and {} differ in more than rows", to_string(shapes.front()),
+                      to_string(shape)));
+  }
+}
+
+void transpose(Canvas& canvas) {
+  const auto swapped = [](Shape& shape) { std::swap(shape[0], shape[1]); };
+  if (canvas.shape.size() < 2) return;
+  swapped(canvas.shape);
+  for (RelationPiece& piece : canvas.pieces) {
+    swapped(piece.box.offsets);
+    swapped(piece.box.sizes);
+    piece.transposed = !piece.transposed;
+  }
+}
+
+Shape with_rows(Shape shape, std::int64_t rows) {
+  shape.front() = rows;
+  return shape;
+}
+
+/// Adds rows [begin, begin + count) of a tensor as the next rows of another.
+void append_rows(Canvas& to, const Canvas& from, std::int64_t begin, std::int64_t count) {
+  Box rows = whole(from.shape);
+  rows.offsets.front() = begin;
+  rows.sizes.front() = count;
+  const std::int64_t moved = to.shape.front() - begin;
+  for (const RelationPiece& piece : from.pieces) {
+    std::optional<Box> common = intersect(piece.box, rows);
+    if (!common) continue;
+    RelationPiece part{.box = *common, .tensor = piece.tensor, .transposed = piece.transposed};
+    part.in_tensor = place_in_tensor(piece, *common);
+    part.box.offsets.front() += moved;
+    to.pieces.push_back(std::move(part));
+  }
+  to.shape.front() += count;
+}
+
+Canvas without_rows(const Shape& like) {
+  return {with_rows(like, 0), {}};
+}
+
+/// How many rows each part has.
+std::vector<std::int64_t> row_counts(const MapTransform& step, std::size_t count, std::int64_t rows,
+                                     const MapNumbers& numbers) {
+  std::vector<std::int64_t> shares(count, 1);
+  if (step.parts.size() > 1) {
+    for (std::size_t i = 0; i < count; ++i) shares[i] = numbers.require(step.parts[i]);
+  }
+  std::int64_t sum = 0;
+  for (const std::int64_t share : shares) {
+    if (share < 0 || __builtin_add_overflow(sum, share, &sum)) fail("the parts are too large");
+  }
+  if (sum == 0 || rows % sum != 0)
+    fail(str_format("{} cannot be divided into {}", counted(rows, "row"), counted(sum, "part")));
+  for (std::int64_t& share : shares) share *= rows / sum;
+  return shares;
+}
+
+struct Heads {
+  std::int64_t heads;
+  std::int64_t groups;
+  std::int64_t per_group() const { return heads / groups; }
+};
+
+Heads heads_of(const MapNumbers& numbers) {
+  const Heads result{numbers.require("num_attention_heads"), numbers.require("num_query_groups")};
+  if (result.heads <= 0 || result.groups <= 0 || result.heads % result.groups != 0 ||
+      result.heads > (std::int64_t{1} << 20))
+    fail(str_format("{}, and {}: groups must divide the heads",
+                    numbers.describe("num_attention_heads"), numbers.describe("num_query_groups")));
+  return result;
+}
+
+/// Rows of a head, which must agree with what the configuration says.
+std::int64_t head_rows(std::int64_t rows, std::int64_t heads, const std::string& what,
+                       const MapNumbers& numbers) {
+  const auto said = numbers.find("kv_channels");
+  if (rows % heads != 0 || (said && rows / heads != *said))
+    fail(str_format("{} has {} rows for {} heads of query, key and value; {}, {}, {}", what, rows,
+                    heads, numbers.describe("num_attention_heads"),
+                    numbers.describe("num_query_groups"), numbers.describe("kv_channels")));
+  return rows / heads;
+}
+
+/// With a gate, each head of the query is followed by its gate; a group of the result has the heads
+/// of its queries, then their gates.
+Canvas interleave(const std::vector<Canvas>& qkv, bool gated, const MapNumbers& numbers) {
+  const Heads heads = heads_of(numbers);
+  require_same_columns({qkv[0].shape, qkv[1].shape, qkv[2].shape});
+  const std::int64_t parts = gated ? 2 : 1;  // of each head of the query
+  const std::int64_t rows = head_rows(rows_of(qkv[0].shape), heads.heads * parts,
+                                      gated ? "query with gates" : "query", numbers);
+  for (const std::size_t i : {1, 2})
+    head_rows(rows_of(qkv[i].shape), heads.groups, i == 1 ? "key" : "value", numbers);
+  if (qkv[1].shape != qkv[2].shape || rows_of(qkv[1].shape) != heads.groups * rows)
+    fail(str_format("query, key and value have the shapes {}, {} and {}; {}, {}",
+                    to_string(qkv[0].shape), to_string(qkv[1].shape), to_string(qkv[2].shape),
+                    numbers.describe("num_attention_heads"), numbers.describe("num_query_groups")));
+  Canvas result = without_rows(qkv[0].shape);
+  for (std::int64_t group = 0; group < heads.groups; ++group) {
+    const std::int64_t first = group * heads.per_group();
+    if (!gated) append_rows(result, qkv[0], first * rows, heads.per_group() * rows);
+    for (std::int64_t part = 0; gated && part < parts; ++part) {
+      for (std::int64_t head = first; head < first + heads.per_group(); ++head)
+        append_rows(result, qkv[0], (head * parts + part) * rows, rows);
+    }
+    append_rows(result, qkv[1], group * rows, rows);
+    append_rows(result, qkv[2], group * rows, rows);
+  }
+  return result;
+}
+
+/// Row i of the first half of what turns, and row i of the second, become rows 2i and 2i + 1.
+Canvas rope(const Canvas& canvas, std::int64_t heads, bool interleave, const MapNumbers& numbers) {
+  if (heads == 0) return canvas;
+  const std::int64_t rows = rows_of(canvas.shape);
+  if (heads < 0 || rows % heads != 0)
+    fail(str_format("{} cannot be divided into {}", counted(rows, "row"), counted(heads, "head")));
+  if (rows > kMaxRopeRows || canvas.pieces.size() > kMaxRopePieces)
+    fail(str_format("more than {} rows, or rows in too many pieces, are not put into another order",
+                    kMaxRopeRows));
+  const std::int64_t of_head = rows / heads;
+  const std::int64_t turning = numbers.find("rotary_dim").value_or(of_head);
+  if (turning > of_head || turning % 2 != 0)
+    fail(str_format("{} of the {} rows of a head turn; {}", turning, of_head,
+                    numbers.describe("rotary_dim")));
+  Canvas result = without_rows(canvas.shape);
+  for (std::int64_t head = 0; head < rows; head += of_head) {
+    for (std::int64_t i = 0; i < turning; ++i) {
+      const std::int64_t half = turning / 2;
+      const std::int64_t from = interleave ? i / 2 + i % 2 * half : i % half * 2 + i / half;
+      append_rows(result, canvas, head + from, 1);
+    }
+    append_rows(result, canvas, head + turning, of_head - turning);
+  }
+  return result;
+}
+
+std::vector<Canvas> split(const MapTransform& step, const Canvas& canvas,
+                          const MapNumbers& numbers) {
+  std::vector<Canvas> parts;
+  std::int64_t begin = 0;
+  for (const std::int64_t rows :
+       row_counts(step, *tensors_after(step, 1), rows_of(canvas.shape), numbers)) {
+    append_rows(parts.emplace_back(without_rows(canvas.shape)), canvas, begin, rows);
+    begin += rows;
+  }
+  return parts;
+}
+
+/// Each part has its rows of the first group, then those of the second, and so on.
+std::vector<Canvas> split_groups(const MapTransform& step, const Canvas& canvas,
+                                 const MapNumbers& numbers) {
+  const std::int64_t groups = numbers.require(step.parts.front());
+  if (groups <= 0 || groups > kMaxGroups)
+    fail(str_format("there are from 1 to {} groups; {}", kMaxGroups,
+                    numbers.describe(step.parts.front())));
+  const MapTransform shares{.step = MapStep::kSplitRows, .parts = shares_of(step)};
+  std::vector<std::int64_t> counts =
+      row_counts(shares, shares.parts.size(), rows_of(canvas.shape), numbers);
+  for (std::int64_t& count : counts) {
+    if (count % groups != 0)
+      fail(str_format("a part of {} cannot be divided into {}", counted(count, "row"),
+                      counted(groups, "group")));
+    count /= groups;
+  }
+  std::vector<Canvas> parts(counts.size(), without_rows(canvas.shape));
+  std::int64_t begin = 0;
+  for (std::int64_t group = 0; group < groups; ++group) {
+    for (std::size_t i = 0; i < parts.size(); ++i) {
+      append_rows(parts[i], canvas, begin, counts[i]);
+      begin += counts[i];
+    }
+  }
+  return parts;
+}
+
+Canvas concat(const MapTransform& step, const std::vector<Canvas>& parts,
+              const MapNumbers& numbers) {
+  std::vector<Shape> shapes;
+  for (const Canvas& part : parts) shapes.push_back(part.shape);
+  require_same_columns(shapes);
+  Canvas result = without_rows(shapes.front());
+  for (const Canvas& part : parts) append_rows(result, part, 0, part.shape.front());
+  const std::vector<std::int64_t> wanted =
+      row_counts(step, parts.size(), result.shape.front(), numbers);
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    if (shapes[i].front() != wanted[i])
+      fail(str_format("tensor {} of {} has the shape {}, expected {} rows", i + 1, parts.size(),
+                      to_string(shapes[i]), wanted[i]));
+  }
+  return result;
+}
+
+Canvas pad(Canvas canvas, std::int64_t padded_rows, const MapNumbers& numbers) {
+  const std::int64_t rows = rows_of(canvas.shape);
+  const auto vocab = numbers.find("vocab_size");
+  if ((vocab && rows != *vocab && rows != padded_rows) || rows > padded_rows)
+    fail(str_format("the vocabulary has {} rows here, padded to {}; {}, {}", rows, padded_rows,
+                    numbers.describe("vocab_size"), numbers.describe("padded_vocab_size")));
+  if (rows < padded_rows) {
+    RelationPiece padding{.box = whole(canvas.shape), .tensor = RelationPiece::kPadding};
+    padding.box.offsets.front() = rows;
+    padding.box.sizes.front() = padded_rows - rows;
+    canvas.pieces.push_back(std::move(padding));
+    canvas.shape.front() = padded_rows;
+  }
+  return canvas;
+}
+
+}  // namespace
+
+Box place_in_tensor(const RelationPiece& piece, const Box& box) {
+  if (piece.tensor == RelationPiece::kPadding) return {};
+  Box place = box;
+  for (std::size_t axis = 0; axis < box.dims(); ++axis)
+    place.offsets[axis] -= piece.box.offsets[axis];
+  if (piece.transposed) {
+    std::swap(place.offsets[0], place.offsets[1]);
+    std::swap(place.sizes[0], place.sizes[1]);
+  }
+  for (std::size_t axis = 0; axis < box.dims(); ++axis)
+    place.offsets[axis] += piece.in_tensor.offsets[axis];
+  return place;
+}
+
+Relation relate(std::span<const MapTransform> steps, std::vector<Shape> tensors,
+                std::int64_t padded_rows, const MapNumbers& numbers) {
+  std::vector<Canvas> canvases;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    const Box all = whole(tensors[i]);
+    canvases.push_back({tensors[i], {{.box = all, .tensor = i, .in_tensor = all}}});
+  }
+  for (const MapTransform& step : steps) {
+    switch (step.step) {
+      case MapStep::kTranspose:
+        for (Canvas& canvas : canvases) transpose(canvas);
+        break;
+      case MapStep::kSplitRows: canvases = split(step, canvases.front(), numbers); break;
+      case MapStep::kConcatRows: canvases = {concat(step, canvases, numbers)}; break;
+      case MapStep::kSplitGroups: canvases = split_groups(step, canvases.front(), numbers); break;
+      case MapStep::kQkvInterleave:
+      case MapStep::kGatedQkvInterleave:
+        canvases = {interleave(canvases, step.step == MapStep::kGatedQkvInterleave, numbers)};
+        break;
+      case MapStep::kRopeInterleave:
+      case MapStep::kRopeDeinterleave:
+        for (std::size_t i = 0; i < canvases.size(); ++i)
+          canvases[i] = rope(canvases[i], numbers.require(step.parts[i]),
+                             step.step == MapStep::kRopeInterleave, numbers);
+        break;
+      case MapStep::kPadRows:
+        canvases = {pad(std::move(canvases.front()), padded_rows, numbers)};
+        break;
+    }
+  }
+  return {canvases.front().shape, std::move(tensors), std::move(canvases.front().pieces)};
+}
+
+std::vector<Shape> tensors_of(std::span<const MapTransform> steps, std::size_t count,
+                              const Shape& whole, const MapNumbers& numbers) {
+  std::vector<std::size_t> counts{count};  // before each step
+  for (const MapTransform& step : steps) counts.push_back(*tensors_after(step, counts.back()));
+  std::vector<Shape> shapes{whole};
+  for (std::size_t i = steps.size(); i-- > 0;) {
+    const MapTransform& step = steps[i];
+    switch (step.step) {
+      case MapStep::kTranspose:
+        for (Shape& shape : shapes) {
+          if (shape.size() > 1) std::swap(shape[0], shape[1]);
+        }
+        break;
+      case MapStep::kRopeInterleave:
+      case MapStep::kRopeDeinterleave: break;
+      case MapStep::kSplitRows:
+      case MapStep::kSplitGroups: {
+        std::int64_t rows = 0;
+        for (const Shape& shape : shapes) {
+          if (__builtin_add_overflow(rows, rows_of(shape), &rows)) fail("too many rows");
+        }
+        shapes = {with_rows(shapes.front(), rows)};
+        break;
+      }
+      case MapStep::kConcatRows: {
+        const auto rows = row_counts(step, counts[i], rows_of(shapes.front()), numbers);
+        const Shape like = shapes.front();
+        shapes.clear();
+        for (const std::int64_t part : rows) shapes.push_back(with_rows(like, part));
+        break;
+      }
+      case MapStep::kQkvInterleave:
+      case MapStep::kGatedQkvInterleave: {
+        const Heads heads = heads_of(numbers);
+        const std::int64_t parts = step.step == MapStep::kGatedQkvInterleave ? 2 : 1;
+        const Shape like = shapes.front();
+        const std::int64_t rows =
+            head_rows(rows_of(like), heads.heads * parts + 2 * heads.groups, "linear_qkv", numbers);
+        const Shape key = with_rows(like, heads.groups * rows);
+        shapes = {with_rows(like, heads.heads * parts * rows), key, key};
+        break;
+      }
+      case MapStep::kPadRows: {
+        const std::int64_t rows = rows_of(shapes.front());
+        const std::int64_t vocab = numbers.find("vocab_size").value_or(rows);
+        if (vocab > rows)
+          fail(str_format("the vocabulary has {} rows here, but {}", rows,
+                          numbers.describe("vocab_size")));
+        shapes.front().front() = vocab;
+        break;
+      }
+    }
+  }
+  return shapes;
+}
+
+}  // namespace dckpt

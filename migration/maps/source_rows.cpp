@@ -1,0 +1,344 @@
+#include "migration/maps/source_rows.h"
+
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
+#include "mapping/base/error.h"
+#include "mapping/base/format.h"
+#include "mapping/base/text.h"
+
+namespace dckpt {
+namespace {
+
+void append(std::vector<DroppedKeys>& to, std::vector<DroppedKeys> more) {
+  to.insert(to.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
+}
+
+class Assignment {
+ public:
+  Assignment(const KeyMap& map, MapNumbers& numbers, const Metadata& source,
+             const MapTarget& target, std::optional<MegatronLayout> state_layout,
+             Completeness& completeness)
+      : map_(map),
+        numbers_(numbers),
+        source_(source),
+        target_(target),
+        state_layout_(state_layout),
+        completeness_(completeness) {
+    for (const MapRow& row : map.tensors) patterns_.emplace_back(row.megatron);
+    result_.kinds = LayerKinds(map, numbers.config());
+  }
+
+  SourceRows run() {
+    choose_side();
+    find_flags();
+    assign_keys();
+    count_layers();
+    return std::move(result_);
+  }
+
+ private:
+  /// The side, layout and prefix under which most keys are known.
+  void choose_side() {
+    std::size_t best = 0;
+    const KeyPrefix text{.stored = kTextPrefix, .is_of_text = true};
+    const auto consider = [&](KeyNames names, MegatronLayout layout,
+                              const std::vector<KeyPrefix>& prefixes) {
+      MapSide side = side_of(map_, names, layout, numbers_.find("num_layers"));
+      const SideIndex index(side);
+      for (const KeyPrefix& prefix : prefixes) {
+        std::size_t known = 0;
+        for (const TensorStorageMetadata& tensor : source_.tensors) {
+          const auto key = prefix.key(tensor.key);
+          if (key && !index.find(*key).empty()) ++known;
+        }
+        if (known <= best) continue;
+        best = known;
+        result_.side = side;
+        result_.prefix = prefix;
+      }
+    };
+    for (const auto& [layout, name] : kMegatronLayoutNames) {
+      if (state_layout_.value_or(layout) == layout)
+        consider(KeyNames::kMegatron, layout,
+                 {{}, {.stored = "module."}, {.stored = "model."}, text});
+    }
+    if (!state_layout_)
+      consider(
+          KeyNames::kHf, {},
+          {{},
+           {.of_map = map_.hf_prefix},
+           text,
+           {.stored = kTextPrefix, .of_map = map_.hf_prefix, .is_of_text = true},
+           {.stored = map_.hf_prefix + kTextPrefix, .of_map = map_.hf_prefix, .is_of_text = true}});
+    if (best == 0) {
+      std::vector<std::string> keys;
+      for (const TensorStorageMetadata& tensor : source_.tensors) keys.push_back(tensor.key);
+      throw CheckpointError(
+          ErrorCode::kMismatch,
+          str_format("the map {} knows no tensor of this checkpoint, neither by "
+                     "Megatron's names nor by those of Hugging Face; there are {}",
+                     quote(map_.family), keys.empty() ? "none" : quoted_list(keys)));
+    }
+  }
+
+  /// What no configuration says, the tensors show: a row's flag, by its being there.
+  void find_flags() {
+    const SideIndex index(result_.side);
+    std::set<std::size_t> present;
+    for (const TensorStorageMetadata& tensor : source_.tensors) {
+      const auto key = result_.prefix.key(tensor.key);
+      if (!key) continue;
+      for (const KeyUse& use : index.find(*key)) present.insert(use.row);
+    }
+    for (std::size_t row = 0; row < map_.tensors.size(); ++row) {
+      const MapRow& entry = map_.tensors[row];
+      const bool there = present.contains(row);
+      if (!entry.unless.empty()) numbers_.guess(entry.unless, !there);
+      if (!entry.only_if.empty()) numbers_.guess(entry.only_if, there);
+    }
+  }
+
+  bool is_ignored(const std::string& key) const {
+    const auto& globs =
+        result_.side.names == KeyNames::kMegatron ? map_.ignore_megatron : map_.ignore_hf;
+    return std::ranges::any_of(globs,
+                               [&](const std::string& glob) { return glob_match(glob, key); });
+  }
+
+  /// The layer of a key, if its name has one.
+  std::optional<std::int64_t> layer_of(const KeyUse& use) const {
+    const KeyPattern& pattern = pattern_of(use);
+    const auto& names = pattern.numbers();
+    const auto at = std::ranges::find(names, kLayer) - names.begin();
+    if (at == std::ssize(names)) return std::nullopt;
+    return use.numbers[static_cast<std::size_t>(at)];
+  }
+
+  const KeyPattern& pattern_of(const KeyUse& use) const {
+    return result_.side.rows[use.row][use.form].tensors[use.tensor].names[use.name];
+  }
+
+  /// Layers behind the model's own, for multi-token prediction, of which the map knows nothing.
+  bool is_behind(const std::string& key) const {
+    const auto layers = numbers_.find("num_layers");
+    if (result_.side.names != KeyNames::kHf || !layers || has_layers_behind_ ||
+        numbers_.find("mtp_num_layers").value_or(0) == 0)
+      return false;
+    for (const MapRow& row : map_.tensors) {
+      const std::string& pattern = row.hf.keys.front();
+      const std::size_t at = pattern.find("{l}");
+      if (at == pattern.npos || !key.starts_with(pattern.substr(0, at))) continue;
+      const std::string rest = key.substr(at);
+      const auto layer = parse_u64(rest.substr(0, rest.find('.')));
+      return layer && *layer >= static_cast<std::uint64_t>(*layers);
+    }
+    return false;
+  }
+
+  void assign_keys() {
+    const SideIndex index(result_.side);
+    std::vector<std::vector<KeyUse>> uses(source_.tensors.size());
+    KeyGroups ignored, behind, others;
+    for (std::size_t i = 0; i < uses.size(); ++i) {
+      const std::string& stored = source_.tensors[i].key;
+      const auto key = result_.prefix.key(stored);
+      if (key && is_behind(*key)) {
+        behind.add(stored);
+        continue;
+      }
+      if (key) uses[i] = index.find(*key);
+      if (!uses[i].empty() || (key && is_state(index, *key, static_cast<std::uint32_t>(i))))
+        continue;
+      if (is_ignored(stored) || (key && is_ignored(*key)))
+        ignored.add(stored);
+      else if (result_.prefix.is_of_text && !stored.starts_with(result_.prefix.stored))
+        others.add(stored);
+      else
+        completeness_.unknown.add(stored);
+    }
+    add_others(others);
+    append(result_.dropped, ignored.dropped("the map ignores them"));
+    append(result_.dropped,
+           behind.dropped("layers behind num_hidden_layers, for multi-token prediction"));
+    result_.rows.resize(map_.tensors.size());
+    add_left_out(index, uses);
+    find_kinds(uses);
+    for (std::size_t i = 0; i < source_.tensors.size(); ++i)
+      assign(static_cast<std::uint32_t>(i), uses[i]);
+  }
+
+  /// Notes the rows that keys which are left out belong to, and appends their uses.
+  void add_left_out(const SideIndex& index, std::vector<std::vector<KeyUse>>& uses) {
+    for (const std::string& stored : target_.left_out) {
+      const auto key = result_.prefix.key(stored);
+      if (!key) continue;
+      uses.push_back(index.find(*key));
+      for (const KeyUse& use : uses.back()) result_.rows[use.row].left_out = true;
+    }
+  }
+
+  /// Keys beside those of the language model.
+  void add_others(const KeyGroups& others) {
+    if (target_.text_only && !result_.prefix.is_of_text)
+      completeness_.problems.emplace_back(
+          "parts=text is for models of text and images, but no keys start with 'language_model.' "
+          "or 'model.language_model.'");
+    if (target_.text_only)
+      append(result_.dropped, others.dropped("only the language model is wanted (parts=text)"));
+    else if (!others.empty())
+      completeness_.others = others;
+  }
+
+  /// Whether a key is that of an optimizer's state for a tensor that the map knows, which goes with
+  /// it between Megatron's layouts: "optimizer.state.exp_avg.decoder.layers.…".
+  bool is_state(const SideIndex& index, const std::string& key, std::uint32_t position) {
+    if (result_.side.names != KeyNames::kMegatron || target_.names != KeyNames::kMegatron)
+      return false;
+    for (std::size_t dot = key.find('.'); dot != key.npos; dot = key.find('.', dot + 1)) {
+      if (index.find(key.substr(dot + 1)).empty()) continue;
+      result_.states[key.substr(0, dot + 1)].push_back(position);
+      return true;
+    }
+    return false;
+  }
+
+  /// A layer is of a kind if it has a tensor that only layers of this kind have.
+  void find_kinds(const std::vector<std::vector<KeyUse>>& uses) {
+    for (const std::vector<KeyUse>& of_key : uses) {
+      if (of_key.empty()) continue;
+      const KeyUse& first = of_key.front();
+      const std::string& kind = map_.tensors[first.row].layers;
+      if (!kind.empty() && std::ranges::all_of(of_key, [&](const KeyUse& use) {
+            return map_.tensors[use.row].layers == kind;
+          }))
+        result_.kinds.tell(layer_of(first), kind, pattern_of(first).key(first.numbers));
+    }
+  }
+
+  void assign(std::uint32_t position, const std::vector<KeyUse>& uses) {
+    const std::string& key = source_.tensors[position].key;
+    const KeyUse* taken = nullptr;
+    for (const KeyUse& use : uses) {
+      const MapRow& row = map_.tensors[use.row];
+      if (!result_.kinds.has(layer_of(use), row.layers)) continue;
+      if (taken == nullptr || !is_active(map_.tensors[taken->row], numbers_)) taken = &use;
+    }
+    if (uses.empty()) return;  // reported, or ignored
+    if (taken == nullptr) {
+      const KeyUse& use = uses.front();
+      if (!result_.kinds.is_open(layer_of(use), map_.tensors[use.row].layers))
+        return completeness_.unknown.add(key);
+      return count(kLayer, layer_of(use).value_or(0) + 1);  // reported with the layer
+    }
+    const MapRow& row = map_.tensors[taken->row];
+    if (!is_active(row, numbers_)) {
+      const std::string& flag = row.unless.empty() ? row.only_if : row.unless;
+      if (result_.side.names == KeyNames::kHf)
+        result_.dropped.push_back({key, 1, numbers_.describe(flag)});
+      else
+        completeness_.problems.push_back(
+            str_format("{} contradicts that {}", quote(key), numbers_.describe(flag)));
+      return;
+    }
+    RowTensors& table = result_.rows[taken->row];
+    if (!table.form) {
+      table.form = taken->form;
+      table.positions.resize(result_.side.rows[taken->row][taken->form].tensors.size());
+    } else if (*table.form != taken->form) {
+      return completeness_.problems.push_back(str_format(
+          "{} belongs to another form of {} than others do", quote(key), quote(row.megatron)));
+    }
+    table.name = std::max(table.name, taken->name);
+    const auto [first, inserted] = table.positions[taken->tensor].emplace(taken->numbers, position);
+    if (!inserted)
+      completeness_.problems.push_back(str_format("{} and {} are the same tensor by the map",
+                                                  quote(source_.tensors[first->second].key),
+                                                  quote(key)));
+  }
+
+  void count_layers() {
+    for (std::size_t row = 0; row < result_.rows.size(); ++row) {
+      if (!result_.rows[row].form) continue;
+      for (std::size_t tensor = 0; tensor < result_.rows[row].positions.size(); ++tensor) {
+        const KeyPattern& name = result_.pattern(row, tensor);
+        const auto stacked = stacked_numbers(patterns_[row], name);
+        for (const auto& [numbers, position] : result_.rows[row].positions[tensor]) {
+          for (std::size_t i = 0; i < numbers.size(); ++i) count(name.numbers()[i], numbers[i] + 1);
+          const Shape& size = source_.tensors[position].global_shape();
+          for (std::size_t i = 0; i < std::min(stacked.size(), size.size()); ++i)
+            count(stacked[i], size[i]);
+        }
+      }
+    }
+    limit(kLayer, kMaxMapLayers, "layers");
+    limit(kExpert, kMaxMapExperts, "experts");
+    compare(kLayer, "num_layers", "layers");
+    compare(kExpert, "num_experts", "experts");
+    limit(kMtpLayer, kMaxMapLayers, "layers for multi-token prediction");
+    compare(kMtpLayer, "mtp_num_layers", "layers for multi-token prediction");
+    const auto layers = result_.counts.find(kLayer);
+    if (layers == result_.counts.end()) return;
+    result_.kinds.set_layers(layers->second);
+    if (!state_layout_)
+      result_.kinds.check(map_, numbers_.find("num_layers"), completeness_.problems);
+  }
+
+  void count(const std::string& number, std::int64_t least) {
+    std::int64_t& counted = result_.counts[number];
+    counted = std::max(counted, least);
+  }
+
+  void limit(const char* number, std::int64_t most, const char* what) const {
+    const auto found = result_.counts.find(number);
+    if (found != result_.counts.end() && found->second > most)
+      throw CheckpointError(ErrorCode::kUnsupported,
+                            str_format("the keys count {} {}, more than {}",
+                                       grouped(static_cast<std::uint64_t>(found->second)), what,
+                                       grouped(static_cast<std::uint64_t>(most))));
+  }
+
+  void compare(const char* number, const char* name, const char* what) {
+    const auto found = result_.counts.find(number);
+    const auto said = numbers_.find(name);
+    if (found == result_.counts.end() || !said || *said == found->second) return;
+    completeness_.problems.push_back(
+        str_format("the tensors have {} {}, but {}", found->second, what, numbers_.describe(name)));
+  }
+
+  const KeyMap& map_;
+  MapNumbers& numbers_;
+  const Metadata& source_;
+  const MapTarget& target_;
+  std::optional<MegatronLayout> state_layout_;
+  Completeness& completeness_;
+  bool has_layers_behind_ = has_layers_behind(map_);
+  std::vector<KeyPattern> patterns_;  // of rows, by Megatron's names
+  SourceRows result_;
+};
+
+}  // namespace
+
+const std::uint32_t* RowTensors::find(std::size_t tensor, const RowNumbers& numbers) const {
+  if (tensor >= positions.size()) return nullptr;
+  const auto found = positions[tensor].find(numbers);
+  return found == positions[tensor].end() ? nullptr : &found->second;
+}
+
+const KeyPattern& SourceRows::pattern(std::size_t row, std::size_t tensor) const {
+  return side.rows[row][rows[row].form.value_or(0)].tensors[tensor].names.front();
+}
+
+SourceRows assign_rows(const KeyMap& map, MapNumbers& numbers, const Metadata& source,
+                       const MapTarget& target, std::optional<MegatronLayout> state_layout,
+                       Completeness& completeness) {
+  return Assignment(map, numbers, source, target, state_layout, completeness).run();
+}
+
+bool is_active(const MapRow& row, const MapNumbers& numbers) {
+  return (row.only_if.empty() || numbers.is_true(row.only_if)) &&
+         (row.unless.empty() || !numbers.is_true(row.unless));
+}
+
+}  // namespace dckpt

@@ -1,0 +1,221 @@
+#include "migration/maps/weight_arguments.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <string_view>
+#include <vector>
+
+#include "mapping/base/error.h"
+#include "mapping/base/format.h"
+#include "mapping/base/text.h"
+#include "migration/maps/rotary_order.h"
+
+namespace dckpt {
+namespace {
+
+/// Which conversions an argument matters for.
+enum class Scope : std::uint8_t {
+  kMegatron,  ///< from Megatron's names to others
+  kHalves,    ///< the same, and those that divide or join gate and up; rows with `gated` only
+  kHf,        ///< an argument of config.json, for both directions
+};
+
+/// An argument that neither keys nor shapes show.
+struct WeightArgument {
+  std::vector<std::string_view> names;  ///< in args and in run_config.yaml; flags of one meaning
+  std::vector<std::string_view> usual;  ///< values that maps take for granted
+  std::string_view rows;                ///< Megatron's keys that it matters for
+  Scope scope;
+  std::string_view meaning;
+};
+
+const std::vector<WeightArgument>& weight_arguments() {
+  using enum Scope;
+  static const std::vector<WeightArgument> all{
+      {{"apply_layernorm_1p", "layernorm_zero_centered_gamma"},
+       {"false"},
+       "*norm*",
+       kMegatron,
+       "the weights of norms lack the 1 that Hugging Face has in them"},
+      {{"swiglu", "gated_linear_unit", "quick_geglu"},
+       {"true"},
+       "*",
+       kHalves,
+       "linear_fc1 has no gate, and its halves are not gate and up"},
+      {{"moe_mlp_glu_interleave_size"},
+       {"0"},
+       "*.experts.experts.*",
+       kHalves,
+       "gate and up of experts alternate in blocks of this many rows"},
+      {{"moe_shared_expert_glu_interleave_size"},
+       {"0"},
+       "*.shared_experts.*",
+       kHalves,
+       "gate and up of shared experts alternate in blocks of this many rows"},
+      {{"glu_linear_offset"}, {"0"}, "*linear_fc1*", kMegatron, "it is added to what up yields"},
+      {{"rotary_interleaved"},
+       {"false"},
+       "*.self_attention.*",
+       kMegatron,
+       "rows of query and key that turn together are neighbours"},
+      {{"attention_output_gate"},
+       {"false"},
+       "*.linear_qkv.*",
+       kMegatron,
+       "linear_qkv has a gate beside query, key and value"},
+      {{"multi_latent_attention"},
+       {"false"},
+       "*.linear_qkv.*",
+       kMegatron,
+       "attention is latent and has other weights"},
+      {{"qk_l2_norm"},
+       {"false"},
+       "*.linear_qkv.*",
+       kMegatron,
+       "query and key are normalized without a weight that says so"},
+      {{"softmax_type"},
+       {"vanilla", "learnable"},
+       "*.self_attention.*",
+       kMegatron,
+       "the softmax of attention has an offset that is not a weight"},
+      {{"apply_residual_connection_post_layernorm"},
+       {"false"},
+       "*norm*",
+       kMegatron,
+       "residuals start behind the norms"},
+      {{"moe_apply_probs_on_input"},
+       {"false"},
+       "*.experts.experts.*",
+       kMegatron,
+       "the router scales what enters experts, not what leaves them"},
+      {{"use_mup"}, {"false"}, "*", kMegatron, "embeddings and outputs are scaled"},
+      {{"embedding_multiplier"}, {"1"}, "embedding.*", kHf, "embeddings are scaled"},
+      {{"scale_emb"}, {"1"}, "embedding.*", kHf, "embeddings are scaled"},
+      {{"residual_multiplier"}, {"1"}, "*", kHf, "what layers add is scaled"},
+      {{"logits_scaling"}, {"1"}, "*", kHf, "what the output layer yields is scaled"},
+      {{"rope_interleave"},
+       {"true"},
+       "*.linear_kv_up_proj.*",
+       kHf,
+       "rows that turn together are in two halves, and Megatron's latent attention has neighbours"},
+  };
+  return all;
+}
+
+/// Bare of the spelling: "1" for 1.0 and "true" for True. Empty for none and for what is nested.
+std::string text_of(const Value& value) {
+  if (value.is(Value::Kind::kBool)) return value.as_bool() ? "true" : "false";
+  if (value.is_int()) return std::to_string(value.as_int());
+  if (value.is(Value::Kind::kFloat)) {
+    const double number = value.as_float();
+    return number == std::floor(number) && std::abs(number) < 1e15
+               ? std::to_string(static_cast<std::int64_t>(number))
+               : str_format("{}", number);
+  }
+  return value.is_str() ? value.as_str() : std::string();
+}
+
+std::pair<std::string, const Value*> find_any(const Value& config,
+                                              const std::vector<std::string_view>& names) {
+  std::pair<std::string, const Value*> result{};
+  for (const std::string_view name : names) {
+    const Value* const value = config.find(std::string(name));
+    if (value == nullptr || value->is_none()) continue;
+    const bool is_true = value->is(Value::Kind::kBool) && value->as_bool();
+    if (result.second == nullptr || (is_true && text_of(*result.second) == "false"))
+      result = {std::string(name), value};
+  }
+  return result;
+}
+
+/// The map's author has thought of it: a number has that name or is made of it.
+bool is_known_to(const KeyMap& map, const WeightArgument& argument) {
+  const auto named = [&](const std::string& name) {
+    return std::ranges::find(argument.names, name) != argument.names.end();
+  };
+  return std::ranges::any_of(map.numbers, [&](const MapNumber& number) {
+    return named(number.name) || named(number.args_not) ||
+           std::ranges::any_of(argument.scope == Scope::kHf ? number.hf : number.args, named);
+  });
+}
+
+/// Whether the model has a row that the argument matters for.
+bool has_row(const KeyMap& map, const MapNumbers& numbers, const SourceRows& rows,
+             const WeightArgument& argument) {
+  for (std::size_t i = 0; i < map.tensors.size(); ++i) {
+    const MapRow& row = map.tensors[i];
+    const bool wanted = !row.optional && row.layers.empty() && is_active(row, numbers);
+    if ((rows.rows[i].form || wanted) && (argument.scope != Scope::kHalves || row.gated) &&
+        glob_match(std::string(argument.rows), row.megatron))
+      return true;
+  }
+  return false;
+}
+
+/// Keys in Hugging Face files whose tensors have an axis of one more than Megatron's.
+constexpr std::array<const char*, 1> kSqueezed{"*.moe_statics.e_score_correction_bias"};
+
+}  // namespace
+
+std::pair<std::string, const Value*> find_argument(const Value& config, const std::string& name) {
+  for (const WeightArgument& argument : weight_arguments()) {
+    if (argument.scope != Scope::kHf &&
+        std::ranges::find(argument.names, name) != argument.names.end())
+      return find_any(config, argument.names);
+  }
+  return find_any(config, {name});
+}
+
+void require_known_meaning(const KeyMap& map, const MapNumbers& numbers, const SourceRows& rows,
+                           const MapTarget& target) {
+  const bool from_megatron = rows.side.names == KeyNames::kMegatron;
+  const bool renamed =
+      target.names.value_or(from_megatron ? KeyNames::kHf : KeyNames::kMegatron) != rows.side.names;
+  const bool from_halves = rows.side.layout == MegatronLayout::kSingleton;
+  const bool to_halves = target.layout.value_or(rows.side.layout) == MegatronLayout::kSingleton;
+  if (renamed) require_rotary_order(map, numbers);
+  const ModelConfig& config = numbers.config();
+  for (const WeightArgument& argument : weight_arguments()) {
+    const bool matters =
+        renamed ? from_megatron || argument.scope == Scope::kHf
+                : from_megatron && argument.scope == Scope::kHalves && from_halves != to_halves;
+    if (!matters || is_known_to(map, argument) || !has_row(map, numbers, rows, argument)) continue;
+    const auto require = [&](const Value& from, const char* origin) {
+      const auto [name, value] = find_any(from, argument.names);
+      const std::string text = value == nullptr ? "" : text_of(*value);
+      if (text.empty() || std::ranges::find(argument.usual, text) != argument.usual.end()) return;
+      throw CheckpointError(
+          ErrorCode::kUnsupported,
+          str_format("the map {} is not for this model: {} is {} ({}), and {}; a map of yours that "
+                     "has {} among its numbers says what becomes of it, see docs/maps.md",
+                     quote(map.family), name, text, origin, argument.meaning, name));
+    };
+    if (argument.scope == Scope::kHf) {
+      const Value* const text = config.hf.find(kHfTextConfig);
+      require(text != nullptr ? *text : config.hf, "config.json");
+      continue;
+    }
+    require(config.args, "args");
+    require(config.run_config, "run_config.yaml");
+  }
+}
+
+void require_axes(const MapRow& row, const Shape& shape) {
+  constexpr std::array<const char*, 4> kOfOneAxis{"*.bias", "*_bias", "*norm.weight",
+                                                  "*layer_norm_weight"};
+  const auto matches = [](const auto& globs, const std::string& key) {
+    return std::ranges::any_of(globs, [&](const char* glob) { return glob_match(glob, key); });
+  };
+  const bool squeezed = std::ranges::any_of(
+      row.hf.keys, [&](const std::string& key) { return matches(kSqueezed, key); });
+  if (!squeezed && (shape.size() < 2 || !matches(kOfOneAxis, row.megatron))) return;
+  throw CheckpointError(
+      ErrorCode::kUnsupported,
+      str_format("{} has one axis in Megatron, and {} has another one in Hugging Face files, which "
+                 "maps cannot take away or add{}",
+                 quote(row.megatron), quote(row.hf.keys.front()),
+                 squeezed ? "" : str_format(": the shape is {}", to_string(shape))));
+}
+
+}  // namespace dckpt

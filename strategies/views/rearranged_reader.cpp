@@ -1,0 +1,180 @@
+#include "strategies/views/rearranged_reader.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "mapping/base/checked.h"
+#include "mapping/base/error.h"
+#include "strategies/contract/common_state.h"
+#include "strategies/storage/forwarding.h"
+
+namespace dckpt {
+namespace {
+
+/// What is in no file: zeros.
+class Zeros final : public ReadableFile {
+ public:
+  Zeros(std::string name, std::uint64_t size) : name_(std::move(name)), size_(size) {}
+  const std::string& name() const noexcept override { return name_; }
+  std::uint64_t size() const noexcept override { return size_; }
+  void read(std::uint64_t offset, MutableByteView into) const override {
+    if (!range_fits(offset, into.size(), size_))
+      throw CheckpointError(ErrorCode::kCorrupt, "a read goes past the end of the zeros",
+                            {.file = name_, .offset = offset});
+    std::ranges::fill(into, std::byte{0});
+  }
+  void prefetch(std::uint64_t, std::uint64_t) const override {}
+
+ private:
+  std::string name_;
+  std::uint64_t size_;
+};
+
+/// A checkpoint's files, and those that hold what is in none.
+class WithMadeFiles final : public ForwardingStorage {
+ public:
+  /// `made`: bytes of kMadeFile.
+  WithMadeFiles(std::shared_ptr<Storage> storage, std::uint64_t made)
+      : ForwardingStorage(std::move(storage)), made_(made) {}
+
+  std::unique_ptr<ReadableFile> open(const std::string& name) const override {
+    if (!is_made(name)) return ForwardingStorage::open(name);
+    return std::make_unique<Zeros>(display_path(name), size(name));
+  }
+  std::optional<FileInfo> stat(const std::string& name) const override {
+    if (!is_made(name)) return ForwardingStorage::stat(name);
+    return FileInfo{name, FileInfo::Kind::kRegular, size(name)};
+  }
+
+ private:
+  static bool is_made(std::string_view name) { return name == kZerosFile || name == kMadeFile; }
+  std::uint64_t size(std::string_view name) const {
+    return name == kZerosFile ? kZerosBytes : made_;
+  }
+  std::uint64_t made_;
+};
+
+class RearrangedReader final : public CheckpointReader {
+ public:
+  RearrangedReader(std::unique_ptr<CheckpointReader> source, RearrangedContents contents)
+      : source_(std::move(source)),
+        info_(source_->info()),
+        objects_(std::move(contents.objects)),
+        common_(std::move(contents.common)) {
+    RearrangedMetadata made = rearrange(source_->metadata(), std::move(contents.tensors));
+    metadata_ = std::move(made.metadata);
+    origins_ = std::move(made.origins);
+    metadata_.paths = std::move(contents.paths);
+    if (contents.conventions) info_.conventions = *contents.conventions;
+    if (common_) {
+      info_.common_file.reset();
+      info_.common_places.clear();
+      info_.common_object.reset();
+    }
+    info_.opened_keys.clear();
+    std::uint64_t made_bytes = 0;
+    const auto made_file = static_cast<std::uint32_t>(metadata_.files.size());
+    for (const RearrangedObject& object : objects_) {
+      StorageInfo place{};
+      if (object.value) {
+        place = {made_file, made_bytes, stored_object(*object.value, info_.conventions).size()};
+        made_bytes += place.length;
+      } else {
+        place = source_->metadata().objects.at(object.position).place;
+      }
+      metadata_.objects.push_back({object.key, place});
+    }
+    if (made_bytes > 0) metadata_.files.emplace_back(kMadeFile);
+    // Readers hand out their storage to be read only.
+    storage_ = std::make_shared<WithMadeFiles>(
+        std::const_pointer_cast<Storage>(source_->storage().shared_from_this()), made_bytes);
+  }
+
+  const CheckpointInfo& info() const noexcept override { return info_; }
+  const Metadata& metadata() const noexcept override { return metadata_; }
+  const Storage& storage() const noexcept override { return *storage_; }
+  Value common_state() const override { return common_ ? *common_ : source_->common_state(); }
+
+  ChunkPayload locate(std::size_t tensor, std::size_t chunk,
+                      const ReadableFile& file) const override {
+    const ChunkOrigin& origin = origins_[tensor][chunk];
+    const TensorStorageMetadata& made = metadata_.tensors[tensor];
+    ChunkPayload payload{.offset = 0, .dtype = made.properties.dtype, .strides = {}};
+    StridedView elements = origin.elements;
+    if (origin.tensor != ChunkOrigin::kNothing) {
+      payload = source_->locate(origin.tensor, origin.chunk, file);
+      if (!payload.contiguous) elements = as_stored(origin, made.chunks.sizes(chunk), payload);
+    }
+    payload.offset +=
+        static_cast<std::uint64_t>(elements.offset) * item_size(made.properties.dtype);
+    payload.contiguous = is_row_major(made.chunks.sizes(chunk), elements.strides);
+    payload.strides = std::move(elements.strides);
+    return payload;
+  }
+
+  Bytes object_bytes(std::size_t object) const override {
+    const RearrangedObject& entry = objects_[object];
+    return entry.value ? stored_object(*entry.value, info_.conventions)
+                       : source_->object_bytes(entry.position);
+  }
+  Value decode_object(std::size_t object, ByteView stored) const override {
+    const RearrangedObject& entry = objects_[object];
+    return entry.value ? *entry.value : source_->decode_object(entry.position, stored);
+  }
+
+  bool check_chunk(std::size_t tensor, std::size_t chunk, const ReadableFile& file) const override {
+    const ChunkOrigin& origin = origins_[tensor][chunk];
+    return origin.tensor == ChunkOrigin::kNothing ||
+           source_->check_chunk(origin.tensor, origin.chunk, file);
+  }
+  bool check_object(std::size_t object) const override {
+    return !objects_[object].value && source_->check_object(objects_[object].position);
+  }
+
+ private:
+  /// `origin.elements` counts in the row-major order of the stored chunk; this is where they lie
+  /// when the chunk is stored in another order.
+  StridedView as_stored(const ChunkOrigin& origin, ShapeView sizes,
+                        const ChunkPayload& payload) const {
+    const ShapeView stored = source_->metadata().tensors[origin.tensor].chunks.sizes(origin.chunk);
+    const Shape dense = row_major_strides(stored);
+    StridedView view{0, Shape(sizes.size(), 1)};
+    std::int64_t position = origin.elements.offset;
+    for (std::size_t axis = 0; axis < stored.size(); ++axis) {
+      if (dense[axis] == 0) continue;
+      view.offset += position / dense[axis] * payload.strides[axis];
+      position %= dense[axis];
+    }
+    for (std::size_t axis = 0; axis < sizes.size(); ++axis) {
+      if (sizes[axis] <= 1) continue;
+      std::size_t from = 0;
+      while (from < stored.size() &&
+             (stored[from] <= 1 || dense[from] != origin.elements.strides[axis]))
+        ++from;
+      if (from == stored.size() || sizes[axis] > stored[from])
+        throw CheckpointError(
+            ErrorCode::kUnsupported,
+            "the elements of a stored tensor lie with gaps or in another order, but have to be "
+            "taken one after the other; convert the checkpoint once without changing its keys");
+      view.strides[axis] = payload.strides[from];
+    }
+    return view;
+  }
+
+  std::unique_ptr<CheckpointReader> source_;
+  CheckpointInfo info_;
+  Metadata metadata_;
+  std::vector<std::vector<ChunkOrigin>> origins_;
+  std::vector<RearrangedObject> objects_;
+  std::optional<Value> common_;
+  std::shared_ptr<const Storage> storage_;
+};
+
+}  // namespace
+
+std::unique_ptr<CheckpointReader> rearranged_reader(std::unique_ptr<CheckpointReader> source,
+                                                    RearrangedContents contents) {
+  return std::make_unique<RearrangedReader>(std::move(source), std::move(contents));
+}
+
+}  // namespace dckpt

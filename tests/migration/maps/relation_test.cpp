@@ -1,0 +1,115 @@
+#include "migration/maps/relation.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/support/expect_error.h"
+
+namespace dckpt {
+namespace {
+
+using ::testing::ElementsAre;
+using testing::error_of;
+using ::testing::HasSubstr;
+
+/// Which row of which tensor each row of the whole is: "q3".
+std::vector<std::string> rows_of(const Relation& relation) {
+  std::vector<std::string> rows(static_cast<std::size_t>(relation.whole.front()));
+  for (const RelationPiece& piece : relation.pieces) {
+    for (std::int64_t i = 0; i < piece.box.sizes.front(); ++i)
+      rows[static_cast<std::size_t>(piece.box.offsets.front() + i)] =
+          "qkv"[piece.tensor] + std::to_string(piece.in_tensor.offsets.front() + i);
+  }
+  return rows;
+}
+
+/// Two groups of three rows: two of the first part and one of the second.
+TEST(SplitGroups, PartsHaveTheirRowsOfEveryGroup) {
+  const KeyMap map{.numbers = {{.name = "groups"}}};
+  const MapNumbers numbers(map, {}, {{"groups", "2"}});
+  const std::vector<MapTransform> steps{
+      {.step = MapStep::kSplitGroups, .parts = {"groups", "2", "1"}},
+      {.step = MapStep::kConcatRows, .parts = {"2", "1"}}};
+  const Relation relation = relate(steps, {{6, 5}}, 0, numbers);
+  EXPECT_THAT(rows_of(relation), ElementsAre("q0", "q1", "q3", "q4", "q2", "q5"));
+  EXPECT_THAT(tensors_of(steps, 1, {6, 5}, numbers), ElementsAre(Shape{6, 5}));
+  const auto message = [&](const Shape& shape) {
+    return error_of([&] { relate(steps, {shape}, 0, numbers); }).message();
+  };
+  EXPECT_EQ(message({8, 5}), "8 rows cannot be divided into 3 parts");
+  EXPECT_EQ(message({3, 5}), "a part of 1 row cannot be divided into 2 groups");
+  const MapNumbers none(map, {}, {{"groups", "0"}});
+  EXPECT_EQ(error_of([&] {
+              relate(steps, {{6, 5}}, 0, none);
+            }).message(),
+            "there are from 1 to 65536 groups; groups is 0 (as set)");
+}
+
+/// Two groups of two heads of one row: q0 and its gate q1, q2 and q3, …
+TEST(GatedQkvInterleave, AGroupHasItsQueriesThenTheirGates) {
+  const KeyMap map{.numbers = {{.name = "num_attention_heads"}, {.name = "num_query_groups"}}};
+  const MapNumbers numbers(map, {}, {{"num_attention_heads", "4"}, {"num_query_groups", "2"}});
+  const std::vector<MapTransform> steps{{.step = MapStep::kGatedQkvInterleave}};
+  const Relation relation = relate(steps, {{8, 5}, {2, 5}, {2, 5}}, 0, numbers);
+  EXPECT_THAT(rows_of(relation), ElementsAre("q0", "q2", "q1", "q3", "k0", "v0",  //
+                                             "q4", "q6", "q5", "q7", "k1", "v1"));
+  EXPECT_THAT(tensors_of(steps, 3, {12, 5}, numbers),
+              ElementsAre(Shape{8, 5}, Shape{2, 5}, Shape{2, 5}));
+  EXPECT_THAT(error_of([&] {
+                relate(steps, {{4, 5}, {2, 5}, {2, 5}}, 0, numbers);
+              }).message(),
+              HasSubstr("query with gates has 4 rows for 8 heads"));
+}
+
+class RopeSteps : public ::testing::Test {
+ protected:
+  Relation relate(MapStep step, std::vector<std::string> heads, std::vector<Shape> tensors) {
+    std::vector<MapTransform> steps{{.step = step, .parts = std::move(heads)}};
+    if (tensors.size() > 1) steps.push_back({.step = MapStep::kConcatRows});
+    return dckpt::relate(steps, std::move(tensors), 0, {map_, {}, given_});
+  }
+
+  KeyMap map_{.numbers = {{.name = "rotary_dim"}}};
+  std::map<std::string, std::string> given_{};
+};
+
+TEST_F(RopeSteps, RowsThatTurnTogetherBecomeNeighboursAndHalvesAgain) {
+  EXPECT_THAT(
+      rows_of(relate(MapStep::kRopeInterleave, {"2"}, {{12, 5}})),
+      ElementsAre("q0", "q3", "q1", "q4", "q2", "q5", "q6", "q9", "q7", "q10", "q8", "q11"));
+  EXPECT_THAT(
+      rows_of(relate(MapStep::kRopeDeinterleave, {"2"}, {{12}})),
+      ElementsAre("q0", "q2", "q4", "q1", "q3", "q5", "q6", "q8", "q10", "q7", "q9", "q11"));
+  const std::vector<MapTransform> both{{.step = MapStep::kRopeInterleave, .parts = {"3"}},
+                                       {.step = MapStep::kRopeDeinterleave, .parts = {"3"}}};
+  EXPECT_THAT(
+      rows_of(dckpt::relate(both, {{12, 1}}, 0, {map_, {}, {}})),
+      ElementsAre("q0", "q1", "q2", "q3", "q4", "q5", "q6", "q7", "q8", "q9", "q10", "q11"));
+}
+
+TEST_F(RopeSteps, TensorsHaveTheirOwnHeadsOrNone) {
+  const Relation relation =
+      relate(MapStep::kRopeInterleave, {"2", "1", "0"}, {{4, 2}, {4, 2}, {4, 2}});
+  EXPECT_THAT(rows_of(relation),
+              ElementsAre("q0", "q1", "q2", "q3", "k0", "k2", "k1", "k3", "v0", "v1", "v2", "v3"));
+}
+
+TEST_F(RopeSteps, RowsBehindThoseThatTurnStayWhereTheyAre) {
+  given_ = {{"rotary_dim", "4"}};
+  EXPECT_THAT(rows_of(relate(MapStep::kRopeInterleave, {"1"}, {{6, 2}})),
+              ElementsAre("q0", "q2", "q1", "q3", "q4", "q5"));
+}
+
+TEST_F(RopeSteps, HeadsThatDoNotFitAreRefused) {
+  const auto message = [&](const std::string& heads, const Shape& shape) {
+    return error_of([&] { relate(MapStep::kRopeInterleave, {heads}, {shape}); }).message();
+  };
+  EXPECT_EQ(message("5", {12, 2}), "12 rows cannot be divided into 5 heads");
+  EXPECT_THAT(message("4", {12, 2}), HasSubstr("3 of the 3 rows of a head turn"));
+  EXPECT_THAT(message("1", {std::int64_t{1} << 40, 2}), HasSubstr("more than 1048576 rows"));
+  given_ = {{"rotary_dim", "8"}};
+  EXPECT_EQ(message("2", {12, 2}), "8 of the 6 rows of a head turn; rotary_dim is 8 (as set)");
+}
+
+}  // namespace
+}  // namespace dckpt

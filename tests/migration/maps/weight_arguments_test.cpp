@@ -1,0 +1,152 @@
+#include "migration/maps/weight_arguments.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/migration/maps/small_model.h"
+
+namespace dckpt {
+namespace {
+
+using testing::add_file;
+using testing::error_of;
+using ::testing::HasSubstr;
+using testing::hf_pair;
+using testing::llama;
+using testing::Model;
+
+/// One layer of four heads and two groups under Megatron's names.
+Model megatron(const Value& args) {
+  Model model{.tensors = {{"embedding.word_embeddings.weight", {11, 8}},
+                          {"decoder.layers.self_attention.linear_qkv.layer_norm_weight", {1, 8}},
+                          {"decoder.layers.self_attention.linear_qkv.weight", {1, 16, 8}},
+                          {"decoder.layers.self_attention.linear_proj.weight", {1, 8, 8}},
+                          {"decoder.layers.mlp.linear_fc1.layer_norm_weight", {1, 8}},
+                          {"decoder.layers.mlp.linear_fc1.weight", {1, 12, 8}},
+                          {"decoder.layers.mlp.linear_fc2.weight", {1, 8, 6}},
+                          {"decoder.final_layernorm.weight", {8}},
+                          {"output_layer.weight", {11, 8}}},
+              .config = R"({"num_attention_heads": 4, "num_key_value_heads": 2})",
+              .args = args};
+  return model;
+}
+
+CheckpointError refused(const Model& model, const KeyMapOptions& options) {
+  return error_of([&] { model.mapped(options); });
+}
+
+TEST(WeightArguments, ArgumentsThatNoMapHandlesAreRefusedByName) {
+  EXPECT_FALSE(megatron(Value::dict({{"swiglu", true}, {"softmax_type", "vanilla"}}))
+                   .mapped({"llama", {}})
+                   .empty());
+  for (const auto& [name, value] : std::vector<std::pair<const char*, Value>>{
+           {"swiglu", false},
+           {"apply_layernorm_1p", true},
+           {"layernorm_zero_centered_gamma", true},
+           {"glu_linear_offset", 1.0},
+           {"attention_output_gate", true},
+           {"multi_latent_attention", true},
+           {"qk_l2_norm", true},
+           {"softmax_type", "off-by-one"},
+           {"apply_residual_connection_post_layernorm", true},
+           {"use_mup", true}}) {
+    const auto error = refused(megatron(Value::dict({{name, value}})), {"llama", {}});
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported) << name;
+    EXPECT_THAT(error.message(), HasSubstr(name));
+  }
+  for (const char* const name : {"embedding_multiplier", "scale_emb", "logits_scaling"}) {
+    Model scaled = llama();
+    scaled.config.insert(1, "\"" + std::string(name) + "\": 12,");
+    EXPECT_THAT(refused(scaled, {"llama", {}}).message(), HasSubstr(name));
+  }
+}
+
+TEST(WeightArguments, FamiliesWhoseWeightsMeanTheOppositeRefuseTheUsualValue) {
+  for (const auto& [map, name, value] : std::vector<std::tuple<const char*, const char*, bool>>{
+           {"gemma", "apply_layernorm_1p", false},
+           {"gemma2", "layernorm_zero_centered_gamma", false},
+           {"gemma3", "apply_layernorm_1p", false},
+           {"nemotron", "apply_layernorm_1p", false},
+           {"nemotron", "swiglu", true},
+           {"starcoder2", "swiglu", true},
+           {"gpt_neox", "swiglu", true},
+           {"gpt_neox", "rotary_interleaved", true},
+           {"llama4", "moe_apply_probs_on_input", false},
+           {"starcoder2", "apply_layernorm_1p", true}}) {
+    const auto error = refused(megatron(Value::dict({{name, value}})), {map, {}});
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported) << map << " " << name;
+    EXPECT_THAT(error.message(), HasSubstr(name));
+  }
+  for (const auto& [name, value] : std::vector<std::pair<const char*, bool>>{
+           {"apply_layernorm_1p", false}, {"attention_output_gate", false}}) {
+    const Model attention{
+        .tensors = {{"decoder.layers.0.self_attention.linear_qkv.weight", {24, 8}},
+                    {"decoder.final_layernorm.weight", {8}}},
+        .args = Value::dict({{name, value}})};
+    const auto error = refused(attention, {"qwen3_next", {}});
+    EXPECT_EQ(error.code(), ErrorCode::kUnsupported) << name;
+    EXPECT_THAT(error.message(), HasSubstr(name));
+  }
+  EXPECT_FALSE(megatron(Value::dict({{"apply_layernorm_1p", true}}))
+                   .mapped({"gemma", {"tied=false"}})
+                   .empty());
+}
+
+TEST(WeightArguments, AttentionThatTheOtherSideDoesNotHaveIsRefused) {
+  // One matrix of GPT-NeoX holds a key and a value for each query.
+  const Value groups = Value::dict({{"num_attention_heads", 4}, {"num_query_groups", 2}});
+  EXPECT_THAT(refused(megatron(groups), {"gpt_neox", {}}).message(),
+              HasSubstr("num_query_groups is 2 (num_query_groups of args)"));
+  Model llama4 = megatron(Value::dict({{"qk_l2_norm", false}}));
+  llama4.config = R"({"use_qk_norm": true})";
+  EXPECT_THAT(
+      refused(llama4, {"llama4", {}}).message(),
+      HasSubstr("qk_l2_norm is 0 (qk_l2_norm of args), but 1 (use_qk_norm of config.json)"));
+}
+
+TEST(WeightArguments, AnArgumentHasSeveralNamesAndSpellings) {
+  const auto error = [](const std::string& line) {
+    auto source = megatron({}).open();
+    add_file(*source, "run_config.yaml", "model:\n  " + line + "\n");
+    return error_of([&] { mapped_reader(std::move(source), {"llama", {}}); }).message();
+  };
+  EXPECT_THAT(error("layernorm_zero_centered_gamma: True"),
+              HasSubstr("(layernorm_zero_centered_gamma of run_config.yaml)"));
+  EXPECT_THAT(error("gated_linear_unit: false"), HasSubstr("gated_linear_unit is false"));
+  EXPECT_THAT(error("softmax_type: 'off-by-one'"), HasSubstr("softmax_type is off-by-one"));
+  EXPECT_THAT(error("other: &a true\n  qk_l2_norm: *a"),
+              HasSubstr("qk_l2_norm is what an anchor, alias"));
+  EXPECT_THAT(error("qk_l2_norm: ["), HasSubstr("run_config.yaml"));
+  // One that is true is enough: --quick-geglu leaves swiglu as it is.
+  EXPECT_FALSE(megatron(Value::dict({{"swiglu", false}, {"quick_geglu", true}}))
+                   .mapped({"llama", {}})
+                   .empty());
+}
+
+TEST(WeightArguments, OnlyConversionsThatDependOnItAreRefused) {
+  const Model model = megatron(Value::dict({{"swiglu", false}, {"qk_l2_norm", true}}));
+  EXPECT_FALSE(model.mapped({"llama", {"keys=megatron", "layout=non-homogeneous"}}).empty());
+  EXPECT_THAT(model.error({"llama", {"keys=megatron", "layout=singleton"}}),
+              HasSubstr("swiglu is false (args)"));
+  // Blocks of experts' rows mean nothing to a dense model.
+  EXPECT_FALSE(
+      megatron(Value::dict({{"moe_mlp_glu_interleave_size", 8}})).mapped({"llama", {}}).empty());
+}
+
+TEST(WeightArguments, AMapWithANumberOfThatNameDecides) {
+  constexpr const char* kMap =
+      "version: 1\nextends: llama\nfamily: tern\nnumbers:\n  qk_l2_norm: {else: false}\n";
+  const KeyMap map = KeyMap::from_text(kMap);
+  EXPECT_NO_THROW(mapped_reader(megatron(Value::dict({{"qk_l2_norm", true}})).open(), {}, nullptr,
+                                nullptr, &map));
+}
+
+TEST(WeightArguments, TensorsWithAnAxisMoreThanMegatronsAreRefused) {
+  const auto error = refused(llama().with("model.norm.weight", {1, 8}), {"llama", {}});
+  EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+  EXPECT_THAT(error.message(), HasSubstr("'decoder.final_layernorm.weight' has one axis in "
+                                         "Megatron, and 'model.norm.weight' has another one"));
+}
+
+}  // namespace
+}  // namespace dckpt

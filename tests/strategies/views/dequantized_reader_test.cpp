@@ -1,0 +1,178 @@
+#include "strategies/views/dequantized_reader.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <bit>
+
+#include "strategies/tensor_io/read_tensors.h"
+#include "strategies/views/rearranged_reader.h"
+#include "tests/dist_checkpointing/fake_reader.h"
+#include "tests/support/expect_error.h"
+
+namespace dckpt {
+namespace {
+
+using ::testing::ElementsAre;
+using testing::error_of;
+using testing::FakeReader;
+using ::testing::HasSubstr;
+
+// float8_e4m3fn, as its definition has it: sign, exponent + 7, three bits.
+constexpr std::uint8_t kOne = 0x38, kOneAndAHalf = 0x3C, kTwo = 0x40, kMinusOne = 0xB8,
+                       kLargest = 0x7E;  // 448
+
+template <typename T>
+std::vector<T> read(const CheckpointReader& reader, std::size_t tensor, const Box& box,
+                    const ReadOptions& options = {}) {
+  const Tensor part = read_box(reader, tensor, box, options);
+  return {part.data<const T>(), part.data<const T>() + part.numel()};
+}
+
+/// A weight of 3 × 5 in two pieces, blocks of 2 × 2, and a bias.
+std::unique_ptr<FakeReader> small_model() {
+  auto source = std::make_unique<FakeReader>();
+  source
+      ->tensor<std::uint8_t>("w", DType::kFloat8E4M3FN, {3, 5},
+                             {kOne, kTwo, kOne, kTwo, kOneAndAHalf,       //
+                              kOne, kTwo, kMinusOne, kTwo, kOneAndAHalf,  //
+                              kOne, kOneAndAHalf, kOne, kOneAndAHalf, kLargest},
+                             {{{0, 0}, {3, 3}}, {{0, 3}, {3, 2}}})
+      .tensor<float>("w_scale_inv", DType::kFloat32, {2, 3}, {1, 10, 100, 0.5F, 0.1F, 3})
+      .tensor<float>("bias", DType::kFloat32, {2}, {7, 8})
+      .write();
+  return source;
+}
+
+TEST(DequantizedReader, MultipliesEveryBlockWithItsScale) {
+  const auto reader = dequantized_reader(
+      small_model(), {.suffix = "_scale_inv", .rows = 2, .columns = 2, .dtype = DType::kFloat32});
+  ASSERT_EQ(reader->metadata().tensors.size(), 2);
+  EXPECT_THAT(read<float>(*reader, 0, whole(Shape{3, 5})),
+              ElementsAre(1, 2, 10, 20, 150,   //
+                          1, 2, -10, 20, 150,  //
+                          0.5F, 0.75F, 0.1F, 1.5F * 0.1F, 1344));
+  EXPECT_THAT(read<float>(*reader, 0, {{1, 2}, {2, 2}}), ElementsAre(-10, 20, 0.1F, 1.5F * 0.1F));
+  EXPECT_THAT(read<float>(*reader, 1, whole(Shape{2})), ElementsAre(7, 8));
+}
+
+TEST(DequantizedReader, RoundsToNearestEven) {
+  const auto reader =
+      dequantized_reader(small_model(), {.suffix = "_scale_inv", .rows = 2, .columns = 2});
+  EXPECT_EQ(reader->metadata().tensors[0].properties.dtype, DType::kBFloat16);
+  // 0.1F is 0x3DCCCCCD and 0.15F 0x3E19999A; 1344 is exact.
+  EXPECT_THAT(read<std::uint16_t>(*reader, 0, {{2, 2}, {1, 3}}),
+              ElementsAre(0x3DCD, 0x3E1A, std::bit_cast<std::uint32_t>(1344.0F) >> 16));
+}
+
+TEST(DequantizedReader, RefusesValuesThatWouldBeInfinite) {
+  auto source = std::make_unique<FakeReader>();
+  source->tensor<std::uint8_t>("w", DType::kFloat8E4M3FN, {1, 2}, {kOne, kLargest})
+      .tensor<float>("w_scale_inv", DType::kFloat32, {1, 1}, {1000})
+      .write();
+  const auto reader =
+      dequantized_reader(std::move(source), {.suffix = "_scale_inv", .dtype = DType::kFloat16});
+  EXPECT_THAT(error_of([&] {
+                read<std::uint16_t>(*reader, 0, whole(Shape{1, 2}));
+              }).message(),
+              HasSubstr("a weight is worth 448000, which would be infinite in float16"));
+}
+
+TEST(DequantizedReader, PiecesOfAnySizeAreThoseOfTheWhole) {
+  constexpr std::int64_t kRows = 300, kColumns = 700;
+  std::vector<std::uint8_t> codes(kRows * kColumns);
+  for (std::size_t i = 0; i < codes.size(); ++i)
+    codes[i] = static_cast<std::uint8_t>(i * 131 % 251 % 0x7F);
+  std::vector<float> scales(3 * 6);
+  for (std::size_t i = 0; i < scales.size(); ++i) scales[i] = 0.3F + static_cast<float>(i);
+  const auto open = [&] {
+    auto source = std::make_unique<FakeReader>();
+    source->tensor("w", DType::kFloat8E4M3FN, {kRows, kColumns}, codes)
+        .tensor("w.scales", DType::kFloat32, {3, 6}, scales)
+        .write();
+    return dequantized_reader(std::move(source), {.suffix = ".scales"});
+  };
+  const auto reader = open();
+  const auto all = read<std::uint16_t>(*reader, 0, whole(Shape{kRows, kColumns}));
+  for (const Box& box : {Box{{0, 0}, {300, 1}}, Box{{299, 699}, {1, 1}}, Box{{127, 126}, {3, 300}},
+                         Box{{5, 0}, {200, 700}}}) {
+    const auto part = read<std::uint16_t>(*reader, 0, box, {.threads = 1, .staging = 1000});
+    for (std::size_t i = 0; i < part.size(); ++i) {
+      const auto at = static_cast<std::int64_t>(i);
+      const std::int64_t row = box.offsets[0] + at / box.sizes[1];
+      const std::int64_t column = box.offsets[1] + at % box.sizes[1];
+      ASSERT_EQ(part[i], all[static_cast<std::size_t>(row * kColumns + column)]);
+    }
+  }
+  // Under other keys and the other way round, as maps show it.
+  const auto transposed =
+      rearranged_reader(open(), {.tensors = {{.key = "t",
+                                              .properties = {.dtype = DType::kBFloat16},
+                                              .size = {kColumns, kRows},
+                                              .parts = {{.target = whole(Shape{kColumns, kRows}),
+                                                         .source = whole(Shape{kRows, kColumns}),
+                                                         .axes = {1, 0}}}}}});
+  const auto turned = read<std::uint16_t>(*transposed, 0, whole(Shape{kColumns, kRows}));
+  for (std::size_t i = 0; i < all.size(); ++i)
+    ASSERT_EQ(turned[i % kColumns * kRows + i / kColumns], all[i]);
+}
+
+TEST(DequantizedReader, ExpertsInOneTensorHaveScalesOfTheirOwn) {
+  auto source = std::make_unique<FakeReader>();
+  source->tensor<std::uint8_t>("w", DType::kFloat8E4M3FN, {2, 2, 2}, std::vector(8, kOne))
+      .tensor<float>("w_scale", DType::kFloat32, {2, 1, 2}, {1, 2, 3, 4})
+      .write();
+  const auto reader = dequantized_reader(
+      std::move(source), {.suffix = "_scale", .rows = 2, .columns = 1, .dtype = DType::kFloat32});
+  EXPECT_THAT(read<float>(*reader, 0, whole(Shape{2, 2, 2})), ElementsAre(1, 2, 1, 2, 3, 4, 3, 4));
+}
+
+TEST(DequantizedReader, OneScaleMayBeForAll) {
+  auto source = std::make_unique<FakeReader>();
+  source->tensor<std::uint8_t>("w", DType::kFloat8E4M3FN, {2, 2}, {kOne, kTwo, kOne, kTwo})
+      .tensor<float>("w_scale", DType::kFloat32, {}, {3})
+      .write();
+  const auto reader = dequantized_reader(std::move(source), {.suffix = "_scale",
+                                                             .rows = 1'000'000'000,
+                                                             .columns = 1'000'000'000,
+                                                             .dtype = DType::kFloat32});
+  EXPECT_THAT(read<float>(*reader, 0, whole(Shape{2, 2})), ElementsAre(3, 6, 3, 6));
+}
+
+TEST(DequantizedReader, WeightsAndScalesThatDoNotFitAreListed) {
+  auto source = std::make_unique<FakeReader>();
+  const std::vector<std::uint8_t> codes(128 * 130, kOne);
+  source->tensor("alone", DType::kFloat8E4M3FN, {128, 130}, codes)
+      .tensor("cut", DType::kFloat8E4M3FN, {128, 130}, codes)
+      .tensor<float>("cut_scale", DType::kFloat32, {1, 1}, {1})
+      .tensor<float>("left_scale", DType::kFloat32, {1, 1}, {1})
+      .tensor<std::uint16_t>("plain", DType::kBFloat16, {1, 1}, {1})
+      .tensor<float>("plain_scale", DType::kFloat32, {1, 1}, {1})
+      .tensor<std::uint8_t>("flat", DType::kFloat8E4M3FN, {1}, {kOne})
+      .tensor<float>("flat_scale", DType::kFloat32, {1}, {1})
+      .tensor<std::uint8_t>("whole", DType::kFloat8E4M3FN, {1, 1}, {kOne})
+      .tensor<std::int32_t>("whole_scale", DType::kInt32, {1, 1}, {1})
+      .write();
+  const CheckpointError error =
+      error_of([&] { dequantized_reader(std::move(source), {.suffix = "_scale"}); });
+  EXPECT_EQ(error.code(), ErrorCode::kMismatch);
+  EXPECT_EQ(
+      error.message(),
+      "the weights cannot be dequantized; by the map, the scales of X are X_scale, one for each "
+      "block of 128 × 128:\n"
+      "  'alone' is float8_e4m3fn, but its scales 'alone_scale' are missing\n"
+      "  'cut_scale' has the shape (1, 1), but 'cut' has (128, 130); expected a scale for "
+      "each block of 128 × 128: (1, 2)\n"
+      "  'left_scale': there is no 'left' that it scales\n"
+      "  'plain' has scales, but is bfloat16, not float8\n"
+      "  'flat_scale' has the shape (1,), but 'flat' has (1,); expected a scale for each block "
+      "of 128 × 128\n"
+      "  'whole_scale' is int32, expected float32 or another float");
+  EXPECT_THAT(error_of([&] {
+                dequantized_reader(small_model(), {.suffix = "_scale_inv", .rows = 0});
+              }).message(),
+              HasSubstr("0 × 128"));
+}
+
+}  // namespace
+}  // namespace dckpt
