@@ -235,6 +235,12 @@ Field<KeyMap> extends() {
       [](const KeyMap&) { return std::optional<YamlNode>(); }};
 }
 
+/// Another spelling of a field, which is understood, but not shown.
+Field<KeyMap> understood(Field<KeyMap> field) {
+  field.show = [](const KeyMap&) { return std::optional<YamlNode>(); };
+  return field;
+}
+
 void check_has_name(const YamlNode& node, const std::string&, const KeyMap& map,
                     ConfigProblems& problems) {
   if (node.find("version") == nullptr)
@@ -260,6 +266,7 @@ const config::Type<KeyMap>& key_map_type() {
           optional_field("kinds", &KeyMap::kinds,
                          list_of(kinds(), "a list of {layers: KINDS, args: NAMES, hf: NAMES}")),
           optional_field("dequantize", &KeyMap::dequantize, dequantize()),
+          understood(optional_field("dequantise", &KeyMap::dequantize, dequantize())),
           field("tensors", &KeyMap::tensors, map_rows_type()),
           optional_field("extra_states", &KeyMap::extra_states,
                          more_of(list_of(pattern(), "a list of modules"))),

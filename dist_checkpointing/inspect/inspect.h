@@ -12,7 +12,6 @@
 #include "dist_checkpointing/key_filter.h"
 #include "mapping/base/api.h"
 #include "mapping/base/enum_names.h"
-#include "mapping/megatron/optimizer_keys.h"
 #include "strategies/contract/reader.h"
 
 namespace DCKPT_API dckpt {

@@ -70,7 +70,7 @@ Settings parse_settings(const std::vector<std::string>& set) {
       settings.target.text_only = parse_choice(name, value, kPartsNames);
     else if (name == "prefix")
       settings.target.prefix = value;
-    else if (name == "dequantize")
+    else if (name == "dequantize" || name == "dequantise")
       settings.values = parse_choice(name, value, kMapCastNames);
     else if (name == "dtype")
       settings.target.dtype = parse_choice(name, value, kMapCastNames);

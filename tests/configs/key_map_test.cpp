@@ -221,6 +221,10 @@ dequantize: {scales: .scales, block: [rows, 32]}
   EXPECT_THAT(map.find_number("rows")->hf, ElementsAre("quantization.block.0", "rows"));
   EXPECT_EQ(map.dequantize.scales, ".scales");
   EXPECT_EQ(KeyMap::from_text(to_yaml(map)), map);
+  EXPECT_EQ(KeyMap::from_text("version: 1\nextends: llama\nfamily: mine\n"
+                              "dequantise: {scales: .scales, block: [1, 32]}")
+                .dequantize.scales,
+            ".scales");
   EXPECT_THAT(
       problems_of(R"(version: 1
 family: mine
