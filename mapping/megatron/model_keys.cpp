@@ -97,8 +97,10 @@ std::optional<std::int64_t> take_grouped_expert(std::string& key, bool extra_sta
   return number;
 }
 
-/// Takes the expert's number out of a key in which each has one, or a module.
+/// Takes the expert's number out of a key in which each has one, or a module. A key of torch_dist
+/// has none.
 std::optional<std::int64_t> take_expert(std::string& key, bool extra_state) {
+  if (has_expert_axis(key)) return std::nullopt;
   const std::size_t at = key.find(kLocalExperts);
   if (at == key.npos) return take_grouped_expert(key, extra_state);
   const auto number = take_number(key, at + kLocalExperts.size());
@@ -157,7 +159,7 @@ ModelKey parse_fsdp_key(std::string_view key) {
     parsed.half = key.back();
     parsed.name.resize(key.size() - 2);
   }
-  if (!has_expert_axis(parsed.name)) parsed.expert = take_expert(parsed.name, false);
+  parsed.expert = take_expert(parsed.name, false);
   if (const std::size_t at = behind_layers(parsed.name); at != key.npos)
     parsed.layer = take_number(parsed.name, at);
   return parsed;

@@ -56,6 +56,14 @@ TEST(ModelKeys, ThoseOfMegatronFsdpAreOfPartsAndComeBack) {
   }
 }
 
+TEST(ModelKeys, WhatHasNoNumberStaysAsItIs) {
+  for (const std::string key : {"decoder.layers.mlp.experts.experts.linear_fc1._extra_state",
+                                "decoder.layers.mlp.experts.experts.linear_fc1.weight"}) {
+    EXPECT_EQ(parse_rank_path(key, false).name, key);
+    EXPECT_EQ(parse_rank_path(key, false).expert, std::nullopt);
+  }
+}
+
 TEST(ModelKeys, OneGrammarReadsBothSpellings) {
   for (const std::string name :
        {"decoder.layers.mlp.experts.experts.linear_fc1.weight", "decoder.final_layernorm.weight",
