@@ -8,11 +8,12 @@
 #include "configs/options.h"
 #include "dist_checkpointing/open.h"
 #include "dist_checkpointing/training_root/latest.h"
-#include "dist_checkpointing/training_root/removal.h"
+#include "dist_checkpointing/training_root/unfinished_work.h"
+#include "mapping/base/api.h"
 #include "mapping/base/enum_names.h"
 #include "strategies/storage/location.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// A checkpoint of a training root.
 struct IterationSummary {

@@ -54,6 +54,7 @@ class Verifier {
       : reader_(reader), metadata_(reader.metadata()), options_(options) {}
 
   VerifyReport run() {
+    report_.format = reader_.info().format;
     report_.deep = options_.deep;
     report_.tensors = metadata_.tensors.size();
     report_.objects = metadata_.objects.size();

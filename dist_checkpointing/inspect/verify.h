@@ -25,6 +25,7 @@ struct VerifyReport {
   /// names its key, file and offset where it has one.
   std::vector<CheckpointError> problems;
   std::vector<std::string> remarks{};  ///< sentences on what is odd, but may be meant
+  std::string format{};                ///< of the checkpoint, as CheckpointInfo::format
   bool deep = false;
   std::size_t files = 0;
   std::size_t tensors = 0;

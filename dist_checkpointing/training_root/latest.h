@@ -8,10 +8,11 @@
 #include <vector>
 
 #include "dist_checkpointing/open.h"
+#include "mapping/base/api.h"
 #include "strategies/contract/reader.h"
 #include "strategies/storage/location.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// Opens a checkpoint of a training root with the strategy that its run loads with, or with the one
 /// that is detected if the checkpoint evidently has another format.

@@ -1,10 +1,10 @@
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "dist_checkpointing/open.h"
+#include "dist_checkpointing/training_root/unfinished_work.h"
 #include "strategies/storage/location.h"
 
 namespace dckpt {
@@ -14,25 +14,8 @@ namespace dckpt {
 /// (io), or (invalid argument) if `name` is not a directory.
 void delete_checkpoint(Storage& root, const std::string& name);
 
-/// A hidden directory in a training root that belongs to one of its iterations.
-struct UnfinishedWork {
-  enum class State : std::uint8_t {
-    kRunning,    ///< its process is running on this host
-    kEnded,      ///< its process has ended: remove_leftovers() would remove it
-    kElsewhere,  ///< of another host, whose processes are not visible here
-  };
-  std::string name;
-  std::uint64_t iteration = 0;
-  std::string purpose;  ///< "saving", "replaced", "deleting" or "interrupted" (a conversion)
-  State state = State::kElsewhere;
-  std::int64_t modified = 0;  ///< as FileInfo::modified
-};
-
 /// Whether there is a hidden directory of what was at `target` before a save replaced it.
 bool was_being_replaced(const Location& target);
-
-/// In the order of the iterations. Removes nothing.
-std::vector<UnfinishedWork> list_unfinished_work(const Location& root);
 
 /// Removes the leftovers of killed saves and deletions from a training root: only hidden names of
 /// its iterations and tracker. A replaced checkpoint whose successor was never published is

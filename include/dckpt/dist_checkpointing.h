@@ -8,6 +8,7 @@
 #include "dckpt/convert.h"
 #include "dckpt/error.h"
 #include "dckpt/inspect.h"
+#include "dckpt/json.h"
 #include "dckpt/load.h"
 #include "dckpt/location.h"
 #include "dckpt/parallel_layout.h"

@@ -66,6 +66,7 @@ set(layer_dist_checkpointing/rewrite ${below} ${shared} dist_checkpointing/train
     dist_checkpointing/save/write_checkpoint)
 set(layer_dist_checkpointing/conformance ${below} ${shared} dist_checkpointing/planner
     dist_checkpointing/save dist_checkpointing/load dist_checkpointing/inspect)
+set(layer_dist_checkpointing/json ${below} dist_checkpointing)
 set(layer_dist_checkpointing/torch ${below} mapping/torch dist_checkpointing)
 set(layer_dist_checkpointing ${below} dist_checkpointing)
 set(layer_tools ${below} dist_checkpointing dckpt)

@@ -5,7 +5,6 @@
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
-#include "strategies/formats/json/json.h"
 #include "tools/dckpt/terminal.h"
 
 namespace dckpt::tool {
@@ -111,13 +110,8 @@ void add_threads(Parser command, int& threads) {
              kMaxThreads, [&threads](int number) { threads = number; });
 }
 
-void print_json(const Value& value) {
-  const std::string text = to_json(value, 2) + "\n";
+void print_json(const std::string& text) {
   print_bytes(text.data(), text.size());
-}
-
-Value to_json_list(ShapeView shape) {
-  return Value::list(ValueList(shape.begin(), shape.end()));
 }
 
 }  // namespace dckpt::tool

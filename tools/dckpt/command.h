@@ -11,7 +11,6 @@
 #include "dist_checkpointing/key_filter.h"
 #include "dist_checkpointing/open.h"
 #include "dist_checkpointing/tracker.h"
-#include "mapping/state/value.h"
 #include "strategies/contract/reader.h"
 #include "tools/dckpt/parser.h"
 
@@ -74,14 +73,7 @@ void add_number(Parser command, const std::string& option, const std::string& ab
 /// --threads N
 void add_threads(Parser command, int& threads);
 
-/// JSON on stdout, ending in a newline.
-void print_json(const Value& value);
-
-Value to_json_list(ShapeView shape);
-/// none for an empty optional
-template <typename T>
-Value or_none(const std::optional<T>& value) {
-  return value ? Value(*value) : Value();
-}
+/// A report on stdout (json/reports.h).
+void print_json(const std::string& text);
 
 }  // namespace dckpt::tool

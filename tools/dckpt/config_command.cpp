@@ -1,9 +1,10 @@
 #include <algorithm>
 
 #include "configs/key_map.h"
-#include "configs/key_map_schema.h"
 #include "configs/option_rules.h"
 #include "configs/policy_schema.h"
+#include "dist_checkpointing/json/config_json.h"
+#include "dist_checkpointing/json/reports.h"
 #include "dist_checkpointing/planner/planner_registry.h"
 #include "dist_checkpointing/registry.h"
 #include "mapping/base/counted.h"
@@ -29,38 +30,6 @@ ExitCode code_of(const ConfigProblems& problems) {
     return problem.code == ErrorCode::kUnsupported;
   });
   return unsupported ? kUnsupported : kDiffers;
-}
-
-Value to_json_value(const ConfigProblems& problems, const std::string& file) {
-  ValueList list;
-  for (const ConfigProblem& problem : problems) {
-    list.push_back(Value::dict({{"file", problem.file.empty() ? file : problem.file},
-                                {"line", problem.place.line},
-                                {"column", problem.place.column},
-                                {"code", to_string(problem.code)},
-                                {"message", problem.message}}));
-  }
-  return Value::list(std::move(list));
-}
-
-/// YAML as JSON: words without quotes become what they mean.
-Value to_json_value(const YamlNode& node) {
-  if (node.kind == YamlNode::Kind::kList) {
-    ValueList list;
-    for (const YamlNode& value : node.values) list.push_back(to_json_value(value));
-    return Value::list(std::move(list));
-  }
-  if (node.kind == YamlNode::Kind::kMap) {
-    Value map = Value::dict();
-    for (std::size_t i = 0; i < node.keys.size(); ++i)
-      map[node.keys[i].text] = to_json_value(node.values[i]);
-    return map;
-  }
-  if (node.kind == YamlNode::Kind::kNull) return {};
-  if (node.quoted) return node.text;
-  if (node.text == "true" || node.text == "false") return node.text == "true";
-  if (const auto number = parse_u64(node.text)) return *number;
-  return node.text;
 }
 
 void report_problems(const Options& options, const ConfigProblems& problems, bool is_listed) {
@@ -132,9 +101,7 @@ ConfigProblems problems_of(const PolicyText& text) {
 int run_check(const Options& options) {
   const ConfigProblems problems = problems_of(text_of(options.policy.name));
   if (options.json) {
-    print_json(Value::dict({{"file", options.policy.name},
-                            {"ok", problems.empty()},
-                            {"problems", to_json_value(problems, options.policy.name)}}));
+    print_json(to_json(problems, options.policy.name));
   } else if (problems.empty()) {
     print(str_format("{}  {}\n", styled(Style::kGreen, "OK"), shown(options.policy.name)));
   } else {
@@ -147,13 +114,13 @@ int run_check(const Options& options) {
 
 int run_show(const Options& options) {
   const PolicyText text = text_of(options.policy.name);
-  const auto show = [&](const auto& checked, const auto& type, const auto& shown) -> int {
+  const auto show = [&](const auto& checked, const auto& shown) -> int {
     if (!checked.problems.empty()) {
       report_problems(options, checked.problems, false);
       return code_of(checked.problems);
     }
     if (options.json) {
-      print_json(to_json_value(type.show(shown)));
+      print_json(to_json(shown));
     } else {
       const std::string yaml = to_yaml(shown);
       print_bytes(yaml.data(), yaml.size());
@@ -162,10 +129,10 @@ int run_show(const Options& options) {
   };
   if (is_key_map(text.yaml)) {
     const CheckedKeyMap checked = check_key_map(text.yaml, text.folder);
-    return show(checked, key_map_type(), checked.map);
+    return show(checked, checked.map);
   }
   const CheckedPolicy checked = check_policy(text.yaml, text.folder);
-  return show(checked, policy_type(), checked.policy);
+  return show(checked, checked.policy);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "configs/key_map.h"
+#include "dist_checkpointing/json/reports.h"
 #include "dist_checkpointing/open.h"
 #include "dist_checkpointing/rewrite/convert.h"
 #include "dist_checkpointing/rewrite/convert_policy.h"
@@ -54,38 +55,6 @@ struct Options {
   bool explain = false;
   bool json = false;
 };
-
-Value steps_json(const ConvertReport& report) {
-  ValueList steps;
-  for (const ConversionStep& step : report.steps)
-    steps.push_back(Value::dict({{"name", step.name},
-                                 {"does", step.does},
-                                 {"notes", Value::list({step.notes.begin(), step.notes.end()})}}));
-  return Value::list(std::move(steps));
-}
-
-Value to_json_value(const ConvertReport& report, bool dry_run) {
-  ValueList remarks(report.remarks.begin(), report.remarks.end());
-  return Value::dict({{"source", report.source},
-                      {"destination", report.destination},
-                      {"from", report.from},
-                      {"to", report.to},
-                      {"dry_run", dry_run},
-                      {"tensors", report.tensors},
-                      {"objects", report.objects},
-                      {"left_out", report.left_out},
-                      {"lost", Value::list({report.lost.begin(), report.lost.end()})},
-                      {"chunks_before", report.chunks_before},
-                      {"chunks_after", report.chunks_after},
-                      {"bytes", report.bytes},
-                      {"files", report.files},
-                      {"kept_files", report.kept_files},
-                      {"disk_bytes", report.disk_bytes},
-                      {"ranks", report.ranks},
-                      {"held", held_json(report)},
-                      {"steps", steps_json(report)},
-                      {"remarks", Value::list(std::move(remarks))}});
-}
 
 /// Prints what a conversion would do, step by step.
 void print_steps(const ConvertReport& report) {
@@ -253,7 +222,7 @@ int run_convert(const Options& options) {
                         {"policy", "says what options leave open", {report.remarks.back()}});
   }
   if (options.json)
-    print_json(to_json_value(report, convert_options.dry_run));
+    print_json(to_json(report, convert_options.dry_run));
   else
     print_report(report, convert_options.dry_run, options.explain,
                  convert_options.ranks.has_value());

@@ -4,6 +4,7 @@
 
 #include "dist_checkpointing/inspect/diff.h"
 #include "dist_checkpointing/inspect/element.h"
+#include "dist_checkpointing/json/reports.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
@@ -28,33 +29,6 @@ struct Options {
   bool no_common = false;
   bool json = false;
 };
-
-Value to_json_value(const DiffReport& report) {
-  ValueList differences;
-  for (const Difference& difference : report.differences) {
-    Value entry = Value::dict({{"kind", to_string(difference.kind)}});
-    if (difference.kind != Difference::Kind::kCommon) entry["key"] = difference.key;
-    if (!difference.path.empty()) entry["path"] = difference.path;
-    if (difference.elements) {
-      const ElementDifferences& elements = *difference.elements;
-      entry["count"] = elements.count;
-      entry["elements"] = elements.elements;
-      entry["first_index"] = to_json_list(elements.first);
-      entry["a"] = elements.first_a;
-      entry["b"] = elements.first_b;
-      entry["max_abs"] = or_none(elements.max_abs);
-    } else {
-      entry["a"] = difference.a.empty() ? Value() : Value(difference.a);
-      entry["b"] = difference.b.empty() ? Value() : Value(difference.b);
-    }
-    differences.push_back(std::move(entry));
-  }
-  return Value::dict({{"equal", report.equal()},
-                      {"tensors_compared", report.tensors_compared},
-                      {"objects_compared", report.objects_compared},
-                      {"common_compared", report.common_compared},
-                      {"differences", Value::list(std::move(differences))}});
-}
 
 std::string either(const std::string& a, const std::string& b) {
   return str_format("{} | {}", a.empty() ? "(nothing)" : shown(a),
@@ -185,7 +159,7 @@ int run_diff(const Options& options) {
     report = diff(*a, *b, diff_options);
   }
   if (options.json)
-    print_json(to_json_value(report));
+    print_json(to_json(report));
   else
     print_report(options, report, keys_of(options, *a, *b));
   return report.equal() ? kOk : kDiffers;

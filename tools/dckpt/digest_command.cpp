@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "dist_checkpointing/inspect/digest.h"
+#include "dist_checkpointing/json/reports.h"
 #include "mapping/base/error.h"
 #include "tools/dckpt/command.h"
 #include "tools/dckpt/exit_code.h"
@@ -17,19 +18,6 @@ struct Options {
   DigestOptions digest;
   bool json = false;
 };
-
-Value to_json_value(const Digests& digests) {
-  Value tensors = Value::dict();
-  for (const TensorDigest& tensor : digests.tensors) {
-    tensors[tensor.key] = Value::dict({{"dtype", std::string(to_string(tensor.dtype))},
-                                       {"shape", to_json_list(tensor.shape)},
-                                       {"sha256", tensor.sha256}});
-  }
-  Value objects = Value::dict();
-  for (const ObjectDigest& object : digests.objects)
-    objects[object.key] = Value::dict({{"sha256", object.sha256}});
-  return Value::dict({{"tensors", std::move(tensors)}, {"objects", std::move(objects)}});
-}
 
 /// By key, where numbers count as numbers.
 template <typename Entry>
@@ -61,7 +49,7 @@ int run_digest(const Options& options) {
                            [&] { return digest(*reader, digest_options); });
   }
   if (options.json)
-    print_json(to_json_value(digests));
+    print_json(to_json(digests));
   else
     print_table(digests);
   return kOk;

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "dist_checkpointing/inspect/explain.h"
+#include "dist_checkpointing/json/reports.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
@@ -23,58 +24,6 @@ struct Options {
   std::string key;
   bool json = false;
 };
-
-Value to_json_value(const MapRule& rule) {
-  Value json = Value::dict({{"name", rule.map}});
-  if (!rule.dropped.empty()) {
-    json["dropped"] = rule.dropped;
-    return json;
-  }
-  const auto list = [](const std::vector<std::string>& keys) {
-    return Value::list(ValueList(keys.begin(), keys.end()));
-  };
-  json["row"] = rule.row;
-  json["file"] = rule.file;
-  json["line"] = rule.line;
-  json["from"] = list(rule.from);
-  json["to"] = list(rule.to);
-  return json;
-}
-
-Value to_json_value(const Explanation& explanation) {
-  Value json = Value::dict({{"key", explanation.key}, {"bytes", explanation.bytes}});
-  if (!explanation.is_object) {
-    json["dtype"] = std::string(to_string(explanation.dtype));
-    json["shape"] = to_json_list(explanation.shape);
-    json["flattened"] = explanation.flattened;
-    json["stored_shape"] = to_json_list(explanation.stored_shape);
-    json["grid"] = explanation.grid ? to_json_list(*explanation.grid) : Value();
-  }
-  ValueList chunks;
-  for (const ChunkSummary& chunk : explanation.chunks) {
-    Value entry =
-        Value::dict({{"file", chunk.file}, {"offset", chunk.offset}, {"length", chunk.length}});
-    if (!explanation.is_object) {
-      entry["offsets"] = to_json_list(chunk.box.offsets);
-      entry["sizes"] = to_json_list(chunk.box.sizes);
-    }
-    chunks.push_back(std::move(entry));
-  }
-  json["chunks"] = Value::list(std::move(chunks));
-  ValueList files;
-  for (const FileShare& share : explanation.files)
-    files.push_back(Value::dict({{"file", share.file},
-                                 {"rank", or_none(share.rank)},
-                                 {"chunks", share.chunks},
-                                 {"bytes", share.bytes}}));
-  json["files"] = Value::list(std::move(files));
-  ValueList related;
-  for (const RelatedEntry& entry : explanation.related)
-    related.push_back(Value::dict({{"relation", entry.relation}, {"key", entry.key}}));
-  json["related"] = Value::list(std::move(related));
-  if (explanation.rule) json["map"] = to_json_value(*explanation.rule);
-  return json;
-}
 
 /// "along axis 0 in 2 pieces, along axis 2 in 4", or "whole"
 std::string cut_text(const Explanation& explanation) {
@@ -181,7 +130,7 @@ int run_explain(const Options& options) {
     return explain(checkpoint.path, checkpoint.open_options(), options.key);
   });
   if (options.json)
-    print_json(to_json_value(explanation));
+    print_json(to_json(explanation));
   else
     print_explanation(explanation);
   return kOk;

@@ -2,10 +2,10 @@
 
 #include "dist_checkpointing/inspect/extract/render.h"
 #include "dist_checkpointing/inspect/extract/tensor_file.h"
+#include "dist_checkpointing/json/reports.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
-#include "strategies/formats/json/json.h"
 #include "tools/dckpt/command.h"
 #include "tools/dckpt/exit_code.h"
 #include "tools/dckpt/output_file.h"
@@ -53,10 +53,9 @@ void require_no_tensor_file(const Options& options) {
                                    quote(options.output)));
 }
 
-void write_json(const Options& options, const Value& value) {
+void write_json(const Options& options, const std::string& text) {
   require_no_tensor_file(options);
   OutputFile file(options.output.empty() ? "-" : options.output);
-  const std::string text = to_json(value, 2) + "\n";
   file.write(as_bytes(text));
   file.commit();
 }
@@ -111,28 +110,10 @@ void extract_object(const Options& options, const Value& object) {
   const bool as_json = options.json || options.output.empty() || options.output == "-" ||
                        options.output.ends_with(".json");
   const std::optional<Bytes> bytes = as_json ? std::nullopt : content_bytes(object);
-  if (!bytes) return write_json(options, render(object));
+  if (!bytes) return write_json(options, object_json(object));
   OutputFile file(options.output);
   file.write(*bytes);
   file.commit();
-}
-
-/// A format without a common state has an empty one here: what reads the JSON need not tell the two
-/// apart.
-Value common_or_empty(const CheckpointReader& reader) {
-  Value common = reader.common_state();
-  if (common.is_none()) print_note("the checkpoint has no common state");
-  return common.is_none() ? Value::dict() : common;
-}
-
-Value all_objects(const CheckpointReader& reader) {
-  Value objects = Value::dict();
-  if (reader.metadata().objects.empty()) print_note("the checkpoint has no objects");
-  for (std::size_t i = 0; i < reader.metadata().objects.size(); ++i) {
-    const std::string& key = reader.metadata().objects[i].key;
-    objects[key] = with_context({.key = key}, [&] { return render(reader.object(i)); });
-  }
-  return objects;
 }
 
 int run_extract(const Options& options) {
@@ -145,8 +126,15 @@ int run_extract(const Options& options) {
     if (const auto tensor = position_of(reader->metadata().tensors, options.key);
         tensor && !options.key.empty())
       return extract_tensor(options, *reader, *tensor);
-    if (options.common) return write_json(options, render(common_or_empty(*reader)));
-    if (options.objects) return write_json(options, all_objects(*reader));
+    if (options.common) {
+      const Value common = reader->common_state();
+      if (common.is_none()) print_note("the checkpoint has no common state");
+      return write_json(options, common_json(common));
+    }
+    if (options.objects) {
+      if (reader->metadata().objects.empty()) print_note("the checkpoint has no objects");
+      return write_json(options, objects_json(*reader));
+    }
     if (const auto object = position_of(reader->metadata().objects, options.key))
       return extract_object(options, reader->object(*object));
     throw_no_key(reader->metadata(), options.key);

@@ -1,9 +1,8 @@
-#include <algorithm>
-#include <span>
-#include <utility>
+#include <string>
 #include <vector>
 
-#include "dist_checkpointing/registry.h"
+#include "dist_checkpointing/inspect/formats.h"
+#include "dist_checkpointing/json/reports.h"
 #include "mapping/base/text.h"
 #include "tools/dckpt/command.h"
 #include "tools/dckpt/exit_code.h"
@@ -13,67 +12,23 @@
 namespace dckpt::tool {
 namespace {
 
-/// What is known of one name: a backend may be there for reading, for writing, or both.
-struct Row {
-  std::vector<int> versions{};
-  bool reads = false;
-  bool writes = false;
-  std::string about{};
-};
-
-void add_versions(Row& row, std::span<const int> versions) {
-  row.versions.insert(row.versions.end(), versions.begin(), versions.end());
-  std::ranges::sort(row.versions);
-  row.versions.erase(std::unique(row.versions.begin(), row.versions.end()), row.versions.end());
-}
-
-/// In the order of the registry.
-std::vector<std::pair<std::string, Row>> rows() {
-  std::vector<std::pair<std::string, Row>> rows;
-  const auto row = [&](const std::string& name) -> Row& {
-    const auto found = std::ranges::find(rows, name, &std::pair<std::string, Row>::first);
-    return found != rows.end() ? found->second : rows.emplace_back(name, Row{}).second;
-  };
-  for (const LoadStrategyEntry& strategy : load_strategies()) {
-    Row& known = row(strategy.name);
-    known.reads = true;
-    known.about = strategy.about;
-    add_versions(known, strategy.versions);
-  }
-  for (const SaveStrategyEntry& strategy : save_strategies()) {
-    Row& known = row(strategy.name);
-    known.writes = true;
-    if (known.about.empty()) known.about = strategy.about;
-    add_versions(known, {&strategy.version, 1});
-  }
-  return rows;
-}
-
-std::string versions_text(const Row& row) {
+std::string versions_text(const FormatEntry& format) {
   std::string text;
-  for (const int version : row.versions)
+  for (const int version : format.versions)
     text += (text.empty() ? "" : ", ") + std::to_string(version);
   return text.empty() ? "-" : text;
 }
 
 int run_formats(bool json) {
+  const std::vector<FormatEntry> formats = list_formats();
   if (json) {
-    ValueList formats;
-    for (const auto& [name, row] : rows()) {
-      formats.push_back(Value::dict(
-          {{"name", name},
-           {"versions", Value::list(ValueList(row.versions.begin(), row.versions.end()))},
-           {"reads", row.reads},
-           {"writes", row.writes},
-           {"about", row.about}}));
-    }
-    print_json(Value::dict({{"formats", Value::list(std::move(formats))}}));
+    print_json(to_json(formats));
     return kOk;
   }
   Table table({{"NAME"}, {"VERSIONS"}, {"READS"}, {"WRITES"}, {"ABOUT"}}, "");
-  for (const auto& [name, row] : rows())
-    table.add({shown(name), versions_text(row), row.reads ? "yes" : "no", row.writes ? "yes" : "no",
-               shown(row.about)});
+  for (const FormatEntry& format : formats)
+    table.add({shown(format.name), versions_text(format), format.reads ? "yes" : "no",
+               format.writes ? "yes" : "no", shown(format.about)});
   table.print();
   return kOk;
 }

@@ -8,7 +8,6 @@
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/reshard.h"
-#include "tools/dckpt/command.h"
 #include "tools/dckpt/pictures/bars.h"
 #include "tools/dckpt/terminal.h"
 
@@ -52,16 +51,6 @@ void print_held(const ConvertReport& report) {
   print("\n");
   print(picture);
   print("\n");
-}
-
-Value held_json(const ConvertReport& report) {
-  ValueList before;
-  for (const HeldBytes& file : report.held_before)
-    before.push_back(Value::dict(
-        {{"file", file.file}, {"rank", or_none(rank_of_file(file.file))}, {"bytes", file.bytes}}));
-  return Value::dict(
-      {{"before", Value::list(std::move(before))},
-       {"after", Value::list(ValueList(report.held_after.begin(), report.held_after.end()))}});
 }
 
 }  // namespace dckpt::tool

@@ -1,7 +1,6 @@
 #pragma once
 
 #include "dist_checkpointing/rewrite/convert.h"
-#include "mapping/state/value.h"
 #include "tools/dckpt/pictures/picture.h"
 
 namespace dckpt::tool {
@@ -10,8 +9,5 @@ namespace dckpt::tool {
 /// their names tell no ranks.
 Picture held_bars(const ConvertReport& report, const PictureStyle& style);
 void print_held(const ConvertReport& report);
-
-/// {"before": [{"file", "rank", "bytes"}], "after": [bytes of each rank]}
-Value held_json(const ConvertReport& report);
 
 }  // namespace dckpt::tool

@@ -9,6 +9,7 @@
 #include "configs/policy.h"
 #include "dist_checkpointing/inspect/extract/render.h"
 #include "dist_checkpointing/inspect/inspect.h"
+#include "dist_checkpointing/json/reports.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
@@ -41,116 +42,7 @@ struct Options {
   bool json = false;
 };
 
-Value chunk_to_json(const ChunkSummary& chunk) {
-  return Value::dict({{"offsets", to_json_list(chunk.box.offsets)},
-                      {"sizes", to_json_list(chunk.box.sizes)},
-                      {"file", chunk.file},
-                      {"offset", chunk.offset},
-                      {"length", chunk.length}});
-}
-
 using Resume = std::optional<LatestChoice>;
-
-Value to_json_value(const FileSummary& file) {
-  Value entry = Value::dict({{"name", file.name}, {"bytes", file.bytes}});
-  if (file.unused) entry["unused"] = *file.unused;
-  return entry;
-}
-
-Value run_to_json(const RunFacts& run) {
-  Value model = Value::dict();
-  for (const auto& [name, number] : run.model) model[name] = number;
-  Value parallel = Value::dict();
-  for (const auto& [name, number] : run.parallel) parallel[name] = number;
-  return Value::dict({{"model", std::move(model)}, {"parallel", std::move(parallel)}});
-}
-
-Value data_files_to_json(const CheckpointSummary& summary) {
-  const auto names = [](const std::vector<std::string>& files) {
-    return Value::list(ValueList(files.begin(), files.end()));
-  };
-  ValueList truncated;
-  for (const DataFiles::Truncated& file : summary.data_files.truncated) {
-    truncated.push_back(
-        Value::dict({{"name", file.name}, {"bytes", file.bytes}, {"needed", file.needed}}));
-  }
-  return Value::dict({{"needed", summary.data_files.needed},
-                      {"missing", names(summary.data_files.missing)},
-                      {"irregular", names(summary.data_files.irregular)},
-                      {"truncated", Value::list(std::move(truncated))},
-                      {"unreferenced", names(summary.unreferenced)}});
-}
-
-/// None if ModelOpt has not changed the model.
-Value modelopt_to_json(const std::optional<ModelOptState>& state) {
-  if (!state) return {};
-  return Value::dict({{"place", state->place},
-                      {"version", state->version},
-                      {"modes", Value::list({state->modes.begin(), state->modes.end()})}});
-}
-
-/// None if no optimizer state is stored.
-Value optimizer_to_json(const CheckpointSummary& summary) {
-  if (!summary.has_optimizer) return {};
-  const OptimizerSummary& optimizer = summary.optimizer;
-  return Value::dict({{"name", optimizer.name},
-                      {"states", Value::list({optimizer.states.begin(), optimizer.states.end()})},
-                      {"sharding", optimizer.sharding},
-                      {"reshardable", optimizer.reshardable}});
-}
-
-Value groups_to_json(const CheckpointSummary& summary) {
-  Value groups = Value::dict();
-  for (const auto& [group, name] : kContentGroupNames) {
-    const GroupTotal& total = summary.group(group);
-    groups[Value(name)] = Value::dict({{"tensors", total.tensors},
-                                       {"objects", total.objects},
-                                       {"elements", total.elements},
-                                       {"bytes", total.bytes}});
-  }
-  return groups;
-}
-
-Value to_json_value(const CheckpointSummary& summary, const Resume& resume, bool with_chunks) {
-  ValueList tensors;
-  for (const TensorSummary& tensor : summary.tensors) {
-    Value entry = Value::dict({{"key", tensor.key},
-                               {"dtype", std::string(to_string(tensor.dtype))},
-                               {"shape", to_json_list(tensor.shape)},
-                               {"bytes", tensor.bytes},
-                               {"chunks", tensor.chunk_count},
-                               {"flattened", tensor.flattened}});
-    if (with_chunks) {
-      ValueList chunks;
-      for (const ChunkSummary& chunk : tensor.chunks) chunks.push_back(chunk_to_json(chunk));
-      entry["stored_shape"] = to_json_list(tensor.stored_shape);
-      entry["chunk_list"] = Value::list(std::move(chunks));
-    }
-    tensors.push_back(std::move(entry));
-  }
-  ValueList objects;
-  for (const ObjectSummary& object : summary.objects)
-    objects.push_back(Value::dict({{"key", object.key}, {"bytes", object.bytes}}));
-  ValueList files;
-  for (const FileSummary& file : summary.files) files.push_back(to_json_value(file));
-  Value json = Value::dict(
-      {{"format", summary.info.format},
-       {"version", or_none(summary.info.version)},
-       {"producer", summary.info.producer},
-       {"run", run_to_json(summary.run)},
-       {"optimizer", optimizer_to_json(summary)},
-       {"modelopt", modelopt_to_json(summary.modelopt)},
-       {"readers",
-        Value::dict({{"model", summary.readers.model}, {"optimizer", summary.readers.optimizer}})},
-       {"groups", groups_to_json(summary)},
-       {"tensors", Value::list(std::move(tensors))},
-       {"objects", Value::list(std::move(objects))},
-       {"common", summary.common.is_none() ? Value::dict() : render(summary.common)},
-       {"files", Value::list(std::move(files))},
-       {"data_files", data_files_to_json(summary)}});
-  if (resume) json["resume"] = resume_json(*resume);
-  return json;
-}
 
 /// "Namespace, 42 entries" rather than all of them.
 std::string short_value(const Value& value) {
@@ -513,12 +405,8 @@ int run_inspect(const Options& options) {
   const CheckpointSummary summary = with_context({.file = options.checkpoint.path},
                                                  [&] { return inspect(*reader, options.inspect); });
   if (options.json) {
-    Value json = to_json_value(summary, resume, options.inspect.chunks);
-    if (root) {
-      json["iterations"] = iterations_json(*root, !options.checkpoint.policy.empty());
-      json["unfinished"] = unfinished_json(*root);
-    }
-    print_json(json);
+    print_json(to_json(summary, options.inspect.chunks, root ? &*root : nullptr,
+                       !options.checkpoint.policy.empty()));
     return kOk;
   }
   print_head(options, summary, resume);

@@ -68,7 +68,7 @@ int show_timing(const CheckpointArgument& checkpoint, bool json) {
                                      kReportFile),
                           {.file = checkpoint.resolved()});
   if (json) {
-    print_json(to_value(*report));
+    print_json(to_json(*report));
     return kOk;
   }
   print(styled(Style::kBold, shown(checkpoint.resolved())) + "\n");

@@ -1,3 +1,4 @@
+#include "dist_checkpointing/json/reports.h"
 #include "dist_checkpointing/rewrite/remove_sharded_tensors.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
@@ -17,17 +18,6 @@ struct Options {
   bool dry_run = false;
   bool json = false;
 };
-
-Value to_json_value(const RemovedTensors& removed, const Options& options) {
-  return Value::dict({{"path", options.checkpoint.resolved()},
-                      {"prefix", options.prefix},
-                      {"dry_run", options.dry_run},
-                      {"tensors", removed.tensors},
-                      {"objects", removed.objects},
-                      {"files", Value::list(ValueList(removed.files.begin(), removed.files.end()))},
-                      {"bytes_freed", removed.bytes_freed},
-                      {"bytes_kept", removed.bytes_kept}});
-}
 
 void print_report(const RemovedTensors& removed, bool dry_run) {
   print(str_format("keys   {} and {}\n", counted(removed.tensors, "tensor"),
@@ -51,7 +41,7 @@ int run_remove(const Options& options, const std::stop_token& stop) {
         {.dry_run = options.dry_run, .iteration = options.checkpoint.iteration, .stop = stop});
   });
   if (options.json)
-    print_json(to_json_value(removed, options));
+    print_json(to_json(removed, options.checkpoint.resolved(), options.prefix, options.dry_run));
   else
     print_report(removed, options.dry_run);
   return kOk;

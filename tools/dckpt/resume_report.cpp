@@ -21,14 +21,6 @@ LatestChoice resume_choice(const std::string& root, const StrategySpec& strategy
   }
 }
 
-Value resume_json(const LatestChoice& choice) {
-  const auto& checkpoint = choice.checkpoint;
-  return Value::dict({{"directory", checkpoint ? Value(checkpoint->directory) : Value()},
-                      {"why", choice.why},
-                      {"passed_over", Value::list(ValueList(choice.passed_over.begin(),
-                                                            choice.passed_over.end()))}});
-}
-
 std::string resume_text(const LatestChoice& choice) {
   if (!choice.checkpoint) return "nothing to resume from";
   return str_format("{} ({})", shown(choice.checkpoint->directory), choice.why);

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "dist_checkpointing/training_root/latest.h"
-#include "mapping/state/value.h"
 
 namespace dckpt::tool {
 
@@ -15,9 +14,6 @@ bool is_training_root(const std::string& path);
 /// Tells what a run that starts on a training root and opens it by `strategy` takes. That it cannot
 /// be told, since a checkpoint cannot be read, is among what is passed over.
 LatestChoice resume_choice(const std::string& root, const StrategySpec& strategy);
-
-/// {"directory", "why", "passed_over"}
-Value resume_json(const LatestChoice& choice);
 
 /// "iter_0000020 (latest_checkpointed_iteration.txt names it)"
 std::string resume_text(const LatestChoice& choice);

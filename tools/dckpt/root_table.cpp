@@ -163,10 +163,6 @@ void print_removal(const RootSurvey& survey) {
   }
 }
 
-Value time_json(std::int64_t time) {
-  return time == 0 ? Value() : Value(utc_time(time));
-}
-
 }  // namespace
 
 void print_root(const RootSurvey& survey, const std::string& root, bool all) {
@@ -184,40 +180,6 @@ void print_root(const RootSurvey& survey, const std::string& root, bool all) {
   print_removal(survey);
   print_time_line(survey);
   print("\n");
-}
-
-Value iterations_json(const RootSurvey& survey, bool with_policy) {
-  ValueList list;
-  for (const IterationSummary& summary : survey.iterations) {
-    const bool examined = summary.state != State::kNotExamined;
-    list.push_back(Value::dict(
-        {{"directory", summary.directory},
-         {"iteration", summary.iteration ? Value(*summary.iteration) : Value()},
-         {"saved", time_json(summary.saved)},
-         {"bytes", examined ? Value(summary.bytes) : Value()},
-         {"files", examined ? Value(summary.files) : Value()},
-         {"state", std::string(name_of(kIterationStateNames, summary.state))},
-         {"why", summary.why},
-         {"resumed", summary.resumed},
-         {"tracked", summary.tracked},
-         {"removed_by_policy", with_policy ? Value(summary.removed_by_policy) : Value()}}));
-  }
-  return Value::list(std::move(list));
-}
-
-Value unfinished_json(const RootSurvey& survey) {
-  ValueList list;
-  for (const UnfinishedWork& work : survey.unfinished) {
-    const char* const state = work.state == UnfinishedWork::State::kRunning ? "running"
-                              : work.state == UnfinishedWork::State::kEnded ? "ended"
-                                                                            : "elsewhere";
-    list.push_back(Value::dict({{"name", work.name},
-                                {"iteration", work.iteration},
-                                {"purpose", work.purpose},
-                                {"state", state},
-                                {"saved", time_json(work.modified)}}));
-  }
-  return Value::list(std::move(list));
 }
 
 }  // namespace dckpt::tool

@@ -23,16 +23,6 @@ struct Glyphs {
 constexpr Glyphs kUnicode{"├", "┤", "─", "●", "○"};
 constexpr Glyphs kAscii{"|", "|", "-", "o", "x"};
 
-std::string time_text(std::int64_t since_1970, const char* format, bool local) {
-  if (since_1970 == 0) return "";
-  const auto seconds = static_cast<std::time_t>(since_1970 / kSecond);
-  std::tm fields{};
-  if ((local ? ::localtime_r(&seconds, &fields) : ::gmtime_r(&seconds, &fields)) == nullptr)
-    return "";
-  std::array<char, 64> text{};
-  return {text.data(), std::strftime(text.data(), text.size(), format, &fields)};
-}
-
 }  // namespace
 
 std::string time_line(std::span<const TimeMark> marks, std::size_t columns, bool utf8) {
@@ -79,11 +69,12 @@ std::size_t terminal_columns() {
 }
 
 std::string local_time(std::int64_t since_1970) {
-  return time_text(since_1970, "%Y-%m-%d %H:%M", true);
-}
-
-std::string utc_time(std::int64_t since_1970) {
-  return time_text(since_1970, "%Y-%m-%dT%H:%M:%SZ", false);
+  if (since_1970 == 0) return "";
+  const auto seconds = static_cast<std::time_t>(since_1970 / kSecond);
+  std::tm fields{};
+  if (::localtime_r(&seconds, &fields) == nullptr) return "";
+  std::array<char, 64> text{};
+  return {text.data(), std::strftime(text.data(), text.size(), "%Y-%m-%d %H:%M", &fields)};
 }
 
 std::string age(std::int64_t since_1970, std::int64_t now) {

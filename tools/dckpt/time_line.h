@@ -27,8 +27,6 @@ std::size_t terminal_columns();
 
 /// "2026-11-25 01:42" in local time; "" for 0. `since_1970` in nanoseconds.
 std::string local_time(std::int64_t since_1970);
-/// "2026-11-25T01:42:07Z"; "" for 0.
-std::string utc_time(std::int64_t since_1970);
 /// "just now", "5 min ago", "2 h ago", "3 d ago"; "" for a time that is 0 or still to come.
 std::string age(std::int64_t since_1970, std::int64_t now);
 

@@ -4,6 +4,8 @@
 #include <unordered_map>
 
 #include "dist_checkpointing/inspect/verify.h"
+#include "dist_checkpointing/json/reports.h"
+#include "dist_checkpointing/json/verify_json.h"
 #include "dist_checkpointing/tracker.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
@@ -32,7 +34,6 @@ struct Options {
 /// A checkpoint and what was found; one that cannot be opened has that as its only problem.
 struct Verified {
   std::string path;
-  std::string format;
   VerifyReport report;
   std::map<std::string, Picture> pictures{};  ///< of tensors with holes or overlaps, by key
 };
@@ -51,33 +52,6 @@ std::map<std::string, Picture> pictures_of(const CheckpointReader& reader,
     if (!picture.empty()) pictures.emplace(*context.key, std::move(picture));
   }
   return pictures;
-}
-
-Value to_json_value(const Verified& verified) {
-  const VerifyReport& report = verified.report;
-  ValueList problems;
-  for (const CheckpointError& problem : report.problems) {
-    problems.push_back(Value::dict({{"code", to_string(problem.code())},
-                                    {"message", problem.message()},
-                                    {"key", or_none(problem.context().key)},
-                                    {"file", or_none(problem.context().file)},
-                                    {"offset", or_none(problem.context().offset)}}));
-  }
-  ValueList remarks(report.remarks.begin(), report.remarks.end());
-  return Value::dict(
-      {{"ok", report.ok()},
-       {"deep", report.deep},
-       {"format", verified.format},
-       {"files", report.files},
-       {"tensors", report.tensors},
-       {"chunks", report.chunks},
-       {"objects", report.objects},
-       {"bytes", report.bytes},
-       {"chunks_without_checksum", report.deep ? Value(report.chunks_without_checksum) : Value()},
-       {"objects_without_checksum", report.deep ? Value(report.objects_without_checksum) : Value()},
-       {"manifest_files", report.manifest_files},
-       {"problems", Value::list(std::move(problems))},
-       {"remarks", Value::list(std::move(remarks))}});
 }
 
 /// The problems of each file together, so that one damage is one entry; a problem without a file
@@ -123,7 +97,7 @@ void print_problems(const Verified& verified) {
 void print_report(const Verified& verified) {
   const VerifyReport& report = verified.report;
   print_problems(verified);
-  if (verified.format.empty()) return;  // it could not be opened
+  if (report.format.empty()) return;  // it could not be opened
   if (!report.ok()) print("\n");
 
   print(str_format("checked   {} in {}, {}, {}, {}\n", counted(report.tensors, "tensor"),
@@ -157,7 +131,7 @@ Verified verified(const Options& options, const CheckpointArgument& checkpoint) 
   verify_options.progress = [&](std::uint64_t done, std::uint64_t total) {
     progress.update(done, total);
   };
-  Verified verified{checkpoint.resolved(), reader->info().format, verify(*reader, verify_options)};
+  Verified verified{checkpoint.resolved(), verify(*reader, verify_options)};
   if (!options.json) verified.pictures = pictures_of(*reader, verified.report);
   return verified;
 }
@@ -184,7 +158,7 @@ Verified verified_or_problem(const Options& options, const CheckpointArgument& c
   try {
     return verified(options, checkpoint);
   } catch (const CheckpointError& error) {
-    Verified unopened{checkpoint.resolved(), "", {}};
+    Verified unopened{checkpoint.resolved(), {}};
     unopened.report.deep = options.verify.deep;
     unopened.report.problems.push_back(error);
     return unopened;
@@ -277,16 +251,10 @@ int run_all(const Options& options) {
   const auto damaged = std::ranges::find_if(
       checkpoints, [](const Verified& checkpoint) { return !checkpoint.report.ok(); });
   if (options.json) {
-    ValueList list;
-    for (const Verified& checkpoint : checkpoints) {
-      Value entry = to_json_value(checkpoint);
-      entry["path"] = checkpoint.path;
-      list.push_back(std::move(entry));
-    }
-    print_json(Value::dict({{"ok", damaged == checkpoints.end()},
-                            {"deep", options.verify.deep},
-                            {"checkpoints", Value::list(std::move(list))},
-                            {"resume", resume_json(resume)}}));
+    RootVerification all{.resume = resume, .deep = options.verify.deep};
+    for (const Verified& checkpoint : checkpoints)
+      all.checkpoints.push_back({checkpoint.path, checkpoint.report});
+    print_json(to_json(all));
   } else {
     report.finish(options.verify.deep);
     print(str_format("a run that starts here takes  {}\n", resume_text(resume)));
@@ -300,7 +268,7 @@ int run_verify(const Options& options) {
   if (options.all) return run_all(options);
   const Verified checkpoint = verified(options, options.checkpoint);
   if (options.json)
-    print_json(to_json_value(checkpoint));
+    print_json(to_json(checkpoint.report));
   else
     print_report(checkpoint);
   return checkpoint.report.ok() ? kOk : failed(checkpoint, !options.json);

@@ -47,6 +47,8 @@ int main(int, char** argv) {
   const auto converted = dckpt::open_checkpoint(folder / "converted");
   expect(dckpt::inspect(*converted).info.format == "dcp", "the converted checkpoint is plain DCP");
   expect(dckpt::verify(*converted, {.deep = true}).problems.empty(), "it is sound");
+  expect(dckpt::to_json(dckpt::verify(*converted)).starts_with("{\n  \"ok\": true"),
+         "as JSON, too");
   expect(dckpt::diff(*dckpt::open_checkpoint(folder / "saved"), *converted).differences.empty(),
          "it is equal");
 

@@ -1,0 +1,51 @@
+#include "dist_checkpointing/json/config_json.h"
+
+#include "configs/key_map_schema.h"
+#include "configs/policy_schema.h"
+#include "dist_checkpointing/json/reports.h"
+#include "dist_checkpointing/json/values.h"
+#include "mapping/base/text.h"
+
+namespace dckpt {
+namespace {
+
+/// YAML as JSON: words without quotes become what they mean.
+Value to_value(const YamlNode& node) {
+  if (node.kind == YamlNode::Kind::kList)
+    return json_list(node.values, [](const YamlNode& value) { return to_value(value); });
+  if (node.kind == YamlNode::Kind::kMap) {
+    Value map = Value::dict();
+    for (std::size_t i = 0; i < node.keys.size(); ++i)
+      map[node.keys[i].text] = to_value(node.values[i]);
+    return map;
+  }
+  if (node.kind == YamlNode::Kind::kNull) return {};
+  if (node.quoted) return node.text;
+  if (node.text == "true" || node.text == "false") return node.text == "true";
+  if (const auto number = parse_u64(node.text)) return *number;
+  return node.text;
+}
+
+}  // namespace
+
+std::string to_json(const std::vector<ConfigProblem>& problems, const std::string& file) {
+  const auto entry = [&](const ConfigProblem& problem) {
+    return Value::dict({{"file", problem.file.empty() ? file : problem.file},
+                        {"line", problem.place.line},
+                        {"column", problem.place.column},
+                        {"code", to_string(problem.code)},
+                        {"message", problem.message}});
+  };
+  return json_text(Value::dict(
+      {{"file", file}, {"ok", problems.empty()}, {"problems", json_list(problems, entry)}}));
+}
+
+std::string to_json(const Policy& policy) {
+  return json_text(to_value(policy_type().show(policy)));
+}
+
+std::string to_json(const KeyMap& map) {
+  return json_text(to_value(key_map_type().show(map)));
+}
+
+}  // namespace dckpt

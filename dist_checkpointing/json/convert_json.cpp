@@ -1,0 +1,40 @@
+#include "dist_checkpointing/json/reports.h"
+#include "dist_checkpointing/json/values.h"
+#include "dist_checkpointing/rewrite/convert.h"
+#include "mapping/planning/reshard.h"
+
+namespace dckpt {
+
+std::string to_json(const ConvertReport& report, bool dry_run) {
+  const auto held = [](const HeldBytes& file) {
+    return Value::dict(
+        {{"file", file.file}, {"rank", or_none(rank_of_file(file.file))}, {"bytes", file.bytes}});
+  };
+  const auto step = [](const ConversionStep& done) {
+    return Value::dict(
+        {{"name", done.name}, {"does", done.does}, {"notes", json_list(done.notes)}});
+  };
+  return json_text(
+      Value::dict({{"source", report.source},
+                   {"destination", report.destination},
+                   {"from", report.from},
+                   {"to", report.to},
+                   {"dry_run", dry_run},
+                   {"tensors", report.tensors},
+                   {"objects", report.objects},
+                   {"left_out", report.left_out},
+                   {"lost", json_list(report.lost)},
+                   {"chunks_before", report.chunks_before},
+                   {"chunks_after", report.chunks_after},
+                   {"bytes", report.bytes},
+                   {"files", report.files},
+                   {"kept_files", report.kept_files},
+                   {"disk_bytes", report.disk_bytes},
+                   {"ranks", report.ranks},
+                   {"held", Value::dict({{"before", json_list(report.held_before, held)},
+                                         {"after", json_list(report.held_after)}})},
+                   {"steps", json_list(report.steps, step)},
+                   {"remarks", json_list(report.remarks)}}));
+}
+
+}  // namespace dckpt

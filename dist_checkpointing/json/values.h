@@ -1,0 +1,38 @@
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "mapping/state/value.h"
+#include "strategies/formats/json/json.h"
+
+// What the files of this folder make JSON of.
+
+namespace dckpt {
+
+/// A list of the members of any range.
+template <typename Range>
+Value json_list(const Range& range) {
+  return Value::list(ValueList(range.begin(), range.end()));
+}
+
+/// A list of what `render` makes of each member.
+template <typename Range, typename Render>
+Value json_list(const Range& range, const Render& render) {
+  ValueList list;
+  for (const auto& member : range) list.push_back(render(member));
+  return Value::list(std::move(list));
+}
+
+/// None for an empty optional.
+template <typename T>
+Value or_none(const std::optional<T>& value) {
+  return value ? Value(*value) : Value();
+}
+
+/// As reports are printed.
+inline std::string json_text(const Value& value) {
+  return to_json(value, 2) + "\n";
+}
+
+}  // namespace dckpt
