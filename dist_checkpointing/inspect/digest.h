@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "dist_checkpointing/key_filter.h"
-#include "dist_checkpointing/progress.h"
 #include "mapping/base/api.h"
+#include "mapping/base/progress.h"
 #include "strategies/contract/reader.h"
 
 namespace DCKPT_API dckpt {

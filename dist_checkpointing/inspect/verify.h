@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "dist_checkpointing/progress.h"
 #include "mapping/base/api.h"
 #include "mapping/base/error.h"
+#include "mapping/base/progress.h"
 #include "strategies/contract/reader.h"
 
 namespace DCKPT_API dckpt {

@@ -42,8 +42,11 @@ bool whole_keys_once(const Value& sharded) {
 
 }  // namespace
 
-void check_access(const Value& sharded, PlannerKind kind, Communicator& comm,
-                  LoadPlanCache* cache) {
+void check_access(LoadCall& load, const Value& sharded, PlannerKind kind) {
+  load.report.access_checked = load.options.validate_access_integrity;
+  if (!load.options.validate_access_integrity) return;
+  Communicator& comm = load.comm;
+  LoadPlanCache* const cache = load.plan_cache;
   if (comm.size() == 1 && whole_keys_once(sharded)) return;
   LoadPlanCache::Access mine{.kind = kind, .rank = comm.rank(), .ranks = comm.size()};
   agree(comm, "describing what is asked for", [&] { mine.request = plan_of(sharded); });

@@ -1,9 +1,8 @@
 #pragma once
 
+#include "dist_checkpointing/load/load_steps.h"
 #include "mapping/planning/planner_options.h"
 #include "mapping/state/value.h"
-#include "strategies/comm/communicator.h"
-#include "strategies/parallel/load_plan_cache.h"
 
 namespace dckpt {
 
@@ -11,8 +10,8 @@ namespace dckpt {
 /// under Megatron's rule the main replicas, under the other kinds any holders. `sharded` has only
 /// sharded leaves. Collective; throws the same CheckpointError (mismatch) on all ranks, in
 /// Megatron's words, with a table of which rank holds what. Ranks that request the same as last
-/// time, as remembered by `cache` (may be null), exchange one number.
-void check_access(const Value& sharded, PlannerKind kind, Communicator& comm,
-                  LoadPlanCache* cache = nullptr);
+/// time, as the plan cache remembers, exchange one number. Does nothing if
+/// load.validate_access_integrity is off.
+void check_access(LoadCall& load, const Value& sharded, PlannerKind kind);
 
 }  // namespace dckpt

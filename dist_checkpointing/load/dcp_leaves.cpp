@@ -79,19 +79,19 @@ std::string root_of(const KeyPath& path) {
 
 /// What is stored in opened objects, by the names that are requested, without values; of those
 /// objects that the state has a place for.
-std::vector<FlatLeaf> opened_leaves(const LoadContext& load, const Value& state) {
-  const std::vector<std::string>& keys = load.reader.info().opened_keys;
+std::vector<FlatLeaf> opened_leaves(const OpenedCheckpoint& from, const Value& state) {
+  const std::vector<std::string>& keys = from.reader->info().opened_keys;
   const auto* const items = mapping_items(state);
   if (keys.empty() || items == nullptr) return {};
   const std::unordered_set<std::string> opened(keys.begin(), keys.end());
   std::unordered_set<std::string> wanted;
   for (const auto& [key, item] : *items) wanted.insert(key_text(key).value_or(""));
-  const KeyRenamer renamed(load.options.rename);
+  const KeyRenamer renamed(from.options.rename);
   std::vector<FlatLeaf> leaves;
-  for (const auto& [key, path] : load.reader.metadata().paths) {
+  for (const auto& [key, path] : from.metadata().paths) {
     if (!opened.contains(root_of(path))) continue;
     std::string name = renamed(key);
-    if (!load.keys.contains(name)) name = renamed_object(renamed, key);
+    if (!from.keys.contains(name)) name = renamed_object(renamed, key);
     KeyPath place = renamed_path(path, name);
     if (wanted.contains(root_of(place))) leaves.push_back({std::move(name), std::move(place), {}});
   }
@@ -123,9 +123,9 @@ std::string stored_name(const FlatLeaf& leaf) {
   return leaf.name;
 }
 
-std::vector<FlatLeaf> leaves_as_stored(const LoadContext& load, Value& state) {
-  std::vector<FlatLeaf> leaves = leaves_of_torch(state, load.keys);
-  std::vector<FlatLeaf> stored = opened_leaves(load, state);
+std::vector<FlatLeaf> leaves_as_stored(LoadCall& load, const OpenedCheckpoint& from, Value& state) {
+  std::vector<FlatLeaf> leaves = leaves_of_torch(state, from.keys);
+  std::vector<FlatLeaf> stored = opened_leaves(from, state);
   if (stored.empty()) return leaves;
   clear_roots(leaves, state, stored);
 

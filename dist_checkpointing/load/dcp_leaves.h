@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "dist_checkpointing/load/loaders.h"
+#include "dist_checkpointing/load/load_steps.h"
 #include "mapping/state/flatten.h"
 
 namespace dckpt {
@@ -18,6 +18,6 @@ std::string stored_name(const FlatLeaf& leaf);
 /// loads it as a whole: leaves that the state lacks are added without a value, and what stands in
 /// their way is taken out of `state` (all of it where it holds no tensor: none, an optimizer
 /// without moments). Throws as flatten_state_dict does.
-std::vector<FlatLeaf> leaves_as_stored(const LoadContext& load, Value& state);
+std::vector<FlatLeaf> leaves_as_stored(LoadCall& load, const OpenedCheckpoint& from, Value& state);
 
 }  // namespace dckpt

@@ -7,9 +7,6 @@
 
 #include "dist_checkpointing/load/access_check.h"
 #include "dist_checkpointing/load/dcp_leaves.h"
-#include "dist_checkpointing/load/empty_request.h"
-#include "dist_checkpointing/load/fill.h"
-#include "dist_checkpointing/load/finish_load.h"
 #include "dist_checkpointing/load/key_check.h"
 #include "dist_checkpointing/load/loaders.h"
 #include "dist_checkpointing/load/misfit.h"
@@ -21,32 +18,23 @@
 namespace dckpt {
 namespace {
 
-/// What one leaf of the state becomes.
-struct LeafRequest {
-  KeyPath path;
-  Value value;       ///< the leaf, then what was loaded
-  std::string name;  ///< under which it is stored
-  bool is_stored = false;
-  bool is_excused = false;              ///< by load.objects
-  std::optional<std::size_t> target{};  ///< of the planner
-  bool was_plain = false;               ///< a tensor without a description, before the planner
-};
+using Leaf = PathLeaves::Leaf;
 
 bool is_empty_container(const Value& value) {
   return (value.is_dict() || value.is_sequence()) && value.size() == 0;
 }
 
-std::vector<LeafRequest> requested_leaves_of(const LoadContext& load, Value& state) {
-  std::vector<LeafRequest> requested;
-  for (FlatLeaf& leaf : leaves_as_stored(load, state)) {
+std::vector<Leaf> requested_leaves_of(LoadCall& load, const OpenedCheckpoint& from, Value& state) {
+  std::vector<Leaf> requested;
+  for (FlatLeaf& leaf : leaves_as_stored(load, from, state)) {
     if (leaf.value.is(Value::Kind::kLocalNonpersistentObject)) continue;
     std::string name = stored_name(leaf);
     // What a rank outside of a tensor's mesh has in its place.
-    if (is_empty_container(leaf.value) && load.keys.tensor(name)) continue;
-    const bool is_stored = load.keys.contains(name);
+    if (is_empty_container(leaf.value) && from.keys.tensor(name)) continue;
+    const bool is_stored = from.keys.contains(name);
     const bool excused =
-        is_excused(leaf.value, load) || (leaf.value.is(Value::Kind::kShardedObject) &&
-                                         is_gathered(leaf.value.as_sharded_object(), load));
+        is_excused(leaf.value, from) || (leaf.value.is(Value::Kind::kShardedObject) &&
+                                         is_gathered(leaf.value.as_sharded_object(), from));
     requested.push_back(
         {std::move(leaf.path), std::move(leaf.value), std::move(name), is_stored, excused});
   }
@@ -54,15 +42,15 @@ std::vector<LeafRequest> requested_leaves_of(const LoadContext& load, Value& sta
 }
 
 /// The tensors of the request, as a planner sees them; `leaves`: where each of them is in it.
-std::vector<ShardedTensor> wanted_tensors(const LoadContext& load,
-                                          const std::vector<LeafRequest>& requested,
+std::vector<ShardedTensor> wanted_tensors(const OpenedCheckpoint& from,
+                                          const std::vector<Leaf>& requested,
                                           std::vector<std::size_t>& leaves) {
   std::vector<ShardedTensor> wanted;
   for (std::size_t i = 0; i < requested.size(); ++i) {
     const Value& leaf = requested[i].value;
     if (leaf.is(Value::Kind::kShardedTensor))
       wanted.push_back(leaf.as_sharded_tensor());
-    else if (leaf.is_tensor() && !load.keys.object(requested[i].name))
+    else if (leaf.is_tensor() && !from.keys.object(requested[i].name))
       wanted.push_back(ShardedTensor::whole(requested[i].name, leaf.as_tensor()));
     else
       continue;
@@ -72,204 +60,208 @@ std::vector<ShardedTensor> wanted_tensors(const LoadContext& load,
 }
 
 /// The same request as a planner changes it: what it leaves out is not in it.
-void ask_for(const LoadContext& load, const std::vector<std::optional<ShardedTensor>>& asked,
-             const std::vector<std::size_t>& leaves, std::vector<LeafRequest>& requested) {
+void ask_for(LoadCall& load, const OpenedCheckpoint& from,
+             const std::vector<std::optional<ShardedTensor>>& asked,
+             const std::vector<std::size_t>& leaves, std::vector<Leaf>& requested) {
   std::vector<bool> left_out(requested.size());
   for (std::size_t target = 0; target < asked.size(); ++target) {
-    LeafRequest& leaf_request = requested[leaves[target]];
+    Leaf& leaf = requested[leaves[target]];
     if (!asked[target]) {
       left_out[leaves[target]] = true;
-      load.report.left_out.push_back(leaf_request.name);
+      load.report.left_out.push_back(leaf.name);
       continue;
     }
-    leaf_request.was_plain = leaf_request.value.is_tensor();
-    leaf_request.target = target;
-    leaf_request.value = *asked[target];
-    leaf_request.name = asked[target]->key;
-    leaf_request.is_stored = load.keys.contains(leaf_request.name);
+    leaf.was_plain = leaf.value.is_tensor();
+    leaf.target = target;
+    leaf.value = *asked[target];
+    leaf.name = asked[target]->key;
+    leaf.is_stored = from.keys.contains(leaf.name);
   }
   std::size_t i = 0;
-  std::erase_if(requested, [&](const LeafRequest&) { return left_out[i++]; });
+  std::erase_if(requested, [&](const Leaf&) { return left_out[i++]; });
 }
 
 /// Lets the planner change the request. The call is collective.
-void plan_tensors(const LoadContext& load, std::vector<LeafRequest>& requested) {
+void plan_tensors(LoadCall& load, const OpenedCheckpoint& from, std::vector<Leaf>& requested) {
   std::vector<ShardedTensor> wanted;
   std::vector<std::size_t> leaves;
   agree(load.comm, "reading the request",
-        [&] { wanted = wanted_tensors(load, requested, leaves); });
-  const auto asked = load.planned->plan(wanted, load.reader.metadata(), load.options, load.comm);
-  agree(load.comm, "reading the planned request", [&] { ask_for(load, asked, leaves, requested); });
+        [&] { wanted = wanted_tensors(from, requested, leaves); });
+  const auto asked = from.planned->plan(wanted, from.metadata(), load.options, load.comm);
+  agree(load.comm, "reading the planned request",
+        [&] { ask_for(load, from, asked, leaves, requested); });
 }
 
 /// The leaf that the planner was asked with, and what was loaded in it.
-void restore(const LoadContext& load, LeafRequest& leaf_request) {
-  if (!leaf_request.target) return;
-  ShardedTensor tensor =
-      load.planned->restored(*leaf_request.target, leaf_request.value.as_sharded_tensor());
-  leaf_request.value =
-      leaf_request.was_plain ? Value(*std::move(tensor.data)) : Value(std::move(tensor));
+void restore(const OpenedCheckpoint& from, Leaf& leaf) {
+  if (!leaf.target) return;
+  ShardedTensor tensor = from.planned->restored(*leaf.target, leaf.value.as_sharded_tensor());
+  leaf.value = leaf.was_plain ? Value(*std::move(tensor.data)) : Value(std::move(tensor));
 }
 
 /// What of the request is stored otherwise.
-std::vector<Misfit> misfits_of(const LoadContext& load, const std::vector<LeafRequest>& requested) {
+std::vector<Misfit> misfits_of(LoadCall& load, const OpenedCheckpoint& from,
+                               const std::vector<Leaf>& requested) {
   std::vector<Misfit> misfits;
-  for (const LeafRequest& leaf_request : requested) {
+  for (const Leaf& leaf : requested) {
     const auto note = [&](std::optional<Misfit> misfit) {
       if (misfit) misfits.push_back(std::move(*misfit));
     };
-    const auto stored = load.keys.tensor(leaf_request.name);
-    if (!leaf_request.is_stored && !load.options.allow_partial_load &&
-        leaf_request.value.is(Value::Kind::kShardedObject))
-      note(misfit_of(leaf_request.value.as_sharded_object(), load.keys, load.options));
-    else if (stored && (leaf_request.value.is(Value::Kind::kShardedTensor) ||
-                        leaf_request.value.is_tensor())) {
-      const TensorStorageMetadata& metadata = load.reader.metadata().tensors[*stored];
-      const ShardedTensor shard =
-          leaf_request.value.is_tensor()
-              ? ShardedTensor::whole(leaf_request.name, leaf_request.value.as_tensor())
-              : leaf_request.value.as_sharded_tensor();
+    const auto stored = from.keys.tensor(leaf.name);
+    if (!leaf.is_stored && !load.options.allow_partial_load &&
+        leaf.value.is(Value::Kind::kShardedObject))
+      note(misfit_of(leaf.value.as_sharded_object(), from.keys, load.options));
+    else if (stored && (leaf.value.is(Value::Kind::kShardedTensor) || leaf.value.is_tensor())) {
+      const TensorStorageMetadata& metadata = from.metadata().tensors[*stored];
+      const ShardedTensor shard = leaf.value.is_tensor()
+                                      ? ShardedTensor::whole(leaf.name, leaf.value.as_tensor())
+                                      : leaf.value.as_sharded_tensor();
       std::vector<Misfit> of_shard = misfits_of_shard(shard, metadata, load.options, true);
-      if (of_shard.empty()) note(truncation_of(load, shard, metadata));
+      if (of_shard.empty()) note(truncation_of(load, from, shard, metadata));
       std::ranges::move(of_shard, std::back_inserter(misfits));
     }
   }
   return misfits;
 }
 
+std::vector<std::string> names_of(const std::vector<Leaf>& leaves) {
+  std::vector<std::string> names;
+  for (const Leaf& leaf : leaves) names.push_back(leaf.name);
+  return names;
+}
+
 /// Leaves that are not stored keep their values if the load is partial, or the strict mode one that
 /// goes on without them; else they are an error.
-void check_names(const LoadContext& load, const std::vector<LeafRequest>& requested) {
-  Asked asked{{}, misfits_of(load, requested)};
+void check_names(LoadCall& load, const OpenedCheckpoint& from, const std::vector<Leaf>& requested) {
+  Asked asked{{}, misfits_of(load, from, requested)};
   KeySet misfitting;
   for (const Misfit& misfit : asked.misfits) misfitting.insert(misfit.key);
-  for (const LeafRequest& leaf_request : requested) {
-    const bool is_misfit = leaf_request.value.is(Value::Kind::kShardedObject) &&
-                           misfitting.contains(leaf_request.value.as_sharded_object().key);
-    if (!leaf_request.is_excused && !is_misfit) asked.keys.push_back(leaf_request.name);
+  for (const Leaf& leaf : requested) {
+    const bool is_misfit = leaf.value.is(Value::Kind::kShardedObject) &&
+                           misfitting.contains(leaf.value.as_sharded_object().key);
+    if (!leaf.is_excused && !is_misfit) asked.keys.push_back(leaf.name);
   }
+  warn_of_idle_rules(load.options.missing, names_of(requested), load.comm);
   const DecidedKeys decided =
-      take_decided(asked.keys, load.options.missing.empty() ? KeySet() : load.keys.names(),
+      take_decided(asked.keys, load.options.missing.empty() ? KeySet() : from.keys.names(),
                    load.options.missing, load.comm);
   if (!load.options.allow_partial_load && checks_unexpected(load.options.strict)) {
     const KeyDifference difference =
-        check_keys(asked, load.keys.names(), load.options.strict, load.comm);
+        check_keys(asked, from.keys.names(), load.options.strict, load.comm);
     if (returns(load.options.strict))
       load.report.missing.assign(difference.missing.begin(), difference.missing.end());
   }
   if (load.options.allow_partial_load || checks_unexpected(load.options.strict)) asked.keys.clear();
   asked.keys.insert(asked.keys.end(), decided.refused.begin(), decided.refused.end());
-  require_stored(asked, load.keys,
+  require_stored(asked, from.keys, load.options.missing,
                  "Missing key in checkpoint state_dict (load.allow_partial_load keeps the old "
                  "values of such keys)",
                  load.comm);
-  for (const LeafRequest& leaf_request : requested) {
-    if (!leaf_request.is_stored && !leaf_request.is_excused)
-      load.report.unexpected.push_back(leaf_request.name);
+  for (const Leaf& leaf : requested) {
+    if (!leaf.is_stored && !leaf.is_excused) load.report.unexpected.push_back(leaf.name);
   }
 }
 
 /// Gives a leaf the tensor that will be filled. What is stored decides what a leaf becomes: a
 /// tensor also where a plain value stood.
-void request_tensor(const LoadContext& load, TensorRequestBuilder& builder,
-                    LeafRequest& leaf_request) {
-  if (leaf_request.value.is(Value::Kind::kShardedTensor)) {
-    Tensor destination = builder.add(leaf_request.value.as_sharded_tensor());
-    leaf_request.value.mutable_sharded_tensor().data = std::move(destination);
+void request_tensor(const OpenedCheckpoint& from, TensorRequestBuilder& builder, Leaf& leaf) {
+  if (leaf.value.is(Value::Kind::kShardedTensor)) {
+    Tensor destination = builder.add(leaf.value.as_sharded_tensor());
+    leaf.value.mutable_sharded_tensor().data = std::move(destination);
     return;
   }
-  const auto stored = load.keys.tensor(leaf_request.name);
+  const auto stored = from.keys.tensor(leaf.name);
   if (!stored) return;
-  const TensorStorageMetadata& tensor = load.reader.metadata().tensors[*stored];
-  leaf_request.value = builder.add(ShardedTensor::whole(
-      leaf_request.name, leaf_request.value.is_tensor()
-                             ? leaf_request.value.as_tensor()
-                             : Tensor::meta(tensor.properties.dtype, tensor.global_shape())));
+  const TensorStorageMetadata& tensor = from.metadata().tensors[*stored];
+  leaf.value = builder.add(ShardedTensor::whole(
+      leaf.name, leaf.value.is_tensor()
+                     ? leaf.value.as_tensor()
+                     : Tensor::meta(tensor.properties.dtype, tensor.global_shape())));
 }
 
 /// Gives a leaf the value that was loaded.
-void set_object(const LoadContext& load, LeafRequest& leaf_request, const Value& loaded) {
-  Value& leaf = leaf_request.value;
-  if (!leaf.is(Value::Kind::kShardedObject)) {
-    if (leaf.is_tensor() && leaf.as_tensor().has_data())
-      load.report.replaced.push_back({leaf_request.name, std::string(to_string(loaded.kind()))});
-    leaf = loaded;
+void set_object(LoadCall& load, Leaf& leaf, const Value& loaded) {
+  Value& value = leaf.value;
+  if (value.is(Value::Kind::kShardedObject)) {
+    ShardedObject& object = value.mutable_sharded_object();
+    object.data = loaded;
+    object.has_data = true;
     return;
   }
-  ShardedObject& object = leaf.mutable_sharded_object();
-  object.data = loaded;
-  object.has_data = true;
+  if (value.is_tensor() && value.as_tensor().has_data())
+    load.report.replaced.push_back({leaf.name, std::string(to_string(loaded.kind()))});
+  value = loaded;
 }
 
 /// Where the value of a leaf is stored as an object.
-ObjectCells cells_of(const LeafRequest& leaf_request, const LoadContext& load) {
-  if (const auto object = load.keys.object(leaf_request.name)) return {{*object}};
-  return leaf_request.value.is(Value::Kind::kShardedObject)
-             ? cells_of(leaf_request.value.as_sharded_object(), load)
-             : ObjectCells{};
+ObjectCells cells_of(const Leaf& leaf, const OpenedCheckpoint& from) {
+  if (const auto object = from.keys.object(leaf.name)) return {{*object}};
+  return leaf.value.is(Value::Kind::kShardedObject) ? cells_of(leaf.value.as_sharded_object(), from)
+                                                    : ObjectCells{};
 }
 
 /// The sharded leaves among those that `is_meant` chooses.
-Value sharded_of(const std::vector<LeafRequest>& requested, bool (*is_meant)(const LeafRequest&)) {
+Value sharded_of(const std::vector<Leaf>& requested, bool (*is_meant)(const Leaf&)) {
   ValueList leaves;
-  for (const LeafRequest& leaf_request : requested) {
-    if (leaf_request.value.is_sharded() && is_meant(leaf_request))
-      leaves.push_back(leaf_request.value);
+  for (const Leaf& leaf : requested) {
+    if (leaf.value.is_sharded() && is_meant(leaf)) leaves.push_back(leaf.value);
   }
   return Value::list(std::move(leaves));
 }
 
+/// What is read for the leaves, which get the tensors that are filled.
+ReadRequest request_leaves(const LoadCall& load, const OpenedCheckpoint& from,
+                           std::vector<Leaf>& leaves) {
+  ReadRequest read;
+  TensorRequestBuilder builder(*from.reader, from.keys, load.options, load.watch.follows_tensors());
+  for (Leaf& leaf : leaves) {
+    if (leaf.is_stored) request_tensor(from, builder, leaf);
+    std::ranges::copy(cells_of(leaf, from).positions, std::back_inserter(read.objects));
+  }
+  read.tensors = builder.finish();
+  return read;
+}
+
 }  // namespace
 
-void load_dcp(const LoadContext& load, StateDict& state) {
-  LoadRequest parts;
-  std::vector<LeafRequest> requested;
-  TensorRequest request;
-  std::vector<std::uint32_t> objects;  // positions in the metadata
+StateRequest<PathLeaves> request_by_paths(LoadCall& load, const OpenedCheckpoint& from,
+                                          const StateDict& state) {
+  StateRequest<PathLeaves> request;
+  auto& [parts, leaves] = request.of_state;
   agree(load.comm, "reading the request", [&] {
     parts = split_for_load(state);
-    requested = requested_leaves_of(load, parts.expanded);
+    leaves = requested_leaves_of(load, from, parts.expanded);
   });
-  if (load.planned != nullptr) plan_tensors(load, requested);
+  if (from.planned) plan_tensors(load, from, leaves);
   agree(load.comm, "reading the request", [&] {
-    load.shapes->take(sharded_of(requested, [](const LeafRequest&) { return true; }), load.keys);
+    from.reader->take(sharded_of(leaves, [](const Leaf&) { return true; }), from.keys);
   });
-  if (load.options.parallel.enabled) load.shapes->exchange(load.comm);
-  warn_if_nothing_is_asked(load, !requested.empty(),
+  if (load.options.parallel.enabled) from.reader->exchange(load.comm);
+  warn_if_nothing_is_asked(from.metadata(), load.comm, !leaves.empty(),
                            "the state dict is empty, so nothing is loaded");
-  report_resharded(load, sharded_of(requested, [](const LeafRequest& leaf_request) {
-                     return leaf_request.is_excused;
-                   }));
-  check_names(load, requested);
-  load.report.access_checked = load.options.validate_access_integrity;
-  if (load.options.validate_access_integrity)
-    check_access(sharded_of(requested,
-                            [](const LeafRequest& leaf_request) { return leaf_request.is_stored; }),
-                 PlannerKind::kDcp, load.comm, &load.plan_cache);
-  agree(load.comm, "checking the request against the checkpoint", [&] {
-    TensorRequestBuilder builder(load.reader, load.keys, load.options,
-                                 load.watch.follows_tensors());
-    for (LeafRequest& leaf_request : requested) {
-      if (leaf_request.is_stored) request_tensor(load, builder, leaf_request);
-      const ObjectCells cells = cells_of(leaf_request, load);
-      objects.insert(objects.end(), cells.positions.begin(), cells.positions.end());
-    }
-    request = builder.finish();
-  });
-  fill_destinations(load, request);
-  const auto values = fetch_objects(load, objects);
-  finish_load(load, [&] {
-    for (LeafRequest& leaf_request : requested) {
-      if (const ObjectCells cells = cells_of(leaf_request, load); !cells.positions.empty())
-        set_object(load, leaf_request, cells.value(values));
-      restore(load, leaf_request);
-      replace_leaf(parts.expanded, leaf_request.path, std::move(leaf_request.value));
-    }
-    parts.expanded = apply_object_rules(std::move(parts.expanded), load);
-    state = load.leaves == Leaves::kPlain
-                ? merge_factories(plain_state(std::move(parts.expanded)), parts.factories)
-                : merge_into_factories(std::move(parts.expanded), state);
-  });
+  report_resharded(load, from,
+                   sharded_of(leaves, [](const Leaf& leaf) { return leaf.is_excused; }));
+  check_names(load, from, leaves);
+  check_access(load, sharded_of(leaves, [](const Leaf& leaf) { return leaf.is_stored; }),
+               PlannerKind::kDcp);
+  agree(load.comm, "checking the request against the checkpoint",
+        [&] { request.read = request_leaves(load, from, leaves); });
+  return request;
+}
+
+StateDict merged(LoadCall& load, const OpenedCheckpoint& from, const StateDict& state,
+                 PathLeaves asked, const ReadObjects& objects) {
+  Value tree = std::move(asked.parts.expanded);
+  for (Leaf& leaf : asked.leaves) {
+    if (const ObjectCells cells = cells_of(leaf, from); !cells.positions.empty())
+      set_object(load, leaf, cells.value(objects));
+    restore(from, leaf);
+    replace_leaf(tree, leaf.path, std::move(leaf.value));
+  }
+  tree = apply_object_rules(std::move(tree), load, from);
+  return load.leaves == Leaves::kPlain
+             ? merge_factories(plain_state(std::move(tree)), asked.parts.factories)
+             : merge_into_factories(std::move(tree), state);
 }
 
 }  // namespace dckpt

@@ -1,5 +1,3 @@
-#include "dist_checkpointing/load/fill.h"
-
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -10,8 +8,10 @@
 
 #include "dist_checkpointing/load/arrivals.h"
 #include "dist_checkpointing/load/casts.h"
+#include "dist_checkpointing/load/load_steps.h"
 #include "dist_checkpointing/load/shared_memory.h"
 #include "mapping/base/format.h"
+#include "mapping/base/progress.h"
 #include "mapping/geometry/strided_copy.h"
 #include "strategies/comm/agree.h"
 #include "strategies/comm/heartbeat.h"
@@ -114,115 +114,143 @@ const Tensor& filled_tensor(const TensorRequest& request, std::uint32_t destinat
   return tensor;
 }
 
-}  // namespace
+/// The destinations of a request while they are filled: the only place where a load moves tensor
+/// bytes.
+class Filling {
+ public:
+  Filling(LoadCall& load, const OpenedCheckpoint& from, const TensorRequest& request)
+      : load_(load),
+        comm_(load.comm),
+        reader_(*from.reader),
+        planned_(from.planned.get()),
+        request_(request),
+        share_(shares(load.options, comm_)),
+        reading_{.threads = load.options.threads,
+                 .engine = engine_of(load.options, share_, comm_),
+                 .staging = load.options.staging,
+                 .verify = load.options.verify != Verify::kNone,
+                 .cast = load.options.cast == Cast::kAllow,
+                 .phases = &load.phases},
+        checks_(reader_.metadata()) {}
 
-void fill_destinations(const LoadContext& load, const TensorRequest& request) {
-  if (load.options.cast == Cast::kAllow) load.report.casts = report_casts(request.casts, load.comm);
-  load.opening.reset();
-  if (load.requested != nullptr) {
-    for (const WantedShard& wanted : request.wanted) (*load.requested)[wanted.tensor] = 1;
+  ReadStats run() {
+    agree(comm_, "preparing the tensors", [&] { prepare(); });
+    if (share_) read_together();
+    load_.watch.heartbeat.agree("reading tensors", [&] { read_own(); });
+    if (reading_.checks != nullptr) {
+      compare_together(checks_, comm_);
+      stats_.bytes_unchecked = checks_.unchecked_bytes();
+    }
+    if (load_.options.verify == Verify::kSha256) stats_.bytes_unchecked = 0;
+    agree(comm_, "padding the tensors", [&] {
+      std::for_each(request_.to_pad.begin(), request_.to_pad.end(), pad_with_edge);
+      arrivals_->finish();
+    });
+    return stats_;
   }
-  const ReadStats stats =
-      fill_destinations(load.reader, request, load.options, load.comm, load.watch, &load.plan_cache,
-                        &load.phases, load.planned);
-  load.report.bytes_wanted = stats.bytes_wanted;
-  load.report.bytes_read = stats.bytes_read;
-  load.report.bytes_direct = stats.bytes_direct;
-  load.report.bytes_mapped = stats.bytes_mapped;
-  load.report.bytes_unchecked = stats.bytes_unchecked;
-}
 
-ReadStats fill_destinations(const CheckpointReader& reader, const TensorRequest& request,
-                            const LoadOptions& options, Communicator& comm, LoadWatch& watch,
-                            LoadPlanCache* cache, PhaseClock* phases, PlannedLoad* planned) {
-  const bool share = shares(options, comm);
-  ReadOptions reading{.threads = options.threads,
-                      .engine = engine_of(options, share, comm),
-                      .staging = options.staging,
-                      .verify = options.verify != Verify::kNone,
-                      .cast = options.cast == Cast::kAllow,
-                      .phases = phases};
-  ItemParts parts;
-  std::optional<Arrivals> arrivals;
-  std::optional<DeviceDestinations> devices;
-  ReadStats stats;
-  std::function<void(std::uint32_t)> on_complete;
-  if (planned != nullptr || watch.follows_tensors())
-    on_complete = [&](std::uint32_t destination) {
-      Tensor tensor = filled_tensor(request, destination);
-      if (planned != nullptr && planned->resolves(tensor)) tensor = planned->commit(tensor);
-      if (watch.follows_tensors()) watch.ready(request.keys[destination], tensor);
+ private:
+  void prepare() {
+    load_.watch.check();
+    const std::uint64_t total = bytes_of(request_.items, reader_);
+    const auto tell = [&](std::uint64_t arrived, std::uint64_t all) {
+      load_.watch.arrived(std::min(arrived, all), all);  // slabs have more than what is requested
     };
-  reading.progress = [&](std::uint64_t bytes) { watch.arrived(stats.bytes_wanted + bytes); };
-  agree(comm, "preparing the tensors", [&] {
-    watch.check();
-    watch.expect(bytes_of(request.items, reader));
-    parts = parts_of(request, reader, planned, share);
-    arrivals.emplace(request, reader.metadata(), on_complete);
-    if (*arrivals)
-      reading.delivered = [&](std::uint32_t destination, std::uint64_t bytes) {
-        arrivals->delivered(destination, bytes);
+    progress_.emplace(tell, total, kToldEvery);
+    reading_.progress = &*progress_;
+    parts_ = parts_of(request_, reader_, planned_, share_);
+    arrivals_.emplace(request_, reader_.metadata(), on_complete());
+    if (*arrivals_)
+      reading_.delivered = [&](std::uint32_t destination, std::uint64_t bytes) {
+        arrivals_->delivered(destination, bytes);
       };
-    devices.emplace(request.destinations);
-    devices->fill_zero(request.to_zero);
-    for (const Tensor& tensor : request.to_zero) {
+    devices_.emplace(request_.destinations);
+    devices_->fill_zero(request_.to_zero);
+    for (const Tensor& tensor : request_.to_zero) {
       if (!is_in_device_memory(tensor)) fill_zero(tensor);
     }
-  });
-  RecordChecks checks(reader.metadata());
-  if ((comm.size() > 1 || !parts.device.empty()) && reading.verify) reading.checks = &checks;
-  if (share) {
-    const bool to_devices = std::ranges::any_of(request.destinations, is_in_device_memory);
-    ReadOptions together = reading;
-    together.delivered = nullptr;  // what a rank has read, others may still have to get from it
-    stats =
-        read_tensors_parallel(reader, parts.shared, request.destinations, options.parallel.exchange,
-                              comm, together, cache, to_devices ? &*devices : nullptr);
+    if ((comm_.size() > 1 || !parts_.device.empty()) && reading_.verify) reading_.checks = &checks_;
   }
-  watch.heartbeat.agree("reading tensors", [&] {
-    const PhaseClock::Scope reading_now(phases, Phase::kRead);
-    arrivals->delivered(parts.shared);
-    stats += read_tensors(reader, parts.own, request.destinations, reading);
-    stats += devices->read(reader, parts.device, request.destinations, reading);
-    arrivals->delivered(parts.device);
-    watch.arrived(stats.bytes_wanted);
-    check_shared_memory(reader, request, reading);
-  });
-  if (reading.checks != nullptr) {
-    compare_together(checks, comm);
-    stats.bytes_unchecked = checks.unchecked_bytes();
-  }
-  if (options.verify == Verify::kSha256) stats.bytes_unchecked = 0;
-  agree(comm, "padding the tensors", [&] {
-    std::for_each(request.to_pad.begin(), request.to_pad.end(), pad_with_edge);
-    arrivals->finish();
-  });
-  return stats;
-}
 
-std::unordered_map<std::uint32_t, Value> fetch_objects(const CheckpointReader& reader,
-                                                       std::span<const std::uint32_t> objects,
-                                                       const LoadOptions& options,
-                                                       Communicator& comm, LoadWatch& watch,
-                                                       PhaseClock* phases) {
-  const PhaseClock::Scope reading(phases, Phase::kRead);
-  if (shares(options, comm)) {
-    agree(comm, "reading objects", [&] { watch.check(); });
-    return read_objects_together(reader, objects, options.parallel.exchange, comm, options.staging);
+  /// Calls the planner and the trainer; empty if neither wants to know.
+  std::function<void(std::uint32_t)> on_complete() {
+    if (planned_ == nullptr && !load_.watch.follows_tensors()) return {};
+    return [&](std::uint32_t destination) {
+      Tensor tensor = filled_tensor(request_, destination);
+      if (planned_ != nullptr && planned_->resolves(tensor)) tensor = planned_->commit(tensor);
+      if (load_.watch.follows_tensors()) load_.watch.ready(request_.keys[destination], tensor);
+    };
   }
-  std::unordered_map<std::uint32_t, Value> values;
-  watch.heartbeat.agree("reading objects", [&] {
+
+  void read_together() {
+    const bool to_devices = std::ranges::any_of(request_.destinations, is_in_device_memory);
+    ReadOptions together = reading_;
+    together.delivered = nullptr;  // what a rank has read, others may still have to get from it
+    stats_ = read_tensors_parallel(reader_, parts_.shared, request_.destinations,
+                                   load_.options.parallel.exchange, comm_, together,
+                                   load_.plan_cache, to_devices ? &*devices_ : nullptr);
+  }
+
+  void read_own() {
+    const PhaseClock::Scope reading_now(&load_.phases, Phase::kRead);
+    arrivals_->delivered(parts_.shared);
+    stats_ += read_tensors(reader_, parts_.own, request_.destinations, reading_);
+    stats_ += devices_->read(reader_, parts_.device, request_.destinations, reading_);
+    arrivals_->delivered(parts_.device);
+    load_.watch.arrived(stats_.bytes_wanted, stats_.bytes_wanted);
+    check_shared_memory(reader_, request_, reading_);
+  }
+
+  static constexpr std::uint64_t kToldEvery = std::uint64_t{16} << 20;
+
+  LoadCall& load_;
+  Communicator& comm_;
+  const CheckpointReader& reader_;
+  PlannedLoad* const planned_;
+  const TensorRequest& request_;
+  const bool share_;
+  ReadOptions reading_;
+  RecordChecks checks_;
+  ItemParts parts_{};
+  std::optional<ProgressCounter> progress_{};
+  std::optional<Arrivals> arrivals_{};
+  std::optional<DeviceDestinations> devices_{};
+  ReadStats stats_{};
+};
+
+/// The only place where a load reads objects.
+ReadObjects fetch_objects(LoadCall& load, const CheckpointReader& reader,
+                          std::span<const std::uint32_t> objects) {
+  const PhaseClock::Scope reading(&load.phases, Phase::kRead);
+  if (shares(load.options, load.comm)) {
+    agree(load.comm, "reading objects", [&] { load.watch.check(); });
+    return read_objects_together(reader, objects, load.options.parallel.exchange, load.comm,
+                                 load.options.staging);
+  }
+  ReadObjects values;
+  load.watch.heartbeat.agree("reading objects", [&] {
     for (const std::uint32_t object : objects) {
-      watch.check();
+      load.watch.check();
       values[object] = reader.object(object);
     }
   });
   return values;
 }
 
-std::unordered_map<std::uint32_t, Value> fetch_objects(const LoadContext& load,
-                                                       std::span<const std::uint32_t> objects) {
-  return fetch_objects(load.reader, objects, load.options, load.comm, load.watch, &load.phases);
+}  // namespace
+
+ReadObjects read_request(LoadCall& load, const OpenedCheckpoint& from, const ReadRequest& request) {
+  LoadReport& report = load.report;
+  if (load.options.cast == Cast::kAllow)
+    report.casts = report_casts(request.tensors.casts, load.comm);
+  load.opening.reset();
+  const ReadStats stats = Filling(load, from, request.tensors).run();
+  report.bytes_wanted = stats.bytes_wanted;
+  report.bytes_read = stats.bytes_read;
+  report.bytes_direct = stats.bytes_direct;
+  report.bytes_mapped = stats.bytes_mapped;
+  report.bytes_unchecked = stats.bytes_unchecked;
+  return fetch_objects(load, *from.reader, request.objects);
 }
 
 }  // namespace dckpt

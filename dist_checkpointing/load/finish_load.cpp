@@ -1,5 +1,3 @@
-#include "dist_checkpointing/load/finish_load.h"
-
 #include <algorithm>
 #include <array>
 #include <chrono>
@@ -10,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "dist_checkpointing/load/load_steps.h"
 #include "dist_checkpointing/phase_report.h"
 #include "mapping/base/format.h"
 #include "mapping/base/log.h"
@@ -28,11 +27,13 @@ constexpr std::array<std::pair<Phase, PhaseReport LoadReport::*>, 3> kLoadPhases
      {Phase::kRead, &LoadReport::read}}};
 
 /// Of a rank: whether it used the plan of last time, why not, how it read, and its phases.
-Bytes told_by(const LoadContext& load) {
+Bytes told_by(LoadCall& load) {
   Bytes bytes;
   WireWriter writer(bytes);
-  writer.number(load.plan_cache.cache_hit() ? 1 : 0);
-  writer.text(load.plan_cache.why_planned());
+  const LoadPlanCache no_plans;
+  const LoadPlanCache& plans = load.plan_cache != nullptr ? *load.plan_cache : no_plans;
+  writer.number(plans.cache_hit() ? 1 : 0);
+  writer.text(plans.why_planned());
   writer.number(load.report.bytes_direct);
   writer.number(load.report.bytes_mapped);
   writer.number(load.report.replaced.size());
@@ -126,7 +127,7 @@ Bytes joined(const std::vector<Bytes>& ranks, double seconds) {
 
 }  // namespace
 
-void finish_load(const LoadContext& load, const std::function<void()>& work) {
+void finish_load(LoadCall& load, const std::function<void()>& work) {
   const auto failure = failure_of([&] {
     load.watch.check();
     work();

@@ -2,11 +2,16 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <iterator>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "configs/rename.h"
+#include "dist_checkpointing/key_filter.h"
 #include "dist_checkpointing/load/key_layout.h"
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/log.h"
@@ -115,6 +120,18 @@ std::string misfits_as_text(const AllRanks& ranks) {
                     table_of(ranks.misfits));
 }
 
+/// Objects are matched by their unique keys, and by the keys in these.
+bool is_for(const MissingRule& rule, std::string_view key) {
+  return glob_match(rule.keys, key) || glob_match(rule.keys, key.substr(0, key.rfind("/shard_")));
+}
+
+/// What the first rule that matches says about a missing key; none if no rule matches.
+std::optional<WhenMissing> action_for(std::span<const MissingRule> rules, const std::string& key) {
+  const auto rule =
+      std::ranges::find_if(rules, [&](const MissingRule& each) { return is_for(each, key); });
+  return rule == rules.end() ? std::nullopt : std::optional(rule->action);
+}
+
 /// Two paragraphs, each of which may be empty.
 std::string joined(const std::string& first, const std::string& second) {
   return first + (first.empty() || second.empty() ? "" : "\n") + second;
@@ -155,6 +172,16 @@ bool checks_missing(StrictHandling strict) noexcept {
          strict == StrictHandling::kReturnAll;
 }
 
+void warn_if_nothing_is_asked(const Metadata& stored, Communicator& comm, bool asks,
+                              const std::string& consequence) {
+  if (any_rank(asks, comm) || comm.rank() != 0) return;
+  if (stored.tensors.empty()) return;
+  log_warning(str_format(
+      "{}, none of the checkpoint's {}; load_state_dict() and load_plain_tensors() return "
+      "tensors, load_sharded_metadata() a state dict that asks for all",
+      consequence, counted(stored.tensors.size(), "tensor")));
+}
+
 KeySet united(const KeySet& mine, Communicator& comm) {
   if (!any_rank(!mine.empty(), comm)) return {};
   return AllRanks(gather({{mine.begin(), mine.end()}, {}}, comm), {}).asked;
@@ -189,6 +216,29 @@ KeyDifference check_keys(const Asked& asked, const KeySet& stored, StrictHandlin
   return found;
 }
 
+void warn_of_idle_rules(std::span<const MissingRule> rules,
+                        const std::vector<std::string>& requested, Communicator& comm) {
+  if (rules.empty()) return;
+  std::vector<std::int64_t> used;
+  for (const MissingRule& rule : rules)
+    used.push_back(
+        std::ranges::any_of(requested, [&](const std::string& key) { return is_for(rule, key); }));
+  used = comm.all_reduce(std::move(used), ReduceOp::kMax);
+  if (std::ranges::find(used, 0) == used.end()) return;
+  const KeySet all = united({requested.begin(), requested.end()}, comm);
+  if (all.empty() || comm.rank() != 0) return;
+  const std::vector<std::string> keys(all.begin(), all.end());
+  std::string idle;
+  for (std::size_t i = 0; i < used.size(); ++i) {
+    if (used[i] == 0)
+      idle += str_format("\n  {}{}", quote(rules[i].keys), suggest_keys(rules[i].keys, keys));
+  }
+  log_warning(
+      "these patterns of load.missing match no key that the state asks for, so their rules have no "
+      "effect:" +
+      idle);
+}
+
 DecidedKeys take_decided(std::vector<std::string>& asked, const KeySet& stored,
                          std::span<const MissingRule> rules, Communicator& comm) {
   if (rules.empty()) return {};
@@ -196,14 +246,13 @@ DecidedKeys take_decided(std::vector<std::string>& asked, const KeySet& stored,
   KeySet warned;
   std::erase_if(asked, [&](const std::string& key) {
     if (stored.contains(key)) return false;
-    const auto rule = std::ranges::find_if(
-        rules, [&](const MissingRule& each) { return glob_match(each.keys, key); });
-    if (rule == rules.end()) return false;
-    if (rule->action == WhenMissing::kError)
+    const auto action = action_for(rules, key);
+    if (!action) return false;
+    if (*action == WhenMissing::kError)
       decided.refused.push_back(key);
     else
       decided.kept.insert(key);
-    if (rule->action == WhenMissing::kWarn) warned.insert(key);
+    if (*action == WhenMissing::kWarn) warned.insert(key);
     return true;
   });
   const KeySet all = united(warned, comm);
@@ -215,19 +264,34 @@ DecidedKeys take_decided(std::vector<std::string>& asked, const KeySet& stored,
   return decided;
 }
 
-void require_stored(const Asked& asked, const StoredKeys& stored, const std::string& headline,
+void require_stored(const Asked& asked, const StoredKeys& stored,
+                    std::span<const MissingRule> rules, const std::string& headline,
                     Communicator& comm) {
   const bool fits = asked.misfits.empty() &&
                     std::all_of(asked.keys.begin(), asked.keys.end(),
                                 [&](const std::string& key) { return stored.contains(key); });
   if (!any_rank(!fits, comm)) return;
   const KeySet names = stored.names();
-  const AllRanks ranks(gather(asked, comm), names);
-  const std::string where = comm.size() == 1 ? "" : ", on " + ranks.which(ranks.unexpected_on);
-  std::string message;
-  if (!ranks.unexpected.empty())
-    message = str_format("{}{}:{}{}", headline, where, table_of_unknown(ranks.unexpected, names),
-                         advice(ranks.asked, names));
+  const std::vector<Asked> by_rank = gather(asked, comm);
+  const auto paragraph = [&](bool refused, const std::string& beginning) {
+    std::vector<Asked> part = by_rank;
+    for (Asked& each : part)
+      std::erase_if(each.keys, [&](const std::string& key) {
+        return (action_for(rules, key) == WhenMissing::kError) != refused;
+      });
+    const AllRanks ranks(part, names);
+    if (ranks.unexpected.empty()) return std::string();
+    return str_format("{}{}:{}", beginning,
+                      comm.size() == 1 ? "" : ", on " + ranks.which(ranks.unexpected_on),
+                      table_of_unknown(ranks.unexpected, names));
+  };
+  const AllRanks ranks(by_rank, names);
+  std::string message = joined(
+      paragraph(false, headline),
+      paragraph(true,
+                "load.missing refuses keys that the checkpoint does not have (action: keep or warn "
+                "in their rule leaves such keys as they are)"));
+  if (!message.empty()) message += advice(ranks.asked, names);
   throw CheckpointError(ErrorCode::kMismatch, joined(message, misfits_as_text(ranks)));
 }
 

@@ -8,6 +8,7 @@
 #include "dist_checkpointing/load/key_groups.h"
 #include "dist_checkpointing/load/misfit.h"
 #include "dist_checkpointing/load/stored_keys.h"
+#include "mapping/planning/metadata.h"
 #include "strategies/comm/communicator.h"
 
 namespace dckpt {
@@ -31,6 +32,12 @@ struct Asked {
   std::vector<Misfit> misfits{};
 };
 
+/// Warns if `asks` is false on every rank though the checkpoint has tensors: a state without
+/// descriptions is a valid request, but rarely what was meant. `consequence` begins the warning:
+/// what is loaded then. Collective.
+void warn_if_nothing_is_asked(const Metadata& stored, Communicator& comm, bool asks,
+                              const std::string& consequence);
+
 /// The keys of all ranks. Collective; nothing is exchanged but one number if no rank has any.
 KeySet united(const KeySet& mine, Communicator& comm);
 
@@ -46,6 +53,11 @@ struct DecidedKeys {
   std::vector<std::string> refused;
 };
 
+/// Rank 0 warns of rules that match no key that any rank requests, and names similar keys: they are
+/// likely misspelt. Collective if there are rules, with the same ones on all ranks.
+void warn_of_idle_rules(std::span<const MissingRule> rules,
+                        const std::vector<std::string>& requested, Communicator& comm);
+
 /// Takes them out of `asked`, since no strict mode decides about them. Rank 0 warns of those of all
 /// ranks that the rules say to warn of. Collective if there are rules, with the same ones on all
 /// ranks.
@@ -54,9 +66,10 @@ DecidedKeys take_decided(std::vector<std::string>& asked, const KeySet& stored,
 
 /// Throws CheckpointError (mismatch), the same on all ranks, if one of them requests something that
 /// is not stored, or stored in another form: one error for everything. Missing keys are listed
-/// below `headline`, which is given without its colon. Collective, with the same `stored` on all
-/// ranks.
-void require_stored(const Asked& asked, const StoredKeys& stored, const std::string& headline,
+/// below `headline`, which is given without its colon; those that one of `rules` refuses are listed
+/// apart. Collective, with the same `stored` and rules on all ranks.
+void require_stored(const Asked& asked, const StoredKeys& stored,
+                    std::span<const MissingRule> rules, const std::string& headline,
                     Communicator& comm);
 
 }  // namespace dckpt

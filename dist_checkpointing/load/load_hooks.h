@@ -4,8 +4,8 @@
 #include <stop_token>
 #include <string>
 
-#include "dist_checkpointing/progress.h"
 #include "mapping/base/api.h"
+#include "mapping/base/progress.h"
 #include "mapping/state/tensor.h"
 #include "mapping/state/value.h"
 

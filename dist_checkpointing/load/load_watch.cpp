@@ -15,9 +15,9 @@ void LoadWatch::check() const {
         str_format("the load has taken longer than {} ms (load.timeout)", timeout_.count()));
 }
 
-void LoadWatch::arrived(std::uint64_t bytes) {
+void LoadWatch::arrived(std::uint64_t bytes, std::uint64_t total) {
   check();
-  if (hooks_.progress) hooks_.progress(bytes, total_);
+  if (hooks_.progress) hooks_.progress(bytes, total);
 }
 
 void LoadWatch::ready(const std::string& key, const Tensor& tensor) {

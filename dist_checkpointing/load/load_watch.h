@@ -24,9 +24,8 @@ class LoadWatch {
   /// For work of one rank between collectives: throws CheckpointError (cancelled) if this rank is
   /// to stop, (unavailable) if the time is over.
   void check() const;
-  void expect(std::uint64_t bytes) noexcept { total_ = bytes; }
-  /// Of the expected bytes, how many have arrived so far. Checks, too.
-  void arrived(std::uint64_t bytes);
+  /// Tells how many bytes have arrived so far, and how many will. Checks, too.
+  void arrived(std::uint64_t bytes, std::uint64_t total);
   bool follows_tensors() const noexcept { return static_cast<bool>(hooks_.tensor_ready); }
   void ready(const std::string& key, const Tensor& tensor);  ///< requires follows_tensors()
 
@@ -36,7 +35,6 @@ class LoadWatch {
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   const std::chrono::milliseconds timeout_;
   const LoadHooks& hooks_;
-  std::uint64_t total_ = 0;
   std::mutex telling_;
 };
 

@@ -1,54 +1,64 @@
 #pragma once
 
-#include <chrono>
-#include <cstdint>
+#include <cstddef>
 #include <optional>
+#include <string>
 #include <vector>
 
-#include "configs/options.h"
-#include "dist_checkpointing/load/load.h"
-#include "dist_checkpointing/load/load_watch.h"
-#include "dist_checkpointing/load/planned_load.h"
-#include "dist_checkpointing/load/requested_shapes.h"
-#include "dist_checkpointing/load/stored_keys.h"
-#include "mapping/base/phase_clock.h"
+#include "dist_checkpointing/load/key_groups.h"
+#include "dist_checkpointing/load/load_steps.h"
+#include "dist_checkpointing/load/object_choice.h"
+#include "mapping/base/key_path.h"
+#include "mapping/state/sharded_tree.h"
+#include "mapping/state/tensor.h"
 #include "mapping/state/value.h"
-#include "strategies/comm/communicator.h"
-#include "strategies/contract/reader.h"
-#include "strategies/parallel/load_plan_cache.h"
 
 namespace dckpt {
 
-/// What sharded and local leaves are after a load.
-enum class Leaves : std::uint8_t {
-  kDescribed,  ///< what they were, with data: the tree can be saved and loaded again
-  kPlain,      ///< tensors and values, as Megatron returns them
+// The second step of load(), and what it makes of a state dict at the end, for the two kinds of
+// checkpoints. Requests are checked on all ranks; requesting is collective, merging is not.
+
+/// The state dict of a request by keys, as Megatron loads it: sharded leaves wherever they are;
+/// everything that is neither sharded nor local comes from the common state.
+struct KeyedLeaves {
+  LoadRequest parts{};                 ///< of the state
+  std::vector<Tensor> tensors{};       ///< of the leaves that are read, in the order of the tree
+  std::vector<ObjectCells> objects{};  ///< the same
+  KeySet unexpected{};                 ///< keys that are not stored: their leaves stay
 };
 
-/// A running load: what both kinds of loaders work with.
-struct LoadContext {
-  const CheckpointReader& reader;
-  const StoredKeys& keys;
-  const LoadOptions& options;
-  Communicator& comm;
-  LoadReport& report;
-  LoadWatch& watch;
-  LoadPlanCache& plan_cache;
-  Leaves leaves = Leaves::kDescribed;
-  PhaseClock& phases;
-  std::optional<PhaseClock::Scope>& opening;  ///< Phase::kOpen, until tensor bytes move
-  const std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
-  /// Of each stored tensor, by position: 1 if this rank requests it. Null if nobody wants to know.
-  std::vector<std::int64_t>* requested = nullptr;
-  RequestedShapes* shapes = nullptr;  ///< of `reader`
-  PlannedLoad* planned = nullptr;     ///< by a planner of the registry
+/// The state dict of a request by paths, as PyTorch DCP loads it: every leaf by its path, sharded
+/// ones by their keys.
+struct PathLeaves {
+  struct Leaf {
+    KeyPath path;
+    Value value;       ///< the leaf, with the tensor that is filled
+    std::string name;  ///< under which it is stored
+    bool is_stored = false;
+    bool is_excused = false;              ///< by load.objects
+    std::optional<std::size_t> target{};  ///< of the planner
+    bool was_plain = false;               ///< a tensor without a description, before the planner
+  };
+  LoadRequest parts{};  ///< of the state
+  std::vector<Leaf> leaves{};
 };
 
-/// Loads as Megatron does: sharded leaves by their keys, wherever they are in the state; everything
-/// that is neither sharded nor local comes from `common`. Collective.
-void load_megatron(const LoadContext& load, Value common, StateDict& state);
+/// What is read for a state dict, and what becomes of it.
+template <typename OfState>
+struct StateRequest {
+  ReadRequest read{};
+  OfState of_state{};
+};
 
-/// Loads as PyTorch DCP does: every leaf by its path, sharded ones by their keys. Collective.
-void load_dcp(const LoadContext& load, StateDict& state);
+StateRequest<KeyedLeaves> request_by_keys(LoadCall& load, const OpenedCheckpoint& from,
+                                          const StateDict& state);
+StateRequest<PathLeaves> request_by_paths(LoadCall& load, const OpenedCheckpoint& from,
+                                          const StateDict& state);
+
+/// The state dict of a request with what was read for it.
+StateDict merged(LoadCall& load, const OpenedCheckpoint& from, const StateDict& state,
+                 KeyedLeaves asked, const ReadObjects& objects);
+StateDict merged(LoadCall& load, const OpenedCheckpoint& from, const StateDict& state,
+                 PathLeaves asked, const ReadObjects& objects);
 
 }  // namespace dckpt

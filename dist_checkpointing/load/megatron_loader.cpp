@@ -5,9 +5,6 @@
 #include <vector>
 
 #include "dist_checkpointing/load/access_check.h"
-#include "dist_checkpointing/load/empty_request.h"
-#include "dist_checkpointing/load/fill.h"
-#include "dist_checkpointing/load/finish_load.h"
 #include "dist_checkpointing/load/key_check.h"
 #include "dist_checkpointing/load/loaders.h"
 #include "dist_checkpointing/load/merge_common.h"
@@ -26,25 +23,25 @@ namespace dckpt {
 namespace {
 
 /// What of the request is stored otherwise.
-std::vector<Misfit> misfits_of(const LoadContext& load, const Value& sharded) {
+std::vector<Misfit> misfits_of(LoadCall& load, const OpenedCheckpoint& from, const Value& sharded) {
   std::vector<Misfit> misfits;
   const auto note = [&](std::optional<Misfit> misfit) {
     if (misfit) misfits.push_back(std::move(*misfit));
   };
   const ShardedLeaves leaves = collect_sharded(sharded);
   for (const ShardedTensor* const tensor : leaves.tensors) {
-    const auto stored = load.keys.tensor(tensor->key);
+    const auto stored = from.keys.tensor(tensor->key);
     if (stored) {
-      const TensorStorageMetadata& metadata = load.reader.metadata().tensors[*stored];
+      const TensorStorageMetadata& metadata = from.metadata().tensors[*stored];
       std::ranges::move(misfits_of_shard(*tensor, metadata, load.options,
-                                         load.reader.info().conventions.keys_are_paths),
+                                         from.reader->info().conventions.keys_are_paths),
                         std::back_inserter(misfits));
-      note(truncation_of(load, *tensor, metadata));
-    } else if (load.keys.grids(tensor->key) != nullptr)
+      note(truncation_of(load, from, *tensor, metadata));
+    } else if (from.keys.grids(tensor->key) != nullptr)
       note(Misfit{"asked for as a tensor, but stored as an object:", tensor->key});
   }
   for (const ShardedObject* const object : leaves.objects)
-    note(misfit_of(*object, load.keys, load.options));
+    note(misfit_of(*object, from.keys, load.options));
   return misfits;
 }
 
@@ -54,7 +51,7 @@ const std::string& key_of(const Value& leaf) {
 }
 
 /// The keys that are requested, not stored, and tolerated by a rule or the strict mode.
-KeySet find_unexpected(const LoadContext& load, const Value& sharded,
+KeySet find_unexpected(LoadCall& load, const OpenedCheckpoint& from, const Value& sharded,
                        const std::vector<Misfit>& misfits) {
   const StrictHandling strict = load.options.strict;
   if (!checks_unexpected(strict) && load.options.missing.empty()) return {};
@@ -62,7 +59,8 @@ KeySet find_unexpected(const LoadContext& load, const Value& sharded,
   Asked asked{{}, misfits};
   for (const ShardedTensor* const tensor : leaves.tensors) asked.keys.push_back(tensor->key);
   for (const ShardedObject* const object : leaves.objects) asked.keys.push_back(object->key);
-  const KeySet stored = load.keys.keys();
+  warn_of_idle_rules(load.options.missing, asked.keys, load.comm);
+  const KeySet stored = from.keys.keys();
   KeySet kept = take_decided(asked.keys, stored, load.options.missing, load.comm).kept;
   KeyDifference difference = check_keys(asked, stored, strict, load.comm);
   if (returns(strict)) {
@@ -75,7 +73,8 @@ KeySet find_unexpected(const LoadContext& load, const Value& sharded,
 }
 
 /// Checks that everything is stored as requested, including each object at its place in the grid.
-void require_all(const LoadContext& load, const Value& sharded, std::vector<Misfit> misfits) {
+void require_all(LoadCall& load, const OpenedCheckpoint& from, const Value& sharded,
+                 std::vector<Misfit> misfits) {
   const ShardedLeaves leaves = collect_sharded(sharded);
   KeySet misfitting;
   for (const Misfit& misfit : misfits) misfitting.insert(misfit.key);
@@ -84,52 +83,46 @@ void require_all(const LoadContext& load, const Value& sharded, std::vector<Misf
     if (!misfitting.contains(tensor->key)) asked.keys.push_back(tensor->key);
   }
   for (const ShardedObject* const object : leaves.objects) {
-    if (!misfitting.contains(object->key) && !is_excused(*object, load) &&
-        !is_gathered(*object, load))
+    if (!misfitting.contains(object->key) && !is_excused(*object, from) &&
+        !is_gathered(*object, from))
       asked.keys.push_back(object->unique_key());
   }
-  require_stored(asked, load.keys,
+  require_stored(asked, from.keys, load.options.missing,
                  "keys are asked for that the checkpoint does not have (load.strict: "
                  "log_unexpected leaves such keys as they are)",
                  load.comm);
 }
 
-/// What was read for the sharded leaves, in the order of the tree: tensors, then values of objects.
-struct LoadedLeaves {
-  std::vector<Tensor> tensors;
-  std::vector<Value> objects;
-};
-
 /// Whether each sharded leaf is a tensor that was filled where it is.
-bool is_filled_in_place(const Value& state, const LoadedLeaves& loaded) {
+bool is_filled_in_place(const Value& state, const std::vector<Tensor>& loaded) {
   std::size_t tensors = 0;
   const auto differs = [&](const Value& leaf) {
     if (!leaf.is_sharded()) return false;
     if (!leaf.is(Value::Kind::kShardedTensor) || is_empty_range(leaf)) return true;
     const std::optional<Tensor>& data = leaf.as_sharded_tensor().data;
-    return !data || data->data() != loaded.tensors[tensors++].data();
+    return !data || data->data() != loaded[tensors++].data();
   };
   return !any_leaf(state, differs);
 }
 
 /// The tree with its sharded leaves replaced by what was loaded; those that were not requested
 /// stay.
-Value filled(const LoadContext& load, Value state, const LoadedLeaves& loaded,
-             const KeySet& unexpected) {
-  if (unexpected.empty() && is_filled_in_place(state, loaded)) return state;
-  std::size_t tensors = 0;
-  std::size_t objects = 0;
+Value filled(const OpenedCheckpoint& from, Value state, const KeyedLeaves& asked,
+             const ReadObjects& read) {
+  if (asked.unexpected.empty() && is_filled_in_place(state, asked.tensors)) return state;
+  auto tensor = asked.tensors.begin();
+  auto object = asked.objects.begin();
   return map_leaves(std::move(state), [&](Value leaf) {
-    if (!leaf.is_sharded() || unexpected.contains(key_of(leaf))) return leaf;
+    if (!leaf.is_sharded() || asked.unexpected.contains(key_of(leaf))) return leaf;
     if (is_empty_range(leaf)) {
       ShardedTensor& shard = leaf.mutable_sharded_tensor();
       if (!shard.data) shard.data = Tensor::empty(shard.dtype, shard.data_shape());
     } else if (leaf.is(Value::Kind::kShardedTensor)) {
-      leaf.mutable_sharded_tensor().data = loaded.tensors[tensors++];
-    } else if (!is_excused(leaf, load)) {
-      ShardedObject& object = leaf.mutable_sharded_object();
-      object.data = loaded.objects[objects++];
-      object.has_data = true;
+      leaf.mutable_sharded_tensor().data = *tensor++;
+    } else if (!is_excused(leaf, from)) {
+      ShardedObject& sharded = leaf.mutable_sharded_object();
+      sharded.data = (object++)->value(read);
+      sharded.has_data = true;
     }
     return leaf;
   });
@@ -146,8 +139,7 @@ Value plain_result(Value common, const LoadRequest& parts, Value sharded) {
 }
 
 /// The caller's tree: sharded leaves with what was loaded, the others from the common state.
-Value described_result(const LoadContext& load, const Value& common, const Value& state,
-                       Value expanded) {
+Value described_result(LoadCall& load, const Value& common, const Value& state, Value expanded) {
   MergedCommon merged =
       merge_common(merge_into_factories(std::move(expanded), state), common, load.options.cast);
   load.report.replaced = std::move(merged.replaced);
@@ -163,7 +155,7 @@ bool has_sharded_leaves(const Value& state) {
 }
 
 /// The request as a planner changes it: what it leaves out is local to this rank.
-Value with_planned_tensors(const LoadContext& load, Value expanded,
+Value with_planned_tensors(LoadCall& load, Value expanded,
                            const std::vector<std::optional<ShardedTensor>>& asked) {
   std::size_t target = 0;
   return map_leaves(std::move(expanded), [&](Value leaf) {
@@ -176,7 +168,7 @@ Value with_planned_tensors(const LoadContext& load, Value expanded,
 }
 
 /// The request as a planner makes it. The call is collective.
-LoadRequest planned_request(const LoadContext& load, const StateDict& state) {
+LoadRequest planned_parts(LoadCall& load, const OpenedCheckpoint& from, const StateDict& state) {
   LoadRequest parts;
   std::vector<ShardedTensor> wanted;
   agree(load.comm, "reading the request", [&] {
@@ -186,7 +178,7 @@ LoadRequest planned_request(const LoadContext& load, const StateDict& state) {
       return false;
     });
   });
-  const auto asked = load.planned->plan(wanted, load.reader.metadata(), load.options, load.comm);
+  const auto asked = from.planned->plan(wanted, from.metadata(), load.options, load.comm);
   agree(load.comm, "reading the planned request", [&] {
     LoadRequest planned =
         split_for_load(with_planned_tensors(load, std::move(parts.expanded), asked));
@@ -197,12 +189,12 @@ LoadRequest planned_request(const LoadContext& load, const StateDict& state) {
 }
 
 /// The tree that the planner was asked with, and what was loaded in it.
-Value restored(const LoadContext& load, Value expanded) {
-  if (load.planned == nullptr) return expanded;
+Value restored(const OpenedCheckpoint& from, Value expanded) {
+  if (from.planned == nullptr) return expanded;
   std::size_t target = 0;
   return map_leaves(std::move(expanded), [&](Value leaf) {
     if (leaf.is(Value::Kind::kShardedTensor))
-      return Value(load.planned->restored(target++, leaf.as_sharded_tensor()));
+      return Value(from.planned->restored(target++, leaf.as_sharded_tensor()));
     if (leaf.is(Value::Kind::kLocalNonpersistentObject)) {
       const Value& kept = leaf.as_local_nonpersistent().value;
       if (kept.is(Value::Kind::kShardedTensor)) return ++target, kept;
@@ -211,70 +203,66 @@ Value restored(const LoadContext& load, Value expanded) {
   });
 }
 
+/// What is read for the sharded leaves in `asked`.
+void request_leaves(const LoadCall& load, const OpenedCheckpoint& from, const Value& asked,
+                    StateRequest<KeyedLeaves>& request) {
+  const ShardedLeaves leaves = collect_sharded(asked);
+  for (const ShardedObject* const object : leaves.objects) {
+    ObjectCells own = cells_of(*object, from);
+    if (own.positions.empty()) continue;
+    std::ranges::copy(own.positions, std::back_inserter(request.read.objects));
+    request.of_state.objects.push_back(std::move(own));
+  }
+  TensorRequestBuilder builder(*from.reader, from.keys, load.options, load.watch.follows_tensors());
+  request.of_state.tensors.reserve(leaves.tensors.size());
+  for (const ShardedTensor* const tensor : leaves.tensors)
+    request.of_state.tensors.push_back(builder.add(*tensor));
+  request.read.tensors = builder.finish();
+}
+
 }  // namespace
 
-void load_megatron(const LoadContext& load, Value common, StateDict& state) {
-  LoadRequest parts;
+StateRequest<KeyedLeaves> request_by_keys(LoadCall& load, const OpenedCheckpoint& from,
+                                          const StateDict& state) {
+  StateRequest<KeyedLeaves> request;
+  LoadRequest& parts = request.of_state.parts;
   std::vector<Misfit> misfits;
   Value asked;  // the sharded leaves that will be read
-  TensorRequest request;
-  LoadedLeaves loaded;
-  std::vector<ObjectCells> objects;
-  std::vector<std::uint32_t> cells;  // of all objects
-  if (load.planned != nullptr) parts = planned_request(load, state);
+  if (from.planned) parts = planned_parts(load, from, state);
   agree(load.comm, "reading the request", [&] {
-    if (load.planned == nullptr)
+    if (!from.planned)
       parts = split_for_load(load.leaves == Leaves::kPlain ? without_empty_ranges(state) : state);
     if (!parts.sharded.is_none()) asked = without_empty_ranges(parts.sharded);
-    load.shapes->take(asked, load.keys);
-    misfits = misfits_of(load, asked);
+    from.reader->take(asked, from.keys);
+    misfits = misfits_of(load, from, asked);
   });
-  if (load.options.parallel.enabled) load.shapes->exchange(load.comm);
-  warn_if_nothing_is_asked(load, has_sharded_leaves(asked),
+  if (load.options.parallel.enabled) from.reader->exchange(load.comm);
+  warn_if_nothing_is_asked(from.metadata(), load.comm, has_sharded_leaves(asked),
                            "the state dict has no ShardedTensors or ShardedObjects, so only the "
                            "common state is loaded");
-  const KeySet unexpected = find_unexpected(load, asked, misfits);
+  const KeySet unexpected = find_unexpected(load, from, asked, misfits);
   if (!unexpected.empty()) {
     const auto is_stored = [&](const Value& leaf) { return !unexpected.contains(key_of(leaf)); };
     asked = extract_matching(asked, is_stored).matching;
     if (load.leaves == Leaves::kPlain)
       parts.sharded = extract_matching(parts.sharded, is_stored).matching;
   }
-  report_resharded(load, asked);
-  require_all(load, asked, std::move(misfits));
-  load.report.access_checked = load.options.validate_access_integrity;
-  if (load.options.validate_access_integrity)
-    check_access(asked, PlannerKind::kMegatron, load.comm, &load.plan_cache);
-  agree(load.comm, "checking the request against the checkpoint", [&] {
-    const ShardedLeaves leaves = collect_sharded(asked);
-    for (const ShardedObject* const object : leaves.objects) {
-      ObjectCells own = cells_of(*object, load);
-      if (own.positions.empty()) continue;
-      cells.insert(cells.end(), own.positions.begin(), own.positions.end());
-      objects.push_back(std::move(own));
-    }
-    TensorRequestBuilder builder(load.reader, load.keys, load.options,
-                                 load.watch.follows_tensors());
-    loaded.tensors.reserve(leaves.tensors.size());
-    for (const ShardedTensor* const tensor : leaves.tensors)
-      loaded.tensors.push_back(builder.add(*tensor));
-    request = builder.finish();
-  });
-  fill_destinations(load, request);
-  const auto values = fetch_objects(load, cells);
-  finish_load(load, [&] {
-    for (const ObjectCells& object : objects) loaded.objects.push_back(object.value(values));
-    if (load.leaves == Leaves::kPlain) {
-      state = plain_result(
-          std::move(common), parts,
-          filled(load, apply_object_rules(std::move(parts.sharded), load), loaded, unexpected));
-    } else {
-      state = described_result(
-          load, common, state,
-          restored(load, filled(load, apply_object_rules(std::move(parts.expanded), load), loaded,
-                                unexpected)));
-    }
-  });
+  report_resharded(load, from, asked);
+  require_all(load, from, asked, std::move(misfits));
+  check_access(load, asked, PlannerKind::kMegatron);
+  agree(load.comm, "checking the request against the checkpoint",
+        [&] { request_leaves(load, from, asked, request); });
+  request.of_state.unexpected = unexpected;
+  return request;
+}
+
+StateDict merged(LoadCall& load, const OpenedCheckpoint& from, const StateDict& state,
+                 KeyedLeaves asked, const ReadObjects& objects) {
+  const bool plain = load.leaves == Leaves::kPlain;
+  Value tree = std::move(plain ? asked.parts.sharded : asked.parts.expanded);
+  tree = filled(from, apply_object_rules(std::move(tree), load, from), asked, objects);
+  return plain ? plain_result(from.common, asked.parts, std::move(tree))
+               : described_result(load, from.common, state, restored(from, std::move(tree)));
 }
 
 }  // namespace dckpt

@@ -16,8 +16,8 @@
 namespace dckpt {
 namespace {
 
-WhenResharded rule_for(const ShardedObject& object, const LoadContext& load) {
-  return when_resharded(object, load.keys, load.options.objects).value_or(WhenResharded::kError);
+WhenResharded rule_for(const ShardedObject& object, const OpenedCheckpoint& from) {
+  return when_resharded(object, from.keys, from.options.objects).value_or(WhenResharded::kError);
 }
 
 /// What was done and the key, as one text: ranks tell each other sets of these.
@@ -46,21 +46,21 @@ void warn(const KeySet& entries) {
 }
 
 /// `tree` is no deeper than map_leaves allows.
-Value without_dropped(Value tree, const LoadContext& load) {
+Value without_dropped(Value tree, const OpenedCheckpoint& from) {
   const auto is_dropped = [&](const Value& leaf) {
     return leaf.is(Value::Kind::kShardedObject) &&
-           rule_for(leaf.as_sharded_object(), load) == WhenResharded::kDrop;
+           rule_for(leaf.as_sharded_object(), from) == WhenResharded::kDrop;
   };
   if (tree.is(Value::Kind::kDict)) {
     Dict rest;
     for (const auto& [key, item] : tree.as_dict()) {
-      if (!is_dropped(item)) rest.set(key, without_dropped(item, load));
+      if (!is_dropped(item)) rest.set(key, without_dropped(item, from));
     }
     return Value(std::move(rest));
   }
   if (tree.is(Value::Kind::kList)) {
     for (Value& item : tree.mutable_items())
-      item = is_dropped(item) ? Value() : without_dropped(std::move(item), load);
+      item = is_dropped(item) ? Value() : without_dropped(std::move(item), from);
   }
   return tree;
 }
@@ -84,30 +84,30 @@ Value ObjectCells::value(const std::unordered_map<std::uint32_t, Value>& read) c
   return Value::list(std::move(values));
 }
 
-ObjectCells cells_of(const ShardedObject& object, const LoadContext& load) {
-  if (const auto own = load.keys.object(object.unique_key())) return {{*own}};
-  if (is_gathered(object, load)) return {load.keys.cells(object.key), true};
+ObjectCells cells_of(const ShardedObject& object, const OpenedCheckpoint& from) {
+  if (const auto own = from.keys.object(object.unique_key())) return {{*own}};
+  if (is_gathered(object, from)) return {from.keys.cells(object.key), true};
   return {};
 }
 
-bool is_gathered(const ShardedObject& object, const LoadContext& load) {
-  return rule_for(object, load) == WhenResharded::kGather;
+bool is_gathered(const ShardedObject& object, const OpenedCheckpoint& from) {
+  return rule_for(object, from) == WhenResharded::kGather;
 }
 
-bool is_excused(const ShardedObject& object, const LoadContext& load) {
-  const WhenResharded rule = rule_for(object, load);
+bool is_excused(const ShardedObject& object, const OpenedCheckpoint& from) {
+  const WhenResharded rule = rule_for(object, from);
   return rule != WhenResharded::kError && rule != WhenResharded::kGather;
 }
 
-bool is_excused(const Value& leaf, const LoadContext& load) {
-  return leaf.is(Value::Kind::kShardedObject) && is_excused(leaf.as_sharded_object(), load);
+bool is_excused(const Value& leaf, const OpenedCheckpoint& from) {
+  return leaf.is(Value::Kind::kShardedObject) && is_excused(leaf.as_sharded_object(), from);
 }
 
-void report_resharded(const LoadContext& load, const Value& tree) {
+void report_resharded(LoadCall& load, const OpenedCheckpoint& from, const Value& tree) {
   KeySet entries;
   agree(load.comm, "looking for objects of another layout", [&] {
     for (const ShardedObject* const object : collect_sharded(tree).objects) {
-      const WhenResharded done = rule_for(*object, load);
+      const WhenResharded done = rule_for(*object, from);
       if (done == WhenResharded::kError) continue;
       load.report.resharded_objects.push_back({object->unique_key(), done});
       if (done != WhenResharded::kGather) entries.insert(entry(done, object->key));
@@ -117,15 +117,15 @@ void report_resharded(const LoadContext& load, const Value& tree) {
   if (!all.empty() && load.comm.rank() == 0) warn(all);
 }
 
-Value apply_object_rules(Value tree, const LoadContext& load) {
+Value apply_object_rules(Value tree, const LoadCall& load, const OpenedCheckpoint& from) {
   if (load.report.resharded_objects.empty()) return tree;
   tree = map_leaves(std::move(tree), [&](Value leaf) {
     if (!leaf.is(Value::Kind::kShardedObject)) return leaf;
-    if (rule_for(leaf.as_sharded_object(), load) == WhenResharded::kReinit)
+    if (rule_for(leaf.as_sharded_object(), from) == WhenResharded::kReinit)
       leaf.mutable_sharded_object().data = Value();
     return leaf;
   });
-  return without_dropped(std::move(tree), load);
+  return without_dropped(std::move(tree), from);
 }
 
 }  // namespace dckpt

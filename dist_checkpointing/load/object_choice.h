@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "configs/options.h"
-#include "dist_checkpointing/load/loaders.h"
+#include "dist_checkpointing/load/load_steps.h"
 #include "dist_checkpointing/load/stored_keys.h"
 #include "mapping/state/sharded_object.h"
 #include "mapping/state/value.h"
@@ -27,19 +27,20 @@ struct ObjectCells {
   /// The value of the cell, or the list of all of them. Requires `positions`.
   Value value(const std::unordered_map<std::uint32_t, Value>& read) const;
 };
-ObjectCells cells_of(const ShardedObject& object, const LoadContext& load);
-bool is_gathered(const ShardedObject& object, const LoadContext& load);
+ObjectCells cells_of(const ShardedObject& object, const OpenedCheckpoint& from);
+bool is_gathered(const ShardedObject& object, const OpenedCheckpoint& from);
 
 /// Whether a rule allows loading without the object.
-bool is_excused(const ShardedObject& object, const LoadContext& load);
-bool is_excused(const Value& leaf, const LoadContext& load);  ///< false for anything but objects
+bool is_excused(const ShardedObject& object, const OpenedCheckpoint& from);
+bool is_excused(const Value& leaf,
+                const OpenedCheckpoint& from);  ///< false for anything but objects
 
 /// Records the excused objects of a tree in the report; rank 0 logs those of all ranks in one
 /// warning line. Collective.
-void report_resharded(const LoadContext& load, const Value& tree);
+void report_resharded(LoadCall& load, const OpenedCheckpoint& from, const Value& tree);
 
 /// Applies the rules to a tree: dropped objects are removed, or replaced by none in a list so that
 /// the positions of others stay; objects to be created again have no data.
-Value apply_object_rules(Value tree, const LoadContext& load);
+Value apply_object_rules(Value tree, const LoadCall& load, const OpenedCheckpoint& from);
 
 }  // namespace dckpt

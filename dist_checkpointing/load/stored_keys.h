@@ -24,6 +24,7 @@ std::string renamed_object(const KeyRenamer& renamed, const std::string& unique_
 /// Names of what a checkpoint holds, as rules rename them, with their positions in the metadata.
 class StoredKeys {
  public:
+  StoredKeys() = default;
   /// What is lost counts as not stored. Throws CheckpointError (mismatch) if the rules give several
   /// stored keys the same name.
   StoredKeys(const Metadata& metadata, std::span<const RenameRule> rules,

@@ -4,12 +4,11 @@
 #include <utility>
 #include <vector>
 
-#include "dist_checkpointing/load/fill.h"
 #include "dist_checkpointing/load/tensor_request.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/geometry/dtype.h"
-#include "strategies/comm/communicator.h"
+#include "strategies/tensor_io/read_tensors.h"
 
 namespace dckpt {
 namespace {
@@ -35,7 +34,7 @@ bool repeats_itself(const Tensor& tensor, std::size_t axis) {
   return zeros || copies;
 }
 
-bool is_padding(const LoadContext& load, const ShardedTensor& shard,
+bool is_padding(const OpenedCheckpoint& from, const ShardedTensor& shard,
                 const TensorStorageMetadata& stored, std::size_t axis) {
   const Shape& whole_shape = stored.global_shape();
   if (stored.flattened_shape || shard.global_shape[axis] == 0) return false;
@@ -44,21 +43,22 @@ bool is_padding(const LoadContext& load, const ShardedTensor& shard,
   box.sizes[axis] = whole_shape[axis] - box.offsets[axis];
   const DType dtype = stored.properties.dtype;
   if (numel(box.sizes) > kMaxPadding / static_cast<std::int64_t>(item_size(dtype))) return false;
-  LoadOptions options = load.options;
-  options.parallel.enabled = false;
-  TensorRequestBuilder builder(load.reader, load.keys, options);
+  TensorRequestBuilder builder(*from.reader, from.keys, from.options);
   const Tensor part = builder.add(ShardedTensor::from_box(
       shard.key, Tensor::empty(dtype, box.sizes), whole_shape, box.offsets));
-  const auto alone = single_rank();
-  const LoadHooks no_hooks;
-  LoadWatch watch(*alone, options, no_hooks);
-  fill_destinations(load.reader, builder.finish(), options, *alone, watch);
+  const TensorRequest request = builder.finish();
+  read_tensors(*from.reader, request.items, request.destinations,
+               {.threads = from.options.threads,
+                .engine = from.options.engine,
+                .staging = from.options.staging,
+                .verify = from.options.verify != Verify::kNone});
   return repeats_itself(part, axis);
 }
 
 }  // namespace
 
-std::optional<Misfit> truncation_of(const LoadContext& load, const ShardedTensor& shard,
+std::optional<Misfit> truncation_of(LoadCall& load, const OpenedCheckpoint& from,
+                                    const ShardedTensor& shard,
                                     const TensorStorageMetadata& stored) {
   const Shape& shape = stored.global_shape();
   if (shape.size() != shard.global_shape.size() || !shape_mismatch_allowed(shard, load.options))
@@ -76,7 +76,7 @@ std::optional<Misfit> truncation_of(const LoadContext& load, const ShardedTensor
       load.report.truncated.push_back(shard.key);
     return std::nullopt;
   }
-  if (cut.size() == 1 && is_padding(load, shard, stored, cut[0])) return std::nullopt;
+  if (cut.size() == 1 && is_padding(from, shard, stored, cut[0])) return std::nullopt;
   return Misfit{
       str_format("{} of {} {} of axis {} are asked for, and the next save would lose the rest, for "
                  "key",

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <optional>
 
-#include "dist_checkpointing/load/loaders.h"
+#include "dist_checkpointing/load/load_steps.h"
 #include "dist_checkpointing/load/misfit.h"
 #include "mapping/planning/metadata.h"
 #include "mapping/state/sharded_tensor.h"
@@ -14,7 +14,8 @@ namespace dckpt {
 /// than is stored, and the next save would lose the rest. Not if load.allow_truncation says so,
 /// which is recorded in the report, nor if the rest is padding: zeros, or the last kept row again.
 /// To find out, that part is read, up to kMaxPadding bytes of it.
-std::optional<Misfit> truncation_of(const LoadContext& load, const ShardedTensor& shard,
+std::optional<Misfit> truncation_of(LoadCall& load, const OpenedCheckpoint& from,
+                                    const ShardedTensor& shard,
                                     const TensorStorageMetadata& stored);
 inline constexpr std::int64_t kMaxPadding = std::int64_t{64} << 20;
 

@@ -4,8 +4,8 @@
 #include <optional>
 #include <stop_token>
 
-#include "dist_checkpointing/progress.h"
 #include "mapping/base/api.h"
+#include "mapping/base/progress.h"
 #include "mapping/state/value.h"
 
 namespace DCKPT_API dckpt {

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "mapping/base/error.h"
+#include "mapping/base/progress.h"
 #include "strategies/comm/communicator.h"
 
 namespace dckpt {
@@ -30,7 +31,7 @@ class Heartbeat {
     std::stop_token cancel{};              ///< of one rank is enough to stop all
     /// Bytes of all ranks, done and in all; called in the thread that calls agree(). If it throws,
     /// that is a warning, and it is not called again.
-    std::function<void(std::uint64_t done, std::uint64_t total)> progress{};
+    Progress progress{};
   };
 
   explicit Heartbeat(Communicator& comm) : Heartbeat(comm, Options()) {}

@@ -32,8 +32,7 @@ std::string PassingHash::finish_hex(const ReadableFile& file) {
   return hash_.finish_hex();
 }
 
-std::string file_sha256(const ReadableFile& file,
-                        const std::function<void(std::uint64_t)>& progress) {
+std::string file_sha256(const ReadableFile& file) {
   constexpr std::uint64_t kStep = std::uint64_t{4} << 20;
   Sha256 hash;
   Bytes buffer(static_cast<std::size_t>(std::min(file.size(), kStep)));
@@ -42,7 +41,6 @@ std::string file_sha256(const ReadableFile& file,
                                static_cast<std::size_t>(std::min(kStep, file.size() - offset)));
     file.read(offset, step);
     hash.update(step);
-    if (progress) progress(step.size());
   }
   return hash.finish_hex();
 }

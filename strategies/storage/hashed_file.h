@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -51,8 +50,7 @@ class HashedFile final : public ReadableFile {
   PassingHash& hash_;
 };
 
-/// The same for a whole file, which is read in steps; `progress` gets the bytes of each.
-std::string file_sha256(const ReadableFile& file,
-                        const std::function<void(std::uint64_t)>& progress = {});
+/// The same for a whole file, which is read in steps.
+std::string file_sha256(const ReadableFile& file);
 
 }  // namespace dckpt

@@ -36,12 +36,8 @@ void Delivery::arrived(const ReadItem& item) {
   const std::uint64_t bytes =
       static_cast<std::uint64_t>(numel(item.sizes)) * item_size(stored(item));
   if (delivered_) delivered_(item.destination, bytes);
-  const std::uint64_t before = bytes_.fetch_add(bytes);
-  constexpr std::uint64_t kReportEvery = std::uint64_t{16} << 20;
-  if (progress_ && before / kReportEvery != (before + bytes) / kReportEvery) {
-    const std::lock_guard lock(progress_mutex_);
-    progress_(before + bytes);
-  }
+  bytes_ += bytes;
+  if (progress_ != nullptr) progress_->add(bytes);
 }
 
 }  // namespace dckpt

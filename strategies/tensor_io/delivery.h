@@ -3,10 +3,10 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <mutex>
 #include <span>
 
 #include "mapping/base/bytes.h"
+#include "mapping/base/progress.h"
 #include "mapping/planning/load/read_plan.h"
 #include "mapping/planning/metadata.h"
 #include "mapping/state/tensor.h"
@@ -17,16 +17,14 @@ namespace dckpt {
 /// threads, which write to different elements.
 class Delivery {
  public:
-  using Progress = std::function<void(std::uint64_t bytes)>;
   using Delivered = std::function<void(std::uint32_t destination, std::uint64_t bytes)>;
 
-  /// Both may be empty. `progress` is called now and then with the bytes delivered so far, one call
-  /// at a time; `delivered` for each part of an item.
-  Delivery(const Metadata& metadata, std::span<const Tensor> destinations, Progress progress,
-           Delivered delivered)
+  /// `progress` may be null, and `delivered` empty, which is called for each part of an item.
+  Delivery(const Metadata& metadata, std::span<const Tensor> destinations,
+           ProgressCounter* progress, Delivered delivered)
       : metadata_(metadata),
         destinations_(destinations),
-        progress_(std::move(progress)),
+        progress_(progress),
         delivered_(std::move(delivered)) {}
 
   /// Whether files may be read into the item's destination; otherwise its elements are put there
@@ -51,9 +49,8 @@ class Delivery {
 
   const Metadata& metadata_;
   std::span<const Tensor> destinations_;
-  Progress progress_;
+  ProgressCounter* const progress_;
   Delivered delivered_;
-  std::mutex progress_mutex_;
   std::atomic<std::uint64_t> bytes_ = 0;
 };
 

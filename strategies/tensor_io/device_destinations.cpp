@@ -141,7 +141,7 @@ ReadStats DeviceDestinations::read(const CheckpointReader& reader, std::span<con
       const ReadStats stats = fill(piece, batch, reader, destinations, reading);
       const std::lock_guard lock(mutex);
       total += stats;
-      if (options.progress) options.progress(total.bytes_wanted);
+      if (options.progress != nullptr) options.progress->add(stats.bytes_wanted);
     }
     for (const auto& piece : ring) piece->wait();
   });

@@ -8,6 +8,7 @@
 
 #include "mapping/base/io_engine.h"
 #include "mapping/base/phase_clock.h"
+#include "mapping/base/progress.h"
 #include "mapping/planning/load/read_plan.h"
 #include "mapping/state/tensor.h"
 #include "strategies/contract/reader.h"
@@ -37,8 +38,8 @@ struct ReadOptions {
   RecordChecks* checks = nullptr;
   /// Opens a data file instead of the reader's storage.
   std::function<std::unique_ptr<ReadableFile>(const std::string& file)> open{};
-  /// Called now and then with the bytes delivered so far, from any thread, one call at a time.
-  std::function<void(std::uint64_t bytes)> progress{};
+  /// Counts the bytes that are delivered. May be null.
+  ProgressCounter* progress = nullptr;
   /// Called with the stored bytes of each piece that has been put into a destination, from any
   /// thread. Not for what a parallel read or a copy to a device delivers.
   std::function<void(std::uint32_t destination, std::uint64_t bytes)> delivered{};

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <functional>
 
-#include "dist_checkpointing/progress.h"
+#include "mapping/base/progress.h"
 #include "strategies/contract/reader.h"
 
 namespace dckpt {

@@ -110,7 +110,7 @@ TEST(RequireStored, IsOneErrorForTheWholeJob) {
                          std::vector<std::string> asked = {"norm"};
                          if (comm.rank() != 1)
                            asked.push_back("norm" + std::to_string(comm.rank()));
-                         require_stored({.keys = asked}, tensors(kStored),
+                         require_stored({.keys = asked}, tensors(kStored), {},
                                         "keys are asked for that are not there", comm);
                        }),
               Each(R"(keys are asked for that are not there, on ranks 0, 2 of 3:
@@ -118,8 +118,8 @@ TEST(RequireStored, IsOneErrorForTheWholeJob) {
   'norm2': did you mean 'norm'?)"));
   EXPECT_THAT(messages(3,
                        [](Communicator& comm) {
-                         require_stored({.keys = {"norm"}}, tensors(kStored), "keys are asked for",
-                                        comm);
+                         require_stored({.keys = {"norm"}}, tensors(kStored), {},
+                                        "keys are asked for", comm);
                        }),
               Each(IsEmpty()));
 }
@@ -135,7 +135,7 @@ TEST(RequireStored, TellsWhatIsStoredOtherwiseInTheSameError) {
   };
   EXPECT_THAT(messages(3,
                        [&](Communicator& comm) {
-                         require_stored(asked_by(comm.rank()), tensors(kStored),
+                         require_stored(asked_by(comm.rank()), tensors(kStored), {},
                                         "keys are asked for", comm);
                        }),
               Each(R"(keys are asked for, on ranks 0, 2 of 3:
@@ -155,7 +155,7 @@ TEST(RequireStored, SuggestsTheRuleThatExplainsAll) {
   EXPECT_THAT(messages(1,
                        [](Communicator& comm) {
                          require_stored({.keys = {"layers.0.w", "norm"}},
-                                        tensors({"module.layers.0.w", "module.norm"}),
+                                        tensors({"module.layers.0.w", "module.norm"}), {},
                                         "keys are asked for", comm);
                        }),
               ElementsAre(R"(keys are asked for:

@@ -87,6 +87,27 @@ TEST_F(LoadHooksTest, TellWhatHasArrivedOnThisRank) {
   }
 }
 
+TEST_F(LoadHooksTest, TellWhatHasArrivedInAllRoundsOfAnExchange) {
+  const Shape shape{std::int64_t{8} << 20};  // 32 MiB
+  const auto replicated = [&](int rank) {
+    StateDict state = Value::dict();
+    for (const char* const key : {"a", "b", "c", "d"})
+      state[key] =
+          ShardedTensor::whole(key, Tensor::zeros(DType::kFloat32, shape), {.replica_id = rank});
+    return state;
+  };
+  run_ranks(kRanks, [&](Communicator& comm) {
+    StateDict state = replicated(comm.rank());
+    save(state, checkpoint("large"), {}, comm);
+    std::uint64_t last = 0;
+    load(state, checkpoint("large"), with(true), comm,
+         {.progress = [&](std::uint64_t arrived, std::uint64_t total) {
+           EXPECT_GE(arrived, last) << "of " << total;
+           last = arrived;
+         }});
+  });
+}
+
 TEST_F(LoadHooksTest, PrepareTheState) {
   run_ranks(kRanks, [&](Communicator& comm) {
     StateDict state = state_of(comm.rank(), false);

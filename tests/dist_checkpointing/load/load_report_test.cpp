@@ -5,6 +5,7 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dist_checkpointing/load/load.h"
@@ -120,11 +121,16 @@ TEST_F(LoadReportTest, ItsPhasesAreToldToTheSink) {
     events.insert(std::string(event.call) + " " + std::string(name_of(kPhaseNames, event.phase)) +
                   (event.end ? " ends" : " begins"));
   });
+  const auto are_told = UnorderedElementsAre("load open begins", "load open ends",
+                                             "load read begins", "load read ends");
   StateDict state = wanted();
   load(state, directory_ / "a");
+  EXPECT_THAT(std::exchange(events, {}), are_told);
+  load_state_dict(directory_ / "a");
+  EXPECT_THAT(std::exchange(events, {}), are_told) << "without a state dict, too";
+  load_plain_tensors(directory_ / "a");
   set_phase_sink({});
-  EXPECT_THAT(events, UnorderedElementsAre("load open begins", "load open ends", "load read begins",
-                                           "load read ends"));
+  EXPECT_THAT(events, are_told);
 }
 
 }  // namespace

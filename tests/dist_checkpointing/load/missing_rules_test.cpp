@@ -11,6 +11,7 @@ namespace dckpt {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::AnyOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -79,6 +80,11 @@ TEST_P(MissingRules, DecideByPatternWhatMayBeMissing) {
   EXPECT_EQ(unexpected_[0], "decoder.lora_a");
 }
 
+TEST_P(MissingRules, MatchObjectsByTheKeyThatTheyShare) {
+  EXPECT_THAT(outcome("missing: [{keys: head.rng, action: keep}]"),
+              AllOf(HasSubstr("head.weight"), Not(HasSubstr("head.rng"))));
+}
+
 TEST_P(MissingRules, TheFirstThatMatchesDecides) {
   EXPECT_THAT(outcome("missing: [{keys: head.weight, action: error}, {keys: '*', action: keep}]"),
               AllOf(HasSubstr("head.weight"), Not(HasSubstr("lora"))));
@@ -91,6 +97,27 @@ TEST_P(MissingRules, GoBeforeTheStrictMode) {
               AllOf(HasSubstr("head.weight"), Not(HasSubstr("lora"))));
   EXPECT_EQ(outcome("strict: raise_unexpected, missing: [{keys: '*', action: keep}]"), "no error");
   EXPECT_THAT(warnings_, IsEmpty());
+}
+
+TEST_P(MissingRules, ThatRefuseSayHowToGoOn) {
+  const std::string refused =
+      outcome("missing: [{keys: '*lora*', action: error}, {keys: '*', action: keep}]");
+  EXPECT_THAT(refused, AllOf(HasSubstr("load.missing"), HasSubstr("action: keep or warn")));
+  EXPECT_THAT(refused, Not(AnyOf(HasSubstr("load.strict"), HasSubstr("allow_partial_load"))))
+      << "neither decides about these keys";
+  EXPECT_THAT(outcome("missing: [{keys: '*lora*', action: error}]"),
+              AllOf(HasSubstr("action: keep or warn"), HasSubstr("head.weight")))
+      << "all that is not stored is reported at once";
+}
+
+TEST_P(MissingRules, ThatMatchNoKeyGetAWarning) {
+  EXPECT_EQ(outcome("missing: [{keys: '*', action: keep}, {keys: 'decodr.*', action: error}, "
+                    "{keys: 'decoder.lora_b', action: error}]"),
+            "no error");
+  ASSERT_EQ(warnings_.size(), 1) << "that of rank 0, for all ranks";
+  EXPECT_THAT(warnings_[0], AllOf(HasSubstr("load.missing"), HasSubstr("\n  'decodr.*'"),
+                                  HasSubstr("'decoder.weight'")));
+  EXPECT_EQ(std::ranges::count(warnings_[0], '\n'), 1) << "rank 1 asks for lora_b";
 }
 
 TEST_P(MissingRules, SayNothingOfWhatIsStored) {

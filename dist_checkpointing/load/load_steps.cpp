@@ -1,0 +1,158 @@
+// How ranks load together. Between two collectives every rank does local work inside agree(), so
+// that no rank leaves alone.
+//
+//   1. One rank reads the metadata and the common state, and all open the checkpoint with what it
+//      has read (open_together). They share the comparison of its files, and compare what they were
+//      called with.
+//   2. Each rank says what it requests. The ranks compare the keys where the strict mode needs them
+//      and, unless access validation is off, their shards; all that is wrong with names, shapes and
+//      files is agreed upon before the first tensor byte moves.
+//   3. Each rank reads what it requested, or, with load.parallel, the ranks share the reading and
+//      exchange what they have read.
+//   4. Each rank puts together what it returns, and they tell each other what their phases took.
+
+#include "dist_checkpointing/load/load_steps.h"
+
+#include <array>
+#include <string>
+#include <utility>
+
+#include "configs/key_map.h"
+#include "configs/policy.h"
+#include "dist_checkpointing/integrity.h"
+#include "dist_checkpointing/open_together.h"
+#include "dist_checkpointing/planner/planner_registry.h"
+#include "dist_checkpointing/same_on_all_ranks.h"
+#include "mapping/base/counted.h"
+#include "mapping/base/error.h"
+#include "mapping/base/format.h"
+#include "mapping/base/log.h"
+#include "mapping/base/text.h"
+#include "migration/maps/mapped_reader.h"
+#include "strategies/comm/agree.h"
+#include "strategies/tensor_io/lost_data.h"
+
+namespace dckpt {
+namespace {
+
+/// The key map that `options` name, with all that it extends; none if there is none, or the
+/// checkpoint decides. Whoever reads it first leaves its text for other ranks, unless it is too
+/// long: a map of that size cannot be read back.
+std::optional<KeyMap> map_for_load(const KeyMapOptions& options, std::string& text) {
+  if (options.name.empty() || options.name == kAutoMap) return std::nullopt;
+  if (!text.empty()) return KeyMap::from_text(text, options.name);
+  std::optional<KeyMap> map = KeyMap::find(options.name);
+  if (std::string all = to_yaml(*map); all.size() <= kMaxYamlBytes) text = std::move(all);
+  return map;
+}
+
+std::unique_ptr<CheckpointReader> open_with_map(const Location& location,
+                                                const LoadOptions& options, std::string& map_text) {
+  auto reader = open_checkpoint(location, {.strategy = options.strategy});
+  if (options.map.name.empty()) return reader;
+  return with_context({.file = location.display()}, [&] {
+    const std::optional<KeyMap> map = map_for_load(options.map, map_text);
+    return mapped_reader(std::move(reader), options.map, nullptr, nullptr, map ? &*map : nullptr);
+  });
+}
+
+/// What the files are compared with before anything is loaded.
+IntegrityManifest manifest_for_load(const CheckpointReader& reader, const LoadOptions& options) {
+  if (options.verify == Verify::kSha256) return require_manifest(reader);
+  // What is left of a file that was cut is loaded, if possible.
+  return options.allow_partial_load ? IntegrityManifest{} : sizes_to_compare(reader);
+}
+
+/// This rank's share.
+void compare_files(const CheckpointReader& reader, const IntegrityManifest& manifest,
+                   const LoadOptions& options, const Communicator& comm) {
+  if (options.verify == Verify::kSha256)
+    compare_digests(reader.storage(), manifest, comm.rank(), comm.size(), options.threads);
+  else
+    compare_sizes(reader.storage(), manifest, comm.rank(), comm.size());
+}
+
+/// The planner that the options name, if any.
+std::unique_ptr<PlannedLoad> planned_load(const LoadCall& call) {
+  auto planner = make_load_planner(call.options);
+  if (!planner) return nullptr;
+  if (call.leaves == Leaves::kPlain)
+    throw CheckpointError(ErrorCode::kUnsupported,
+                          "load.planner: load_plain() has no planners; use load()");
+  return std::make_unique<PlannedLoad>(std::move(planner), call.options.registered_planner.name,
+                                       plans_globally(call.options));
+}
+
+/// What a partial load goes on without because data files are missing.
+LostData excused_loss(const CheckpointReader& reader, const LoadCall& call) {
+  if (!call.options.allow_partial_load) return {};
+  LostData lost = find_lost_data(reader, reader.metadata());
+  if (!lost.empty() && call.comm.rank() == 0)
+    log_warning(
+        str_format("{}; {} not loaded", lost.where(),
+                   counted(lost.tensors.size() + lost.objects.size(), "key is", "keys are")));
+  return lost;
+}
+
+/// Which save has made the checkpoint: the same for copies of it on several disks, another one if
+/// the latest has changed while the ranks looked for it.
+std::string origin_of(const Metadata& metadata) {
+  const StorageMeta made = metadata.storage_meta.value_or(StorageMeta{});
+  return str_format("saved as {}, id {}, tensors {}, objects {}",
+                    made.checkpoint_id.value_or("unknown"), made.save_id.value_or("unknown"),
+                    grouped(metadata.tensors.size()), grouped(metadata.objects.size()));
+}
+
+/// Options decide what the ranks exchange: with different ones they would wait for each other.
+void require_same_call(const LoadCall& call, const Metadata& metadata) {
+  if (call.comm.size() == 1) return;
+  const std::array<SharedArgument, 2> arguments{
+      {{"options", to_yaml(Policy{.load = call.options})}, {"checkpoints", origin_of(metadata)}}};
+  require_same(call.comm, "load", arguments);
+}
+
+}  // namespace
+
+LoadCall::LoadCall(const Location& where, const LoadOptions& how, Communicator& ranks,
+                   LoadHooks trainers, LoadPlanCache* cache)
+    : location(where),
+      options(how),
+      comm(ranks),
+      hooks(std::move(trainers)),
+      plan_cache(cache),
+      watch(comm, options, hooks),
+      phases("load", location.display(), comm.rank()) {}
+
+OpenedCheckpoint open_for(Call entry, LoadCall& call) {
+  const LoadOptions& options = call.options;
+  call.opening.emplace(&call.phases, Phase::kOpen);
+  OpenedCheckpoint opened{.options = options};
+  std::unique_ptr<CheckpointReader> reader;
+  IntegrityManifest manifest;
+  std::optional<CheckpointError> unreadable;  // the common state; if it is damaged, digests tell
+  open_together(call.location, call.comm, [&](const Location& shared, std::string& map) {
+    if (entry != Call::kLoad) require_rules(entry, {.load = options}, nullptr);
+    require_rules(Call::kLoad, {.load = options}, nullptr);
+    reader = open_with_map(shared, options, map);
+    manifest = manifest_for_load(*reader, options);
+    if (entry == Call::kLoad)
+      unreadable = failure_of([&] { opened.common = reader->common_state(); });
+  });
+  call.watch.heartbeat.agree("opening the checkpoint", [&] {
+    call.watch.check();
+    compare_files(*reader, manifest, options, call.comm);
+    if (unreadable) throw *unreadable;
+    if (entry == Call::kLoad) opened.planned = planned_load(call);
+    if (opened.planned) reader = opened.planned->over(std::move(reader));
+    opened.keys = StoredKeys(reader->metadata(), options.rename, excused_loss(*reader, call));
+    opened.reader = std::make_unique<RequestedShapes>(std::move(reader));
+    if (entry != Call::kLoad) return;
+    const Backend format{.name = opened.reader->info().format,
+                         .conventions = {.keys_are_paths = opened.is_plain_dcp()}};
+    require_rules(Call::kLoad, {.load = options}, &format);
+  });
+  require_same_call(call, opened.metadata());
+  return opened;
+}
+
+}  // namespace dckpt

@@ -1,0 +1,97 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <unordered_map>
+#include <vector>
+
+#include "configs/option_rules.h"
+#include "configs/options.h"
+#include "dist_checkpointing/load/load.h"
+#include "dist_checkpointing/load/load_hooks.h"
+#include "dist_checkpointing/load/load_watch.h"
+#include "dist_checkpointing/load/planned_load.h"
+#include "dist_checkpointing/load/requested_shapes.h"
+#include "dist_checkpointing/load/stored_keys.h"
+#include "dist_checkpointing/load/tensor_request.h"
+#include "mapping/base/phase_clock.h"
+#include "mapping/planning/metadata.h"
+#include "mapping/state/value.h"
+#include "strategies/comm/communicator.h"
+#include "strategies/comm/phase_label.h"
+#include "strategies/parallel/load_plan_cache.h"
+#include "strategies/storage/location.h"
+
+namespace dckpt {
+
+// A load, as every rank runs it: open_for() → a request → read_request() → finish_load(). The
+// entries (load, load_plain, load_state_dict, …) differ in what they request and in what they make
+// of it. Each step is collective and hands on values; the protocol is at the top of load_steps.cpp.
+// If a step throws, it throws the same CheckpointError on every rank.
+
+/// What sharded and local leaves are after a load.
+enum class Leaves : std::uint8_t {
+  kDescribed,  ///< what they were, with data: the tree can be saved and loaded again
+  kPlain,      ///< tensors and values, as Megatron returns them
+};
+
+/// What a load was called with on this rank, its clocks, and its report so far. What it refers to
+/// must outlive it.
+struct LoadCall {
+  /// `cache` may be null.
+  LoadCall(const Location& location, const LoadOptions& options, Communicator& comm,
+           LoadHooks hooks = {}, LoadPlanCache* cache = nullptr);
+
+  const std::chrono::steady_clock::time_point begin = std::chrono::steady_clock::now();
+  const PhaseLabel label{"loading the checkpoint"};
+  const Location& location;
+  const LoadOptions& options;
+  Communicator& comm;
+  const LoadHooks hooks;
+  LoadPlanCache* const plan_cache;
+  Leaves leaves = Leaves::kDescribed;
+  LoadWatch watch;
+  PhaseClock phases;
+  std::optional<PhaseClock::Scope> opening{};  ///< Phase::kOpen, until tensor bytes move
+  LoadReport report{};
+};
+
+/// A checkpoint that is open on this rank, and whose files are those of its manifest.
+struct OpenedCheckpoint {
+  const LoadOptions& options;                 ///< of the call
+  std::unique_ptr<PlannedLoad> planned{};     ///< by a planner of the registry; else null
+  std::unique_ptr<RequestedShapes> reader{};  ///< perhaps through `planned`
+  StoredKeys keys{};
+  Value common{};  ///< for load() only
+
+  const Metadata& metadata() const { return reader->metadata(); }
+  /// Leaves are stored under their paths, and so are values that are not sharded.
+  bool is_plain_dcp() const {
+    return reader->info().conventions.keys_are_paths && common.is_none();
+  }
+};
+
+/// Opens and compares the checkpoint, and compares what the ranks were called with.
+OpenedCheckpoint open_for(Call entry, LoadCall& call);
+
+/// What this rank reads.
+struct ReadRequest {
+  TensorRequest tensors{};
+  std::vector<std::uint32_t> objects{};  ///< positions in the metadata
+};
+
+/// The values of objects by their positions in the metadata.
+using ReadObjects = std::unordered_map<std::uint32_t, Value>;
+
+/// Fills the destinations of the tensors, and returns the objects. If it throws, destinations are
+/// partly filled.
+ReadObjects read_request(LoadCall& call, const OpenedCheckpoint& from, const ReadRequest& request);
+
+/// `work` puts together what is returned, and the ranks tell each other what their phases took, for
+/// the report.
+void finish_load(LoadCall& call, const std::function<void()>& work);
+
+}  // namespace dckpt
