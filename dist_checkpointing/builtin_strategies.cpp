@@ -73,6 +73,33 @@ std::unique_ptr<CheckpointReader> arrange_ranks(std::unique_ptr<CheckpointReader
   return split_ranks(std::move(model), read_rank_folder_options(options.strategy), remarks);
 }
 
+SaveStrategyEntry hugging_face_entry(const char* name) {
+  return {.name = name,
+          .version = 1,
+          .about = "safetensors as transformers loads them: tensors only, each whole",
+          .capabilities = {.objects = false,
+                           .common_state = false,
+                           .cut_tensors = false,
+                           .integrity = true,
+                           .resume = true},
+          .conventions = {.model_folder = true},
+          .make = make_safetensors_save_strategy,
+          .measure = measure_safetensors};
+}
+
+bool holds_torch_files(std::span<const FileInfo> found) {
+  return holds_rank_folder(found) || (holds_torch_model(found) && !holds(found, kMetadataFile));
+}
+
+std::unique_ptr<CheckpointReader> open_torch_files(std::shared_ptr<Storage> storage,
+                                                   const OpenHints& hints) {
+  if (hints.file ? hints.file->ends_with(kTorchModelNames.index_suffix)
+                 : !holds_rank_folder(storage->list("")))
+    return open_model_of_torch(std::move(storage), hints.file);
+  auto reader = open_legacy_torch(std::move(storage), hints.file);
+  return reader->info().conventions.per_rank ? join_ranks(std::move(reader)) : std::move(reader);
+}
+
 }  // namespace
 
 std::vector<SaveStrategyEntry> builtin_save_strategies() {
@@ -107,19 +134,7 @@ std::vector<SaveStrategyEntry> builtin_save_strategies() {
   fsdp.conventions.megatron_fsdp = true;
   fsdp.make = make_fsdp_save_strategy;
   entries.push_back(std::move(fsdp));
-  for (const char* const name : {"hf", "safetensors"}) {
-    entries.push_back({.name = name,
-                       .version = 1,
-                       .about = "safetensors as transformers loads them: tensors only, each whole",
-                       .capabilities = {.objects = false,
-                                        .common_state = false,
-                                        .cut_tensors = false,
-                                        .integrity = true,
-                                        .resume = true},
-                       .conventions = {.model_folder = true},
-                       .make = make_safetensors_save_strategy,
-                       .measure = measure_safetensors});
-  }
+  for (const char* const name : {"hf", "safetensors"}) entries.push_back(hugging_face_entry(name));
   entries.push_back({.name = "zarr",
                      .version = 1,
                      .about = "Megatron-Core's zarr backend (up to 0.15)",
@@ -158,20 +173,8 @@ std::vector<LoadStrategyEntry> builtin_load_strategies() {
        .about = "Megatron's oldest format (mp_rank_*/model_optim_rng.pt), torch.save files, and "
                 "models made of them",
        .capabilities = {.objects = false},
-       .matches =
-           [](std::span<const FileInfo> found) {
-             return holds_rank_folder(found) ||
-                    (holds_torch_model(found) && !holds(found, kMetadataFile));
-           },
-       .open =
-           [](std::shared_ptr<Storage> storage, const OpenHints& hints) {
-             if (hints.file ? hints.file->ends_with(kTorchModelNames.index_suffix)
-                            : !holds_rank_folder(storage->list("")))
-               return open_model_of_torch(std::move(storage), hints.file);
-             auto reader = open_legacy_torch(std::move(storage), hints.file);
-             return reader->info().conventions.per_rank ? join_ranks(std::move(reader))
-                                                        : std::move(reader);
-           }});
+       .matches = holds_torch_files,
+       .open = open_torch_files});
   entries.push_back({.name = "local",
                      .about = "Megatron's local non-persistent checkpoints (RANK/iter_*_local.pt)",
                      .matches = may_be_local_checkpoint,
@@ -196,13 +199,10 @@ std::vector<LoadStrategyEntry> builtin_load_strategies() {
        .matches = [](std::span<const FileInfo> found) { return holds(found, kMetadataFile); },
        .check_options = read_dcp_options,
        .open = open_dcp});
-  entries.push_back(
-      {.name = "fsdp_dtensor",
-       .about = "the same of Megatron-FSDP, whose keys convert makes and reads",
-       .capabilities = {.common_state = false},
-       .matches = [](std::span<const FileInfo> found) { return holds(found, kMetadataFile); },
-       .check_options = read_dcp_options,
-       .open = open_dcp});
+  LoadStrategyEntry fsdp = entries.back();
+  fsdp.name = "fsdp_dtensor";
+  fsdp.about = "the same of Megatron-FSDP, whose keys convert makes and reads";
+  entries.push_back(std::move(fsdp));
   entries.push_back(
       {.name = "safetensors",
        .about = "models of Hugging Face, PyTorch DCP's HuggingFaceStorageWriter, single files",

@@ -58,9 +58,9 @@ constexpr std::array kLayouts = {
     Layout{"NVRx local checkpoints", {"*", "iter_*_local.pt"}, "", "the sessions "},
 };
 
-class Search {
+class ForeignRootDescriber {
  public:
-  explicit Search(const Location& root) : root_(root) {
+  explicit ForeignRootDescriber(const Location& root) : root_(root) {
     open_.push_back({root, "", 0});
     for (std::size_t count = 0; !open_.empty() && count < kMaxDirectories; ++count) {
       const Directory next = std::move(open_.front());
@@ -166,7 +166,7 @@ std::string describe_foreign_file(const ReadableFile& file) {
 }
 
 std::string describe_foreign_root(const Location& directory) {
-  return Search(directory).text();
+  return ForeignRootDescriber(directory).text();
 }
 
 }  // namespace dckpt

@@ -36,9 +36,10 @@ Letters of_all(int size, const Make& make) {
 /// Ends the checks of this rank: the others may be somewhere else from here on.
 struct OutOfStep {};
 
-class Checks {
+class CommunicatorChecks {
  public:
-  explicit Checks(Communicator& comm) : comm_(comm), rank_(comm.rank()), size_(comm.size()) {}
+  explicit CommunicatorChecks(Communicator& comm)
+      : comm_(comm), rank_(comm.rank()), size_(comm.size()) {}
 
   ConformanceReport run() {
     if (size_ < 2 || rank_ < 0 || rank_ >= size_) {
@@ -207,7 +208,7 @@ class Checks {
 }  // namespace
 
 ConformanceReport check_communicator(Communicator& comm) {
-  return Checks(comm).run();
+  return CommunicatorChecks(comm).run();
 }
 
 }  // namespace dckpt

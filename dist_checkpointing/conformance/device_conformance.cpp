@@ -19,6 +19,56 @@ constexpr int kDevice = 0;
 constexpr std::size_t kBytes = std::size_t{1} << 20;
 constexpr auto kTimeout = std::chrono::seconds(60);
 
+struct PageLocked {
+  explicit PageLocked(DeviceRuntime& of)
+      : runtime(of), data(runtime.allocate_page_locked(kDevice, kBytes)) {
+    if (data == nullptr) throw std::string("there is no page-locked memory");
+  }
+  ~PageLocked() { runtime.free_page_locked(data); }
+  PageLocked(const PageLocked&) = delete;
+  PageLocked& operator=(const PageLocked&) = delete;
+  DeviceRuntime& runtime;
+  std::byte* data;
+};
+
+struct Event {
+  explicit Event(DeviceRuntime& of) : runtime(of), event(runtime.create_event(kDevice)) {}
+  ~Event() { runtime.destroy_event(kDevice, event); }
+  Event(const Event&) = delete;
+  Event& operator=(const Event&) = delete;
+  void wait() const {
+    const auto deadline = std::chrono::steady_clock::now() + kTimeout;
+    while (!runtime.reached(kDevice, event)) {
+      if (std::chrono::steady_clock::now() > deadline) throw std::string("an event is not reached");
+      std::this_thread::sleep_for(std::chrono::microseconds(20));
+    }
+  }
+  DeviceRuntime& runtime;
+  DeviceRuntime::Event event;
+};
+
+struct Stream {
+  explicit Stream(DeviceRuntime& of)
+      : runtime(of), stream(runtime.create_stream(kDevice)), done(of) {}
+  ~Stream() { runtime.destroy_stream(kDevice, stream); }
+  Stream(const Stream&) = delete;
+  Stream& operator=(const Stream&) = delete;
+  void copy(const DeviceCopy& part) const { runtime.copy(kDevice, stream, part); }
+  void copy_to_device(std::byte* to, const std::byte* from, std::size_t bytes) const {
+    copy({.to = to,
+          .from = from,
+          .row_bytes = bytes,
+          .direction = DeviceCopy::Direction::kToDevice});
+  }
+  void finish() const {
+    runtime.record(kDevice, done.event, stream);
+    done.wait();
+  }
+  DeviceRuntime& runtime;
+  DeviceRuntime::Stream stream;
+  Event done;
+};
+
 class DeviceChecks {
  public:
   DeviceChecks(DeviceRuntime& runtime,
@@ -37,10 +87,7 @@ class DeviceChecks {
       const auto device = allocate_(kBytes);
       std::vector<std::byte> out = pattern(3, kBytes);
       std::vector<std::byte> in(kBytes);
-      stream.copy({.to = device.get(),
-                   .from = out.data(),
-                   .row_bytes = kBytes,
-                   .direction = DeviceCopy::Direction::kToDevice});
+      stream.copy_to_device(device.get(), out.data(), kBytes);
       stream.copy({.to = in.data(), .from = device.get(), .row_bytes = kBytes});
       stream.finish();
       that(in == out);
@@ -67,51 +114,6 @@ class DeviceChecks {
   }
 
  private:
-  struct PageLocked {
-    explicit PageLocked(DeviceRuntime& of)
-        : runtime(of), data(runtime.allocate_page_locked(kDevice, kBytes)) {
-      if (data == nullptr) throw std::string("there is no page-locked memory");
-    }
-    ~PageLocked() { runtime.free_page_locked(data); }
-    PageLocked(const PageLocked&) = delete;
-    PageLocked& operator=(const PageLocked&) = delete;
-    DeviceRuntime& runtime;
-    std::byte* data;
-  };
-
-  struct Event {
-    explicit Event(DeviceRuntime& of) : runtime(of), event(runtime.create_event(kDevice)) {}
-    ~Event() { runtime.destroy_event(kDevice, event); }
-    Event(const Event&) = delete;
-    Event& operator=(const Event&) = delete;
-    void wait() const {
-      const auto deadline = std::chrono::steady_clock::now() + kTimeout;
-      while (!runtime.reached(kDevice, event)) {
-        if (std::chrono::steady_clock::now() > deadline)
-          throw std::string("an event is not reached");
-        std::this_thread::sleep_for(std::chrono::microseconds(20));
-      }
-    }
-    DeviceRuntime& runtime;
-    DeviceRuntime::Event event;
-  };
-
-  struct Stream {
-    explicit Stream(DeviceRuntime& of)
-        : runtime(of), stream(runtime.create_stream(kDevice)), done(of) {}
-    ~Stream() { runtime.destroy_stream(kDevice, stream); }
-    Stream(const Stream&) = delete;
-    Stream& operator=(const Stream&) = delete;
-    void copy(const DeviceCopy& part) const { runtime.copy(kDevice, stream, part); }
-    void finish() const {
-      runtime.record(kDevice, done.event, stream);
-      done.wait();
-    }
-    DeviceRuntime& runtime;
-    DeviceRuntime::Stream stream;
-    Event done;
-  };
-
   static std::vector<std::byte> pattern(int seed, std::size_t bytes) {
     std::vector<std::byte> out(bytes);
     for (std::size_t i = 0; i < bytes; ++i)
@@ -129,10 +131,7 @@ class DeviceChecks {
     const PageLocked in(runtime_);
     const std::vector<std::byte> expected = pattern(seed, bytes);
     std::ranges::copy(expected, out.data);
-    stream.copy({.to = device.get(),
-                 .from = out.data,
-                 .row_bytes = bytes,
-                 .direction = DeviceCopy::Direction::kToDevice});
+    stream.copy_to_device(device.get(), out.data, bytes);
     stream.copy({.to = in.data, .from = device.get(), .row_bytes = bytes});
     stream.finish();
     that(std::equal(expected.begin(), expected.end(), in.data));
@@ -150,10 +149,7 @@ class DeviceChecks {
     std::ranges::copy(content, out.data);
     std::memset(in.data, 0, kRows * kRow);
     // All of it, then its rows' beginnings over the ends of others, then out without the gaps.
-    stream.copy({.to = device.get(),
-                 .from = out.data,
-                 .row_bytes = kRows * kWide,
-                 .direction = DeviceCopy::Direction::kToDevice});
+    stream.copy_to_device(device.get(), out.data, kRows * kWide);
     stream.copy({.to = device.get() + kWide - kRow,
                  .from = out.data,
                  .rows = kRows,
@@ -184,10 +180,7 @@ class DeviceChecks {
     const PageLocked in(runtime_);
     const std::vector<std::byte> content = pattern(6, kRows * kWide);
     std::ranges::copy(content, out.data);
-    stream.copy({.to = first.get(),
-                 .from = out.data,
-                 .row_bytes = kRows * kWide,
-                 .direction = DeviceCopy::Direction::kToDevice});
+    stream.copy_to_device(first.get(), out.data, kRows * kWide);
     stream.copy({.to = second.get(),
                  .from = first.get() + 1,
                  .rows = kRows,
@@ -212,10 +205,7 @@ class DeviceChecks {
     for (int turn = 0; turn < 5; ++turn) {
       const std::vector<std::byte> expected = pattern(turn, kBytes);
       std::ranges::copy(expected, out.data);
-      first.copy({.to = device.get(),
-                  .from = out.data,
-                  .row_bytes = kBytes,
-                  .direction = DeviceCopy::Direction::kToDevice});
+      first.copy_to_device(device.get(), out.data, kBytes);
       runtime_.record(kDevice, between.event, first.stream);
       runtime_.wait(kDevice, second.stream, between.event);
       second.copy({.to = in.data, .from = device.get(), .row_bytes = kBytes});
@@ -233,10 +223,7 @@ class DeviceChecks {
     std::ranges::copy(expected, out.data);
     {
       const Stream stream(runtime_);
-      stream.copy({.to = device.get(),
-                   .from = out.data,
-                   .row_bytes = kBytes,
-                   .direction = DeviceCopy::Direction::kToDevice});
+      stream.copy_to_device(device.get(), out.data, kBytes);
       stream.copy({.to = in.data, .from = device.get(), .row_bytes = kBytes});
       runtime_.record(kDevice, copied.event, stream.stream);
     }
@@ -258,10 +245,7 @@ class DeviceChecks {
             const PageLocked in(runtime_);
             const std::vector<std::byte> expected = pattern(static_cast<int>(i), kBytes);
             std::ranges::copy(expected, out.data);
-            stream.copy({.to = device.get(),
-                         .from = out.data,
-                         .row_bytes = kBytes,
-                         .direction = DeviceCopy::Direction::kToDevice});
+            stream.copy_to_device(device.get(), out.data, kBytes);
             stream.copy({.to = in.data, .from = device.get(), .row_bytes = kBytes});
             runtime_.record(kDevice, done.event, stream.stream);
             done.wait();

@@ -1,61 +1,19 @@
 #include "dist_checkpointing/conformance/storage_conformance.h"
 
-#include <exception>
 #include <string>
-#include <string_view>
-#include <type_traits>
-#include <utility>
 #include <vector>
 
-#include "mapping/base/error.h"
+#include "dist_checkpointing/conformance/storage_trial.h"
 #include "mapping/base/storage_name.h"
-#include "mapping/base/text.h"
 
 namespace dckpt {
 namespace {
 
-using Names = std::vector<std::string>;
-constexpr int kNoLine = 0;
+/// Files by themselves: written, read, and what is no file.
+struct FileChecks : StorageTrial {
+  using StorageTrial::StorageTrial;
 
-std::string shown(std::string_view text) {
-  return quote(text);
-}
-std::string shown(std::uint64_t number) {
-  return std::to_string(number);
-}
-std::string shown(const Names& names) {
-  std::string text;
-  for (const std::string& name : names) text += (text.empty() ? "" : ", ") + quote(name);
-  return "[" + text + "]";
-}
-
-template <typename Work>
-std::string code_of(const Work& work) {
-  try {
-    work();
-  } catch (const CheckpointError& error) {
-    return to_string(error.code());
-  } catch (const std::exception& error) {
-    return "of another type than CheckpointError: " + printable(error.what());
-  }
-  return "no error";
-}
-
-class StorageChecks {
- public:
-  StorageChecks(const std::function<std::shared_ptr<Storage>()>& make, std::string above)
-      : make_(make), above_(std::move(above)) {}
-
-  ConformanceReport run() {
-    files();
-    directories();
-    moves();
-    names_and_limits();
-    return std::move(report_);
-  }
-
- private:
-  void files() {
+  void writing() {
     check("a written file reads back", [&](Storage& storage) {
       write("a.bin", "hello");
       equal(content("a.bin"), "hello");
@@ -84,6 +42,9 @@ class StorageChecks {
       file->close();
       equal(content("a"), expected);
     });
+  }
+
+  void sections_and_size_hints() {
     check("sections make up the file, in whatever order they are written", [&](Storage& storage) {
       const auto file = storage.create("a", {.size_hint = 9});
       auto first = file->section(0);
@@ -113,6 +74,9 @@ class StorageChecks {
         that(found && found->size == 5);
       }
     });
+  }
+
+  void ranges() {
     check("ranges read from their offsets", [&](Storage& storage) {
       write("a", "0123456789");
       const auto file = storage.open("a");
@@ -147,6 +111,9 @@ class StorageChecks {
       equal(read_file(*storage.open("a"), 10).size(), 10U);
       fails("corrupt", [&] { read_file(*storage.open("a"), 9); });
     });
+  }
+
+  void wrong_kinds() {
     check("create refuses an existing file", [&](Storage& storage) {
       write("a", "first");
       fails("already-exists", [&] { storage.create("a"); });
@@ -170,6 +137,11 @@ class StorageChecks {
       fails("corrupt", [&] { storage.make_directory("a/b"); });
     });
   }
+};
+
+/// Directories, and what moves in them.
+struct TreeChecks : StorageTrial {
+  using StorageTrial::StorageTrial;
 
   void directories() {
     check("make_directory makes parents and may be repeated", [&](Storage& storage) {
@@ -210,7 +182,7 @@ class StorageChecks {
     });
   }
 
-  void moves() {
+  void renames() {
     check("rename replaces files", [&](Storage& storage) {
       write("a", "new");
       write("b", "old");
@@ -241,6 +213,9 @@ class StorageChecks {
       fails("io", [&] { storage.rename("d", "nowhere/d"); });
       fails("io", [&] { storage.rename("d", "d/e"); });
     });
+  }
+
+  void exchanges_and_removals() {
     check("open files survive rename and removal", [&](Storage& storage) {
       write("a", "content");
       const auto file = storage.open("a");
@@ -274,8 +249,13 @@ class StorageChecks {
       equal(names(""), Names{});
     });
   }
+};
 
-  void names_and_limits() {
+struct NameChecks : StorageTrial {
+  NameChecks(const MakeStorage& make, ConformanceReport& report, const std::string& above)
+      : StorageTrial(make, report), above_(above) {}
+
+  void refused() {
     check("names that leave the root or are not names are refused", [&](Storage& storage) {
       using namespace std::string_literals;
       const std::vector<std::string> tricks = {
@@ -297,7 +277,7 @@ class StorageChecks {
           "d/" + std::string(kMaxComponentBytes + 1, 'x'),
       };
       for (const std::string& name : tricks) {
-        about_ = "the name " + quote(name);
+        set_subject("the name " + quote(name));
         fails("corrupt", [&] { storage.open(name); });
         fails("corrupt", [&] { storage.create(name); });
         fails("corrupt", [&] { storage.stat(name); });
@@ -312,6 +292,9 @@ class StorageChecks {
         fails("corrupt", [&] { storage.sync_directory(name); });
       }
     });
+  }
+
+  void at_their_limits() {
     check("names work up to their limits and not beyond", [&](Storage& storage) {
       const std::string longest(kMaxComponentBytes, 'x');
       write(longest, "x");
@@ -336,6 +319,9 @@ class StorageChecks {
       fails("corrupt", [&] { storage.stat(beyond); });
       fails("corrupt", [&] { storage.stat(std::string(std::size_t{1} << 20, 'x')); });
     });
+  }
+
+  void with_odd_characters() {
     check("odd characters in names are just characters", [&](Storage&) {
       for (const std::string& name :
            {std::string("a b"), std::string("ü"), std::string("\xff"), std::string("-rf"),
@@ -347,65 +333,28 @@ class StorageChecks {
     });
   }
 
-  /// Runs `body` with a new storage.
-  template <typename Body>
-  void check(const char* name, const Body& body) {
-    ++report_.checks;
-    about_ = name;
-    try {
-      storage_ = make_();
-      if (!storage_) return problem("there is no storage, but a null pointer");
-      body(*storage_);
-    } catch (const std::exception& error) {
-      problem(error.what());
-    }
-  }
-
-  // Lines are those of the calls. clang 14 has no std::source_location.
-  void that(bool held, int line = __builtin_LINE()) {
-    if (!held) problem("not so", line);
-  }
-  template <typename T>
-  void equal(const T& found, const std::type_identity_t<T>& expected, int line = __builtin_LINE()) {
-    if (found != expected) problem("expected " + shown(expected) + ", found " + shown(found), line);
-  }
-  template <typename Work>
-  void fails(const std::string& code, const Work& work, int line = __builtin_LINE()) {
-    const std::string found = code_of(work);
-    if (found != code) problem("expected the error " + code + ", found " + found, line);
-  }
-  void problem(const std::string& text, int line = kNoLine) {
-    const std::string at = line == kNoLine ? "" : " (line " + std::to_string(line) + ")";
-    report_.problems.push_back(about_ + at + ": " + text);
-  }
-
-  void write(const std::string& name, const std::string& content) {
-    const auto file = storage_->create(name);
-    file->append(as_bytes(content));
-    file->sync();
-    file->close();
-  }
-  std::string content(const std::string& name) {
-    return std::string(as_text(read_file(*storage_->open(name), std::uint64_t{1} << 30)));
-  }
-  Names names(const std::string& directory) {
-    Names found;
-    for (const FileInfo& entry : storage_->list(directory)) found.push_back(entry.name);
-    return found;
-  }
-
-  const std::function<std::shared_ptr<Storage>()>& make_;
-  const std::string above_;
-  std::shared_ptr<Storage> storage_;
-  std::string about_;
-  ConformanceReport report_;
+  const std::string& above_;
 };
 
 }  // namespace
 
 ConformanceReport check_storage(const std::function<std::shared_ptr<Storage>()>& make,
                                 const std::string& above) {
-  return StorageChecks(make, above).run();
+  ConformanceReport report;
+  FileChecks files(make, report);
+  files.writing();
+  files.sections_and_size_hints();
+  files.ranges();
+  files.wrong_kinds();
+  TreeChecks tree(make, report);
+  tree.directories();
+  tree.renames();
+  tree.exchanges_and_removals();
+  NameChecks names(make, report, above);
+  names.refused();
+  names.at_their_limits();
+  names.with_odd_characters();
+  return report;
 }
 
 }  // namespace dckpt

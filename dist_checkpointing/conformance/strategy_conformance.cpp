@@ -3,12 +3,13 @@
 #include <algorithm>
 #include <exception>
 #include <functional>
-#include <map>
-#include <optional>
+#include <string>
 #include <thread>
 #include <unordered_set>
 #include <utility>
+#include <vector>
 
+#include "dist_checkpointing/conformance/strategy_trial.h"
 #include "dist_checkpointing/integrity.h"
 #include "dist_checkpointing/load/load.h"
 #include "dist_checkpointing/open.h"
@@ -25,92 +26,10 @@
 #include "strategies/comm/threads.h"
 
 namespace dckpt {
+namespace conformance {
 namespace {
 
-constexpr std::size_t kShownPerCheck = 10;
 constexpr std::size_t kDamagedDataFiles = 32;
-
-/// A tensor whose bytes tell where they belong, and to which key.
-Tensor pattern(DType dtype, const Shape& shape, const std::string& key) {
-  Tensor tensor = Tensor::empty(dtype, shape);
-  std::uint64_t state = std::hash<std::string>{}(key) | 1;
-  for (std::byte& byte : tensor.bytes()) {
-    state = state * 6364136223846793005U + 1442695040888963407U;
-    byte = static_cast<std::byte>(dtype == DType::kBool ? (state >> 60) & 1 : state >> 56);
-  }
-  return tensor;
-}
-
-Tensor cut(const Tensor& tensor, const Box& box) {
-  Tensor part = tensor;
-  for (std::size_t axis = 0; axis < box.dims(); ++axis)
-    part = part.narrow(axis, box.offsets[axis], box.sizes[axis]);
-  const Tensor contiguous = part.contiguous();
-  return Tensor::from_bytes(contiguous.dtype(), contiguous.shape(),
-                            contiguous.bytes());  // memory of its own
-}
-
-/// Rank `rank`'s part of an axis cut unevenly: the first rank has nothing of short ones.
-std::pair<std::int64_t, std::int64_t> uneven_part(std::int64_t extent, int rank, int ranks) {
-  const auto begin = [&](int r) { return extent * r * r / (std::int64_t{ranks} * ranks); };
-  return {begin(rank), begin(rank + 1) - begin(rank)};
-}
-
-/// The tensors of the checks by key; every rank can make them.
-using Tensors = std::map<std::string, Tensor>;
-
-Tensors sample_tensors() {
-  Tensors tensors;
-  const auto add = [&](const std::string& key, DType dtype, const Shape& shape) {
-    tensors.emplace(key, pattern(dtype, shape, key));
-  };
-  for (const DType dtype :
-       {DType::kBool, DType::kUInt8, DType::kInt8, DType::kInt16, DType::kInt32, DType::kInt64,
-        DType::kFloat16, DType::kBFloat16, DType::kFloat32, DType::kFloat64, DType::kComplex64,
-        DType::kComplex128, DType::kFloat8E4M3FN, DType::kFloat8E5M2}) {
-    add("dtype." + std::string(to_string(dtype)), dtype, {13, 5});
-  }
-  add("shape.scalar", DType::kFloat32, {});
-  add("shape.1", DType::kFloat32, {1});
-  add("shape.97", DType::kInt16, {97});
-  add("shape.3d", DType::kFloat32, {7, 3, 5});
-  add("shape.4d", DType::kBFloat16, {3, 2, 5, 4});
-  add("shape.empty", DType::kFloat32, {0, 4});
-  add("key with spaces/slashes, \"quotes\" and \xC3\xBC", DType::kInt32, {3});
-  add("large", DType::kFloat32, {9, 1024, 257});
-  for (int i = 0; i < 300; ++i) add("small." + std::to_string(i), DType::kFloat32, {i % 7 + 1});
-  return tensors;
-}
-
-/// Each tensor whole, on one of the ranks.
-StateDict shares_of(const Tensors& tensors, int rank, int ranks) {
-  StateDict state = Value::dict();
-  int next = 0;
-  for (const auto& [key, tensor] : tensors) {
-    if (next++ % ranks == rank)
-      state[key] = ShardedTensor::whole(key, cut(tensor, whole(tensor.shape())));
-  }
-  return state;
-}
-
-/// A rank's shards: cut unevenly along the first axis, or whole with one main replica where there
-/// is nothing to cut.
-StateDict shards_of(const Tensors& tensors, int rank, int ranks, bool with_data) {
-  StateDict state = Value::dict();
-  for (const auto& [key, tensor] : tensors) {
-    const auto data = [&, &tensor = tensor](const Box& box) {
-      return with_data ? cut(tensor, box) : Tensor::empty(tensor.dtype(), box.sizes);
-    };
-    if (tensor.dim() == 0 || tensor.shape()[0] < 2) {
-      state[key] = ShardedTensor::whole(key, data(whole(tensor.shape())), {.replica_id = rank});
-      continue;
-    }
-    Box box = whole(tensor.shape());
-    std::tie(box.offsets[0], box.sizes[0]) = uneven_part(tensor.shape()[0], rank, ranks);
-    state[key] = ShardedTensor::from_box(key, data(box), tensor.shape(), box.offsets);
-  }
-  return state;
-}
 
 /// The names of all files of a tree.
 std::vector<std::string> files_in(const Storage& storage, const std::string& directory = "") {
@@ -137,145 +56,19 @@ void write(Storage& storage, const std::string& file, ByteView content) {
   writable->close();
 }
 
-class Conformance {
- public:
-  Conformance(const SaveOptions& options, const Location& scratch)
-      : options_(options),
-        can_(find_save_strategy(options.strategy.name, options.strategy.version).capabilities),
-        scratch_(scratch),
-        tensors_(sample_tensors()) {
-    scratch_.directory()->make_directory("");
-  }
+void cut_in_half(Storage& storage, const std::string& file) {
+  const Bytes content = content_of(storage, file);
+  storage.remove_all(file);
+  write(storage, file, ByteView(content).first(content.size() / 2));
+}
 
-  ConformanceReport run() {
-    leave_out_foreign_types();
-    check("shards of any type and shape, saved by 3 ranks and loaded by 2",
-          [&] { round_trip("shards", 3, 2); });
-    check("the same, saved by 1 rank and loaded by 4", [&] { round_trip("alone", 1, 4); });
-    check("metadata that agree with the state and with the files",
-          [&] { metadata_agree("shards"); });
-    if (can_.cut_tensors) check("flattened ranges", [&] { flattened_ranges(); });
-    check("strided tensors", [&] { strided(); });
-    check("replicas, of which any may write", [&] { replicas(); });
-    check("an empty state", [&] {
-      save(Value::dict(), path("empty"), overwriting());
-      open_checkpoint(path("empty"));
-    });
-    if (can_.objects) check("objects", [&] { objects(); });
-    if (can_.common_state && options_.compat != Compat::kDcp)
-      check("common state", [&] { common_state(); });
-    if (can_.plans != KeepPlans::kOff)
-      check("plans that are kept for the next job", [&] { plans(); });
-    if (can_.integrity) check("a manifest of its files", [&] { manifest(); });
-    check("a save in the background", [&] { in_background(); });
-    check("two saves at the same time", [&] { at_the_same_time(); });
-    check("a checkpoint from which a file is missing",
-          [&] { damaged("missing", &Storage::remove_all); });
-    check("a checkpoint with a file cut in half", [&] {
-      damaged("cut", [](Storage& storage, const std::string& file) {
-        const Bytes content = content_of(storage, file);
-        storage.remove_all(file);
-        write(storage, file, ByteView(content).first(content.size() / 2));
-      });
-    });
-    return std::move(report_);
-  }
-
- private:
-  void check(const std::string& what, const std::function<void()>& body) {
-    ++report_.checks;
-    what_ = what;
-    found_ = 0;
-    try {
-      body();
-    } catch (const std::exception& error) {
-      problem(error.what());
-    }
-    if (found_ > kShownPerCheck)
-      report_.problems.push_back(
-          str_format("{}: … and {} more", what_, grouped(found_ - kShownPerCheck)));
-  }
-
-  void problem(const std::string& message) {
-    if (++found_ <= kShownPerCheck)
-      report_.problems.push_back(str_format("{}: {}", what_, message));
-  }
-  void expect(bool holds, const std::string& message) {
-    if (!holds) problem(message);
-  }
-
-  Location path(const std::string& name) const { return scratch_ / name; }
-
-  SaveOptions overwriting() const {
-    SaveOptions options = options_;
-    options.overwrite = true;
-    return options;
-  }
-
-  void manifest() {
-    SaveOptions options = overwriting();
-    options.integrity = true;
-    save(saved_by(0, 1), path("manifest"), options);
-    verify_integrity(*open_checkpoint(path("manifest")), 0, 1, 1);
-  }
-
-  void plans() {
-    for (const KeepPlans kept : {KeepPlans::kFile, KeepPlans::kMetadata}) {
-      if (kept > can_.plans) continue;
-      SaveOptions options = overwriting();
-      options.planner.keep_plans = kept;
-      run_ranks(2, [&](Communicator& comm) {
-        StateDict state = saved_by(comm.rank(), comm.size());
-        Tensor trained = Tensor::zeros(DType::kFloat32, {3});
-        trained.requires_grad = true;
-        state["trained"] = ShardedTensor::whole("trained", trained, {.replica_id = comm.rank()});
-        save(state, path("plans"), options, comm);
-        SavePlanCache next_job;
-        warm_plan_cache(next_job, path("plans"), comm);
-        const SaveReport report = save(state, path("plans"), options, comm, next_job);
-        expect(report.plan_cached,
-               str_format("a job that resumes does not reuse the plans that were kept as {}: {}",
-                          name_of(kKeepPlansNames, kept), report.why_planned));
-      });
-    }
-  }
-
-  void expect_equal(const std::string& key, const Tensor& loaded, const Tensor& saved) {
-    expect(loaded.dtype() == saved.dtype() && equal(loaded.shape(), saved.shape()) &&
-               dckpt::equal(loaded, saved),
-           str_format("tensor {} differs from what was saved", quote(key)));
-  }
-
-  /// Loads all tensors on one rank and compares them.
-  void expect_all(const Location& checkpoint) {
-    StateDict state = shards_of(tensors_, 0, 1, false);
-    load(state, checkpoint);
-    for (const auto& [key, tensor] : tensors_) expect_equal(key, state.at(key).as_tensor(), tensor);
-  }
-
-  /// What a rank holds for a save that the strategy can do.
-  StateDict saved_by(int rank, int ranks) const {
-    return can_.cut_tensors ? shards_of(tensors_, rank, ranks, true)
-                            : shares_of(tensors_, rank, ranks);
-  }
-
-  /// Formats need not have every element type, but must say so.
-  void leave_out_foreign_types() {
-    const Tensors all = tensors_;
-    for (const auto& [key, tensor] : all) {
-      if (!key.starts_with("dtype.") || tensor.dtype() == DType::kFloat32) continue;
-      try {
-        save(shares_of({{key, tensor}}, 0, 1), path("type"), overwriting());
-      } catch (const CheckpointError& error) {
-        if (error.code() == ErrorCode::kUnsupported && error.context().key == key)
-          tensors_.erase(key);
-      }
-    }
-  }
+/// What is saved is loaded again.
+struct RoundTrips : StrategyTrial {
+  using StrategyTrial::StrategyTrial;
 
   void round_trip(const std::string& name, int savers, int loaders) {
     run_ranks(savers, [&](Communicator& comm) {
-      save(saved_by(comm.rank(), savers), path(name), overwriting(), comm);
+      save(saved_by(comm.rank(), savers), path(name), options_, comm);
     });
     std::vector<StateDict> loaded(static_cast<std::size_t>(loaders));
     run_ranks(loaders, [&](Communicator& comm) {
@@ -290,6 +83,154 @@ class Conformance {
                      *expected.at(key).as_sharded_tensor().data);
     }
   }
+
+  void flattened_ranges() {
+    const Shape shape{6, 7, 5};
+    const Tensor all = pattern(DType::kFloat32, shape, "flat");
+    const auto state_of = [&](int rank, int ranks, bool with_data) {
+      const auto [begin, count] = uneven_part(all.numel(), rank, ranks);
+      const Tensor part = with_data ? all.view({all.numel()}).narrow(0, begin, count)
+                                    : Tensor::empty(DType::kFloat32, {count});
+      StateDict state;
+      state["flat"] = ShardedTensor::from_flat_range("flat", part, shape, shape, Shape(3, 0),
+                                                     {begin, begin + count});
+      return state;
+    };
+    run_ranks(3, [&](Communicator& comm) {
+      save(state_of(comm.rank(), 3, true), path("flat"), options_, comm);
+    });
+    for (int rank = 0; rank < 4; ++rank) {
+      StateDict state = state_of(rank, 4, false);
+      load(state, path("flat"), {.validate_access_integrity = false});
+      if (const auto expected = state_of(rank, 4, true).at("flat").as_sharded_tensor();
+          expected.numel() > 0)
+        expect_equal("flat", state.at("flat").as_tensor(), *expected.data);
+    }
+    StateDict whole_tensor;
+    whole_tensor["flat"] = ShardedTensor::whole("flat", Tensor::empty(DType::kFloat32, shape));
+    load(whole_tensor, path("flat"));
+    expect_equal("flat", whole_tensor.at("flat").as_tensor(), all);
+  }
+
+  void strided() {
+    const Tensor rows = pattern(DType::kInt32, {300, 200}, "strided");
+    const Tensor columns(rows.dtype(), {200, 300}, {1, 200}, rows.data(), rows.owner());
+    StateDict state;
+    state["strided"] = ShardedTensor::whole("strided", columns);
+    save(state, path("strided"), options_);
+    StateDict loaded;
+    loaded["strided"] = ShardedTensor::whole("strided", Tensor::empty(DType::kInt32, {200, 300}));
+    load(loaded, path("strided"));
+    expect_equal("strided", loaded.at("strided").as_tensor(), columns.contiguous());
+  }
+
+  void replicas() {
+    SaveOptions options = options_;
+    options.parallel.enabled = true;
+    const Tensor all = pattern(DType::kFloat32, {64, 64}, "replicated");
+    run_ranks(3, [&](Communicator& comm) {
+      StateDict state;
+      for (const char* const key : {"a", "b", "c", "d"})
+        state[key] = ShardedTensor::whole(key, all, {.replica_id = comm.rank()});
+      save(state, path("replicas"), options, comm);
+    });
+    const StateDict loaded = load_plain_tensors(path("replicas"));
+    for (const char* const key : {"a", "b", "c", "d"})
+      expect_equal(key, loaded.at(key).as_tensor(), all);
+  }
+
+  void empty() {
+    save(Value::dict(), path("empty"), options_);
+    open_checkpoint(path("empty"));
+  }
+
+  void objects() {
+    const auto value = [](int rank) {
+      return Value::dict({{"rank", rank},
+                          {"none", Value()},
+                          {"tuple", Value::tuple({Value(1), Value("two"), Value(3.5)})},
+                          {"bytes", Value::bytes(to_bytes(std::string("\0\xFF", 2)))},
+                          {Value(7), pattern(DType::kUInt8, {100}, "state")}});
+    };
+    run_ranks(3, [&](Communicator& comm) {
+      StateDict state;
+      state["rng"] = ShardedObject{.key = "rng",
+                                   .data = value(comm.rank()),
+                                   .global_shape = {3},
+                                   .global_offset = {comm.rank()}};
+      state["shared"] =
+          ShardedObject{.key = "shared", .data = "the same", .replica_id = comm.rank()};
+      save(state, path("objects"), options_, comm);
+    });
+    StateDict state;
+    for (int rank = 0; rank < 3; ++rank)
+      state["rng" + std::to_string(rank)] = ShardedObject{
+          .key = "rng", .global_shape = {3}, .global_offset = {rank}, .has_data = false};
+    state["shared"] = ShardedObject{.key = "shared", .has_data = false};
+    load(state, path("objects"));
+    for (int rank = 0; rank < 3; ++rank)
+      expect(state.at("rng" + std::to_string(rank)).as_sharded_object().data == value(rank),
+             str_format("object 'rng' of rank {} differs from what was saved", rank));
+    expect(state.at("shared").as_sharded_object().data == Value("the same"),
+           "object 'shared' differs from what was saved");
+  }
+
+  void common_state() {
+    const Value saved = Value::dict(
+        {{"iteration", 12},
+         {"args", Value::dict({{"lr", 1e-4}, {"none", Value()}})},
+         {Value(3), Value::tuple({Value(true), Value("text")})},
+         {"list", Value::list({Value(1), pattern(DType::kFloat32, {3, 2}, "in the common state")})},
+         {"empty", Value::dict()}});
+    StateDict state = saved;
+    state["w"] = ShardedTensor::whole("w", pattern(DType::kFloat32, {2}, "w"));
+    save(state, path("common"), options_);
+    expect(load_common_state(path("common")) == saved,
+           "the common state differs from what was saved");
+  }
+
+  void in_background() {
+    for (const Snapshot snapshot : {Snapshot::kEager, Snapshot::kLazy}) {
+      run_ranks(2, [&](Communicator& comm) {
+        SaveOptions options = options_;
+        options.async.snapshot = snapshot;
+        options.async.staging_memory =
+            2 << 20;  // less than the state: a part is written from the state itself
+        AsyncSaver saver(options, comm);
+        StateDict state = saved_by(comm.rank(), 2);
+        saver.save(state, path("background"));
+        saver.wait_staged();
+        for (const auto& [key, shard] : state.as_dict()) {
+          const Tensor data = *shard.as_sharded_tensor().data;
+          std::ranges::fill(data.bytes(), std::byte{0});
+        }
+        saver.wait();
+      });
+      expect_all(path("background"));
+    }
+  }
+
+  void at_the_same_time() {
+    std::exception_ptr failure;
+    {
+      std::jthread other([&] {
+        try {
+          save(saved_by(0, 1), path("second"), options_);
+        } catch (...) {
+          failure = std::current_exception();
+        }
+      });
+      save(saved_by(0, 1), path("first"), options_);
+    }
+    if (failure) std::rethrow_exception(failure);
+    expect_all(path("first"));
+    expect_all(path("second"));
+  }
+};
+
+/// The files that a save leaves, sound and damaged.
+struct StoredFiles : StrategyTrial {
+  using StrategyTrial::StrategyTrial;
 
   void metadata_agree(const std::string& name) {
     const auto reader = open_checkpoint(path(name));
@@ -327,142 +268,32 @@ class Conformance {
     }
   }
 
-  void flattened_ranges() {
-    const Shape shape{6, 7, 5};
-    const Tensor all = pattern(DType::kFloat32, shape, "flat");
-    const auto state_of = [&](int rank, int ranks, bool with_data) {
-      const auto [begin, count] = uneven_part(all.numel(), rank, ranks);
-      const Tensor part = with_data ? all.view({all.numel()}).narrow(0, begin, count)
-                                    : Tensor::empty(DType::kFloat32, {count});
-      StateDict state;
-      state["flat"] = ShardedTensor::from_flat_range("flat", part, shape, shape, Shape(3, 0),
-                                                     {begin, begin + count});
-      return state;
-    };
-    run_ranks(3, [&](Communicator& comm) {
-      save(state_of(comm.rank(), 3, true), path("flat"), overwriting(), comm);
-    });
-    for (int rank = 0; rank < 4; ++rank) {
-      StateDict state = state_of(rank, 4, false);
-      load(state, path("flat"), {.validate_access_integrity = false});
-      if (const auto expected = state_of(rank, 4, true).at("flat").as_sharded_tensor();
-          expected.numel() > 0)
-        expect_equal("flat", state.at("flat").as_tensor(), *expected.data);
-    }
-    StateDict whole_tensor;
-    whole_tensor["flat"] = ShardedTensor::whole("flat", Tensor::empty(DType::kFloat32, shape));
-    load(whole_tensor, path("flat"));
-    expect_equal("flat", whole_tensor.at("flat").as_tensor(), all);
+  void manifest() {
+    SaveOptions options = options_;
+    options.integrity = true;
+    save(saved_by(0, 1), path("manifest"), options);
+    verify_integrity(*open_checkpoint(path("manifest")), 0, 1, 1);
   }
 
-  void strided() {
-    const Tensor rows = pattern(DType::kInt32, {300, 200}, "strided");
-    const Tensor columns(rows.dtype(), {200, 300}, {1, 200}, rows.data(), rows.owner());
-    StateDict state;
-    state["strided"] = ShardedTensor::whole("strided", columns);
-    save(state, path("strided"), overwriting());
-    StateDict loaded;
-    loaded["strided"] = ShardedTensor::whole("strided", Tensor::empty(DType::kInt32, {200, 300}));
-    load(loaded, path("strided"));
-    expect_equal("strided", loaded.at("strided").as_tensor(), columns.contiguous());
-  }
-
-  void replicas() {
-    SaveOptions options = overwriting();
-    options.parallel.enabled = true;
-    const Tensor all = pattern(DType::kFloat32, {64, 64}, "replicated");
-    run_ranks(3, [&](Communicator& comm) {
-      StateDict state;
-      for (const char* const key : {"a", "b", "c", "d"})
-        state[key] = ShardedTensor::whole(key, all, {.replica_id = comm.rank()});
-      save(state, path("replicas"), options, comm);
-    });
-    const StateDict loaded = load_plain_tensors(path("replicas"));
-    for (const char* const key : {"a", "b", "c", "d"})
-      expect_equal(key, loaded.at(key).as_tensor(), all);
-  }
-
-  void objects() {
-    const auto value = [](int rank) {
-      return Value::dict({{"rank", rank},
-                          {"none", Value()},
-                          {"tuple", Value::tuple({Value(1), Value("two"), Value(3.5)})},
-                          {"bytes", Value::bytes(to_bytes(std::string("\0\xFF", 2)))},
-                          {Value(7), pattern(DType::kUInt8, {100}, "state")}});
-    };
-    run_ranks(3, [&](Communicator& comm) {
-      StateDict state;
-      state["rng"] = ShardedObject{.key = "rng",
-                                   .data = value(comm.rank()),
-                                   .global_shape = {3},
-                                   .global_offset = {comm.rank()}};
-      state["shared"] =
-          ShardedObject{.key = "shared", .data = "the same", .replica_id = comm.rank()};
-      save(state, path("objects"), overwriting(), comm);
-    });
-    StateDict state;
-    for (int rank = 0; rank < 3; ++rank)
-      state["rng" + std::to_string(rank)] = ShardedObject{
-          .key = "rng", .global_shape = {3}, .global_offset = {rank}, .has_data = false};
-    state["shared"] = ShardedObject{.key = "shared", .has_data = false};
-    load(state, path("objects"));
-    for (int rank = 0; rank < 3; ++rank)
-      expect(state.at("rng" + std::to_string(rank)).as_sharded_object().data == value(rank),
-             str_format("object 'rng' of rank {} differs from what was saved", rank));
-    expect(state.at("shared").as_sharded_object().data == Value("the same"),
-           "object 'shared' differs from what was saved");
-  }
-
-  void common_state() {
-    const Value saved = Value::dict(
-        {{"iteration", 12},
-         {"args", Value::dict({{"lr", 1e-4}, {"none", Value()}})},
-         {Value(3), Value::tuple({Value(true), Value("text")})},
-         {"list", Value::list({Value(1), pattern(DType::kFloat32, {3, 2}, "in the common state")})},
-         {"empty", Value::dict()}});
-    StateDict state = saved;
-    state["w"] = ShardedTensor::whole("w", pattern(DType::kFloat32, {2}, "w"));
-    save(state, path("common"), overwriting());
-    expect(load_common_state(path("common")) == saved,
-           "the common state differs from what was saved");
-  }
-
-  void in_background() {
-    for (const Snapshot snapshot : {Snapshot::kEager, Snapshot::kLazy}) {
+  void plans() {
+    for (const KeepPlans kept : {KeepPlans::kFile, KeepPlans::kMetadata}) {
+      if (kept > can_.plans) continue;
+      SaveOptions options = options_;
+      options.planner.keep_plans = kept;
       run_ranks(2, [&](Communicator& comm) {
-        SaveOptions options = overwriting();
-        options.async.snapshot = snapshot;
-        options.async.staging_memory =
-            2 << 20;  // less than the state: a part is written from the state itself
-        AsyncSaver saver(options, comm);
-        StateDict state = saved_by(comm.rank(), 2);
-        saver.save(state, path("background"));
-        saver.wait_staged();
-        for (const auto& [key, shard] : state.as_dict()) {
-          const Tensor data = *shard.as_sharded_tensor().data;
-          std::ranges::fill(data.bytes(), std::byte{0});
-        }
-        saver.wait();
+        StateDict state = saved_by(comm.rank(), comm.size());
+        Tensor trained = Tensor::zeros(DType::kFloat32, {3});
+        trained.requires_grad = true;
+        state["trained"] = ShardedTensor::whole("trained", trained, {.replica_id = comm.rank()});
+        save(state, path("plans"), options, comm);
+        SavePlanCache next_job;
+        warm_plan_cache(next_job, path("plans"), comm);
+        const SaveReport report = save(state, path("plans"), options, comm, next_job);
+        expect(report.plan_cached,
+               str_format("a job that resumes does not reuse the plans that were kept as {}: {}",
+                          name_of(kKeepPlansNames, kept), report.why_planned));
       });
-      expect_all(path("background"));
     }
-  }
-
-  void at_the_same_time() {
-    std::exception_ptr failure;
-    {
-      std::jthread other([&] {
-        try {
-          save(saved_by(0, 1), path("second"), overwriting());
-        } catch (...) {
-          failure = std::current_exception();
-        }
-      });
-      save(saved_by(0, 1), path("first"), overwriting());
-    }
-    if (failure) std::rethrow_exception(failure);
-    expect_all(path("first"));
-    expect_all(path("second"));
   }
 
   /// All files that are no data files, and some of these.
@@ -503,20 +334,39 @@ class Conformance {
       write(*copy.directory(), file, content_of(*original, file));
     }
   }
-
-  SaveOptions options_;
-  Capabilities can_;
-  const Location scratch_;
-  Tensors tensors_;
-  std::string what_;
-  std::size_t found_ = 0;  ///< problems of this check
-  ConformanceReport report_;
 };
 
 }  // namespace
+}  // namespace conformance
 
 ConformanceReport check_strategy(const SaveOptions& options, const Location& scratch) try {
-  return Conformance(options, scratch).run();
+  conformance::TriedStrategy tried(options, scratch);
+  const Capabilities& can = tried.can;
+  conformance::RoundTrips trips(tried);
+  conformance::StoredFiles files(tried);
+  trips.check("shards of any type and shape, saved by 3 ranks and loaded by 2",
+              [&] { trips.round_trip("shards", 3, 2); });
+  trips.check("the same, saved by 1 rank and loaded by 4",
+              [&] { trips.round_trip("alone", 1, 4); });
+  files.check("metadata that agree with the state and with the files",
+              [&] { files.metadata_agree("shards"); });
+  if (can.cut_tensors) trips.check("flattened ranges", [&] { trips.flattened_ranges(); });
+  trips.check("strided tensors", [&] { trips.strided(); });
+  trips.check("replicas, of which any may write", [&] { trips.replicas(); });
+  trips.check("an empty state", [&] { trips.empty(); });
+  if (can.objects) trips.check("objects", [&] { trips.objects(); });
+  if (can.common_state && options.compat != Compat::kDcp)
+    trips.check("common state", [&] { trips.common_state(); });
+  if (can.plans != KeepPlans::kOff)
+    files.check("plans that are kept for the next job", [&] { files.plans(); });
+  if (can.integrity) files.check("a manifest of its files", [&] { files.manifest(); });
+  trips.check("a save in the background", [&] { trips.in_background(); });
+  trips.check("two saves at the same time", [&] { trips.at_the_same_time(); });
+  files.check("a checkpoint from which a file is missing",
+              [&] { files.damaged("missing", &Storage::remove_all); });
+  files.check("a checkpoint with a file cut in half",
+              [&] { files.damaged("cut", conformance::cut_in_half); });
+  return std::move(tried.report);
 } catch (...) {
   throw_checkpoint_error();
 }

@@ -74,10 +74,10 @@ std::string describe(const BytesStorageMetadata& object) {
   return "object of " + human_bytes(object.place.length);
 }
 
-class CheckpointComparison {
+class CheckpointComparer {
  public:
-  CheckpointComparison(const CheckpointReader& a, const CheckpointReader& b,
-                       const DiffOptions& options)
+  CheckpointComparer(const CheckpointReader& a, const CheckpointReader& b,
+                     const DiffOptions& options)
       : a_(a), b_(b), options_(options) {
     const bool paths_a = a.info().conventions.keys_are_paths;
     const bool paths_b = b.info().conventions.keys_are_paths;
@@ -87,7 +87,7 @@ class CheckpointComparison {
       tolerance_ = Tolerance{options.rtol.value_or(0), options.atol.value_or(0)};
   }
 
-  DiffReport run() {
+  DiffReport compare() {
     options_.keys.check({&a_.metadata(), &b_.metadata()});
     compare_tensors();
     compare_objects();
@@ -280,7 +280,7 @@ const char* to_string(Difference::Kind kind) noexcept {
 
 DiffReport diff(const CheckpointReader& a, const CheckpointReader& b,
                 const DiffOptions& options) try {
-  return CheckpointComparison(a, b, options).run();
+  return CheckpointComparer(a, b, options).compare();
 } catch (...) {
   throw_checkpoint_error();
 }

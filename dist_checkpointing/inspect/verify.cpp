@@ -43,6 +43,68 @@ bool attempt(Problems& problems, const ErrorContext& context, Check&& check) {
   }
 }
 
+/// integrity.json, compared with the files that it lists.
+class ManifestCheck {
+ public:
+  /// Reads it; `problems` gets what is wrong with it.
+  ManifestCheck(const CheckpointReader& reader, Problems& problems) : reader_(reader) {
+    const Storage& storage = reader_.storage();
+    std::optional<IntegrityManifest> manifest;
+    attempt(problems, {.file = kIntegrityFile},
+            [&] { manifest = find_integrity_manifest(storage); });
+    manifest_ = manifest.value_or(IntegrityManifest{});
+    for (const IntegrityManifest::Entry& entry : manifest_.files) {
+      const std::optional<FileInfo> file = storage.stat(entry.name);
+      if (file) bytes_ += file->size;
+      listed_.insert(entry.name);
+    }
+    if (manifest)
+      attempt(problems, {.file = kIntegrityFile},
+              [&] { entries_of(manifest_, files_of(reader_)); });
+  }
+
+  std::size_t size() const noexcept { return manifest_.files.size(); }
+  std::uint64_t bytes() const noexcept { return bytes_; }  ///< of the files that it lists
+  bool lists(const std::string& file) const { return listed_.contains(file); }
+  /// SHA-256 of a file that was read for its checksums.
+  void add_digest(const std::string& file, const std::string& digest) {
+    digests_.emplace(file, digest);
+  }
+
+  /// That the files are there and have the sizes; if deep, that they have the digests.
+  void check(const VerifyOptions& options, ProgressCounter& progress, Problems& all) const {
+    std::vector<Problems> problems(manifest_.files.size());
+    parallel_for(manifest_.files.size(), options.threads, [&](std::size_t i) {
+      const IntegrityManifest::Entry& entry = manifest_.files[i];
+      attempt(problems[i], {.file = entry.name}, [&] {
+        const std::unique_ptr<ReadableFile> file = reader_.storage().open(entry.name);
+        if (entry.size && *entry.size != file->size())
+          throw CheckpointError(
+              ErrorCode::kCorrupt,
+              str_format("size mismatch: integrity.json expects {} bytes, the file has {}",
+                         grouped(*entry.size), grouped(file->size())));
+        if (!options.deep) return;
+        const auto known = digests_.find(entry.name);
+        const std::string found = known == digests_.end() ? file_sha256(*file) : known->second;
+        progress.add(file->size());
+        if (found == entry.sha256) return;
+        throw CheckpointError(
+            ErrorCode::kCorrupt,
+            str_format("hash mismatch: integrity.json expects SHA-256 {}…, the file has {}…",
+                       entry.sha256.substr(0, 16), found.substr(0, 16)));
+      });
+    });
+    for (Problems& found : problems) std::ranges::move(found, std::back_inserter(all));
+  }
+
+ private:
+  const CheckpointReader& reader_;
+  IntegrityManifest manifest_;  // empty if there is none
+  std::uint64_t bytes_ = 0;
+  std::set<std::string> listed_;                // in it
+  std::map<std::string, std::string> digests_;  // of files that were read for their checksums
+};
+
 struct ChunkRef {
   std::uint32_t tensor;
   std::uint32_t chunk;
@@ -62,12 +124,13 @@ class Verifier {
     check_coverage();
     if (const auto problem = problem_of_paths(metadata_)) report_.problems.push_back(*problem);
     check_ranges_apart();
-    read_manifest();
+    manifest_.emplace(reader_, report_.problems);
+    report_.manifest_files = manifest_->size();
     progress_.emplace(options_.progress, total_bytes());
     check_chunks();
     check_objects();
     check_common();
-    check_manifest();
+    manifest_->check(options_, *progress_, report_.problems);
     return std::move(report_);
   }
 
@@ -193,7 +256,7 @@ class Verifier {
     });
     for (std::size_t i = 0; i < tasks.size(); ++i) {
       if (!digests[i].empty())
-        digests_.emplace(metadata_.files[place(tasks[i].front()).file], digests[i]);
+        manifest_->add_digest(metadata_.files[place(tasks[i].front()).file], digests[i]);
     }
     for (Problems& found : problems) std::ranges::move(found, std::back_inserter(report_.problems));
     for (const std::size_t count : unchecked) report_.chunks_without_checksum += count;
@@ -201,7 +264,7 @@ class Verifier {
 
   /// Whether a file is compared with the manifest: then it is read once, for all checksums, from
   /// front to back.
-  bool hashes(const std::string& file) const { return options_.deep && listed_.contains(file); }
+  bool hashes(const std::string& file) const { return options_.deep && manifest_->lists(file); }
 
   /// Returns false if a deep check found no checksum.
   bool check_chunk(const ChunkRef& ref, const ReadableFile& file) const {
@@ -261,49 +324,6 @@ class Verifier {
               [&] { check(metadata_.files[place.file], place.offset, place.length); });
   }
 
-  void read_manifest() {
-    const Storage& storage = reader_.storage();
-    std::optional<IntegrityManifest> manifest;
-    attempt(report_.problems, {.file = kIntegrityFile},
-            [&] { manifest = find_integrity_manifest(storage); });
-    manifest_ = manifest.value_or(IntegrityManifest{});
-    for (const IntegrityManifest::Entry& entry : manifest_.files) {
-      const std::optional<FileInfo> file = storage.stat(entry.name);
-      if (file) manifest_bytes_ += file->size;
-      listed_.insert(entry.name);
-    }
-    if (manifest)
-      attempt(report_.problems, {.file = kIntegrityFile},
-              [&] { entries_of(manifest_, files_of(reader_)); });
-    report_.manifest_files = manifest_.files.size();
-  }
-
-  /// That the files are there and have the sizes; if deep, that they have the digests.
-  void check_manifest() {
-    std::vector<Problems> problems(manifest_.files.size());
-    parallel_for(manifest_.files.size(), options_.threads, [&](std::size_t i) {
-      const IntegrityManifest::Entry& entry = manifest_.files[i];
-      attempt(problems[i], {.file = entry.name}, [&] {
-        const std::unique_ptr<ReadableFile> file = reader_.storage().open(entry.name);
-        if (entry.size && *entry.size != file->size())
-          throw CheckpointError(
-              ErrorCode::kCorrupt,
-              str_format("size mismatch: integrity.json expects {} bytes, the file has {}",
-                         grouped(*entry.size), grouped(file->size())));
-        if (!options_.deep) return;
-        const auto known = digests_.find(entry.name);
-        const std::string found = known == digests_.end() ? file_sha256(*file) : known->second;
-        progress_->add(file->size());
-        if (found == entry.sha256) return;
-        throw CheckpointError(
-            ErrorCode::kCorrupt,
-            str_format("hash mismatch: integrity.json expects SHA-256 {}…, the file has {}…",
-                       entry.sha256.substr(0, 16), found.substr(0, 16)));
-      });
-    });
-    for (Problems& found : problems) std::ranges::move(found, std::back_inserter(report_.problems));
-  }
-
   std::uint64_t total_bytes() {
     // Rearranged tensors have several chunks in one place.
     std::vector<std::tuple<std::uint32_t, std::uint64_t, std::uint64_t>> places;
@@ -317,7 +337,7 @@ class Verifier {
     std::ranges::sort(places);
     places.erase(std::unique(places.begin(), places.end()), places.end());
     for (const auto& [file, offset, length] : places) report_.bytes += length;
-    return report_.bytes + (options_.deep ? manifest_bytes_ : 0);
+    return report_.bytes + (options_.deep ? manifest_->bytes() : 0);
   }
 
   const CheckpointReader& reader_;
@@ -325,10 +345,7 @@ class Verifier {
   const VerifyOptions& options_;
   VerifyReport report_;
   std::vector<std::optional<std::uint64_t>> file_sizes_;  // empty for files that cannot be opened
-  IntegrityManifest manifest_;                            // empty if there is none
-  std::uint64_t manifest_bytes_ = 0;
-  std::set<std::string> listed_;                // in it
-  std::map<std::string, std::string> digests_;  // of files that were read for their checksums
+  std::optional<ManifestCheck> manifest_;
   std::optional<ProgressCounter> progress_;
 };
 

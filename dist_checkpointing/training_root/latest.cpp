@@ -29,11 +29,12 @@ bool says_nothing(ErrorCode code) {
 }
 
 /// Goes through candidates, and remembers why each was passed over.
-class Search {
+class LatestFinder {
  public:
-  Search(Location root, const CompletenessCheck& check) : root_(std::move(root)), check_(check) {}
+  LatestFinder(Location root, const CompletenessCheck& check)
+      : root_(std::move(root)), check_(check) {}
 
-  LatestChoice run() {
+  LatestChoice find() {
     choose();
     return std::move(choice_);
   }
@@ -159,7 +160,7 @@ LatestChoice choose_latest(const Location& root, const StrategySpec& strategy) {
 }
 
 LatestChoice choose_latest(const Location& root, const CompletenessCheck& check) {
-  return Search(root, check).run();
+  return LatestFinder(root, check).find();
 }
 
 std::optional<LatestCheckpoint> find_latest(const Location& root, const StrategySpec& strategy) {

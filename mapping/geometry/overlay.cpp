@@ -6,12 +6,12 @@
 namespace dckpt {
 namespace {
 
-class Overlay {
+class OverlayCutter {
  public:
-  explicit Overlay(const BoxList& boxes)
+  explicit OverlayCutter(const BoxList& boxes)
       : boxes_(boxes), region_{Shape(boxes.dims(), 0), Shape(boxes.dims(), 0)} {}
 
-  std::vector<OverlayPart> run() {
+  std::vector<OverlayPart> parts() {
     std::vector<std::uint32_t> members;
     for (std::uint32_t i = 0; i < boxes_.size(); ++i) {
       if (numel(boxes_.sizes(i)) > 0) members.push_back(i);
@@ -65,7 +65,7 @@ class Overlay {
 }  // namespace
 
 std::vector<OverlayPart> overlay(const BoxList& boxes) {
-  return Overlay(boxes).run();
+  return OverlayCutter(boxes).parts();
 }
 
 }  // namespace dckpt

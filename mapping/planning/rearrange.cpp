@@ -62,12 +62,12 @@ void check_part(const Metadata& source, const RearrangedTensor& tensor, TensorPa
   refuse(tensor, str_format("{} is to become {}", name(), to_string(part.target)));
 }
 
-class Rearranging {
+class MetadataRearranger {
  public:
-  Rearranging(const Metadata& source, std::vector<RearrangedTensor> tensors)
+  MetadataRearranger(const Metadata& source, std::vector<RearrangedTensor> tensors)
       : source_(source), tensors_(std::move(tensors)) {}
 
-  RearrangedMetadata run() {
+  RearrangedMetadata rearranged() {
     result_.metadata.files = source_.files;
     const std::vector<ReadItem> items = plan();
     std::size_t item = 0;
@@ -188,7 +188,7 @@ class Rearranging {
 }  // namespace
 
 RearrangedMetadata rearrange(const Metadata& source, std::vector<RearrangedTensor> tensors) {
-  return Rearranging(source, std::move(tensors)).run();
+  return MetadataRearranger(source, std::move(tensors)).rearranged();
 }
 
 }  // namespace dckpt

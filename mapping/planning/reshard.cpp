@@ -53,9 +53,9 @@ Box fragment(const Shape& cell, std::int64_t begin, std::int64_t end) {
   return chunk;
 }
 
-class Resharding {
+class ReshardPlanner {
  public:
-  Resharding(const Metadata& metadata, const ReshardOptions& options)
+  ReshardPlanner(const Metadata& metadata, const ReshardOptions& options)
       : metadata_(metadata), options_(options) {
     if (options.ranks) {
       plans_.resize(static_cast<std::size_t>(std::max(*options.ranks, 1)));
@@ -65,7 +65,7 @@ class Resharding {
     load_.resize(plans_.size(), 0);
   }
 
-  std::vector<SavePlan> run() {
+  std::vector<SavePlan> plan() {
     for (std::uint32_t i = 0; i < metadata_.tensors.size(); ++i) {
       const TensorStorageMetadata& tensor = metadata_.tensors[i];
       const Shape& shape = tensor.global_shape();
@@ -234,7 +234,7 @@ class Resharding {
 }  // namespace
 
 std::vector<SavePlan> plan_reshard(const Metadata& metadata, const ReshardOptions& options) {
-  return Resharding(metadata, options).run();
+  return ReshardPlanner(metadata, options).plan();
 }
 
 WantedShard wanted_for(const Metadata& metadata, const WriteItem& item, std::int64_t begin,

@@ -66,9 +66,9 @@ class Visit {
   Bounds bounds_;
 };
 
-class Search {
+class LeafSearch {
  public:
-  explicit Search(const std::function<bool(const Value&)>& predicate) : predicate_(predicate) {}
+  explicit LeafSearch(const std::function<bool(const Value&)>& predicate) : predicate_(predicate) {}
 
   bool walk(const Value& value, std::size_t depth) {
     bounds_.check(depth);
@@ -84,9 +84,9 @@ class Search {
   Bounds bounds_;
 };
 
-class Map {
+class LeafMapper {
  public:
-  explicit Map(const std::function<Value(Value)>& map) : map_(map) {}
+  explicit LeafMapper(const std::function<Value(Value)>& map) : map_(map) {}
 
   Value walk(Value value, std::size_t depth) {
     bounds_.check(depth);
@@ -108,9 +108,9 @@ class Map {
   Bounds bounds_;
 };
 
-class Extraction {
+class LeafExtractor {
  public:
-  Extraction(const std::function<bool(const Value&)>& predicate, ListForm form)
+  LeafExtractor(const std::function<bool(const Value&)>& predicate, ListForm form)
       : predicate_(predicate), form_(form) {}
 
   ExtractedLeaves part(const Value& tree, std::size_t depth) {
@@ -268,11 +268,11 @@ void visit_leaves(const Value& tree, const std::function<void(const Value&)>& vi
 }
 
 bool any_leaf(const Value& tree, const std::function<bool(const Value&)>& predicate) {
-  return Search(predicate).walk(tree, 0);
+  return LeafSearch(predicate).walk(tree, 0);
 }
 
 Value map_leaves(Value tree, const std::function<Value(Value)>& map) {
-  return Map(map).walk(std::move(tree), 0);
+  return LeafMapper(map).walk(std::move(tree), 0);
 }
 
 ExtractedLeaves extract_matching(const Value& tree,
@@ -282,7 +282,7 @@ ExtractedLeaves extract_matching(const Value& tree,
     throw CheckpointError(
         ErrorCode::kInvalidArgument,
         std::string("Unexpected top-level object type: ") + to_string(tree.kind()));
-  return Extraction(predicate, form).part(tree, 0);
+  return LeafExtractor(predicate, form).part(tree, 0);
 }
 
 Value merge(Value into, const Value& from, const MergeRule& rule) {

@@ -87,7 +87,7 @@ bool same(const Tensor& a, const Tensor& b) {
 constexpr int kMaxDepth = 1100;
 constexpr std::uint64_t kMaxCompared = std::uint64_t{1} << 24;
 
-class Comparison {
+class ValueComparer {
  public:
   bool equal(const Value& a, const Value& b) {
     const Kind left = a.kind();
@@ -223,9 +223,9 @@ std::size_t hash_text(std::string_view text) noexcept {
 
 /// Hashes the first parts of a value only, as many as the budget allows: keys are small, and what
 /// is not only costs collisions.
-class Hash {
+class ValueHasher {
  public:
-  explicit Hash(int budget) : budget_(budget) {}
+  explicit ValueHasher(int budget) : budget_(budget) {}
 
   std::size_t of(const Value& value) noexcept {
     --budget_;
@@ -280,7 +280,7 @@ class Hash {
     if (members.empty() || members.size() > static_cast<std::size_t>(std::max(budget_, 0)))
       return sum;
     const int share = budget_ / static_cast<int>(members.size());
-    for (const Value& member : members) sum += Hash(share).of(member);
+    for (const Value& member : members) sum += ValueHasher(share).of(member);
     budget_ -= share * static_cast<int>(members.size());
     return sum;
   }
@@ -291,7 +291,8 @@ class Hash {
     if (dict.empty() || dict.size() > static_cast<std::size_t>(std::max(budget_, 0)) / 2)
       return sum;
     const int share = budget_ / 2 / static_cast<int>(dict.size());
-    for (const auto& [key, item] : dict) sum += mixed(Hash(share).of(key), Hash(share).of(item));
+    for (const auto& [key, item] : dict)
+      sum += mixed(ValueHasher(share).of(key), ValueHasher(share).of(item));
     budget_ -= 2 * share * static_cast<int>(dict.size());
     return sum;
   }
@@ -308,12 +309,12 @@ class Hash {
 }  // namespace
 
 bool operator==(const Value& a, const Value& b) {
-  return Comparison().equal(a, b);
+  return ValueComparer().equal(a, b);
 }
 
 std::size_t hash_value(const Value& value) noexcept {
   constexpr int kBudget = 256;
-  return Hash(kBudget).of(value);
+  return ValueHasher(kBudget).of(value);
 }
 
 }  // namespace dckpt

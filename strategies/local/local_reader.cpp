@@ -105,9 +105,9 @@ Shape extents(const Opaque& object, const char* name) {
   return shape;
 }
 
-class Join {
+class RankFileJoiner {
  public:
-  Join(std::shared_ptr<const Storage> storage, std::optional<std::uint64_t> iteration)
+  RankFileJoiner(std::shared_ptr<const Storage> storage, std::optional<std::uint64_t> iteration)
       : result_(std::move(storage)) {
     result_.info.format = "local";
     result_.info.producer = "Megatron-Core 0.11 or newer, local checkpoint";
@@ -349,7 +349,7 @@ bool is_local_checkpoint(const Storage& directory) {
 
 std::unique_ptr<CheckpointReader> open_local(std::shared_ptr<const Storage> storage,
                                              std::optional<std::uint64_t> iteration) {
-  return Join(std::move(storage), iteration).reader();
+  return RankFileJoiner(std::move(storage), iteration).reader();
 }
 
 }  // namespace dckpt

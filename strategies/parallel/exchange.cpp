@@ -35,10 +35,10 @@ using Transfer = ExchangeSchedule::Transfer;
 using Incoming = ExchangeSteps::Incoming;
 using Outgoing = ExchangeSteps::Outgoing;
 
-class Rounds {
+class RoundRunner {
  public:
-  Rounds(const ExchangeSchedule& schedule, Exchange how, const ExchangeSteps& steps,
-         Communicator& comm)
+  RoundRunner(const ExchangeSchedule& schedule, Exchange how, const ExchangeSteps& steps,
+              Communicator& comm)
       : schedule_(schedule),
         how_(how),
         steps_(steps),
@@ -223,7 +223,7 @@ class Rounds {
 
 void run_exchange(const ExchangeSchedule& schedule, Exchange how, const ExchangeSteps& steps,
                   Communicator& comm) {
-  Rounds(schedule, how, steps, comm).run();
+  RoundRunner(schedule, how, steps, comm).run();
 }
 
 }  // namespace dckpt

@@ -29,10 +29,10 @@ using Transfer = ExchangeSchedule::Transfer;
 constexpr const char* kReading = "reading objects";
 constexpr std::uint64_t kLongest = std::uint64_t{1} << 48;  // bytes, of an object
 
-class ParallelObjectRead {
+class ParallelObjectReader {
  public:
-  ParallelObjectRead(const CheckpointReader& reader, std::span<const std::uint32_t> objects,
-                     Exchange how, Communicator& comm, std::uint64_t staging)
+  ParallelObjectReader(const CheckpointReader& reader, std::span<const std::uint32_t> objects,
+                       Exchange how, Communicator& comm, std::uint64_t staging)
       : reader_(reader),
         objects_(objects.begin(), objects.end()),
         how_(how == Exchange::kAuto ? Exchange::kAllToAll : how),
@@ -40,7 +40,7 @@ class ParallelObjectRead {
         staging_(staging),
         rank_(static_cast<std::uint32_t>(comm.rank())) {}
 
-  std::unordered_map<std::uint32_t, Value> run() {
+  std::unordered_map<std::uint32_t, Value> read_all() {
     Bytes message;
     agree(comm_, "listing the wanted objects", [&] { message = list_objects(); });
     const std::vector<Bytes> messages = comm_.all_gather(message);
@@ -197,7 +197,7 @@ class ParallelObjectRead {
 std::unordered_map<std::uint32_t, Value> read_objects_together(
     const CheckpointReader& reader, std::span<const std::uint32_t> objects, Exchange exchange,
     Communicator& comm, std::uint64_t staging) {
-  return ParallelObjectRead(reader, objects, exchange, comm, staging).run();
+  return ParallelObjectReader(reader, objects, exchange, comm, staging).read_all();
 }
 
 }  // namespace dckpt

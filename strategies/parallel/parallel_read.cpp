@@ -55,11 +55,58 @@ using Use = LoadDistribution::Use;
 
 constexpr const char* kReading = "reading tensors";
 
-class ParallelTensorRead {
+/// The items of one rank, cut to parts of a distribution.
+class OwnItems {
  public:
-  ParallelTensorRead(const CheckpointReader& reader, std::span<const ReadItem> items,
-                     std::span<const Tensor> destinations, Communicator& comm,
-                     const ReadOptions& options, DeviceDestinations* devices)
+  OwnItems(std::span<const ReadItem> items, const LoadDistribution& distribution,
+           std::uint32_t rank)
+      : items_(items), distribution_(distribution), rank_(rank) {}
+
+  /// Calls visit(item) for this rank's items that contain the part.
+  template <typename Visit>
+  void visit(const Part& part, Visit&& visit_item) const {
+    for (const Use& use : distribution_.uses_of(part)) {
+      if (use.rank == rank_) visit_item(item_of(part, use));
+    }
+  }
+
+  /// Of the items that contain the part, the one that it is read into.
+  ReadItem first(const Part& part) const {
+    const auto uses = distribution_.uses_of(part);
+    return item_of(part, *std::find_if(uses.begin(), uses.end(),
+                                       [&](const Use& use) { return use.rank == rank_; }));
+  }
+
+ private:
+  ReadItem item_of(const Part& part, const Use& use) const {
+    ReadItem item = items_[use.entry];
+    for (std::size_t axis = 0; axis < part.box.dims(); ++axis) {
+      const std::int64_t shift = part.box.offsets[axis] - item.offsets[axis];
+      item.source.offset += shift * item.source.strides[axis];
+      item.target.offset += shift * item.target.strides[axis];
+    }
+    item.offsets = part.box.offsets;
+    item.sizes = part.box.sizes;
+    return item;
+  }
+
+  std::span<const ReadItem> items_;
+  const LoadDistribution& distribution_;
+  std::uint32_t rank_;
+};
+
+StridedView view_in_slab(const Part& part, const Box& slab) {
+  StridedView view{0, row_major_strides(slab.sizes)};
+  for (std::size_t axis = 0; axis < slab.dims(); ++axis)
+    view.offset += (part.box.offsets[axis] - slab.offsets[axis]) * view.strides[axis];
+  return view;
+}
+
+class ParallelTensorReader {
+ public:
+  ParallelTensorReader(const CheckpointReader& reader, std::span<const ReadItem> items,
+                       std::span<const Tensor> destinations, Communicator& comm,
+                       const ReadOptions& options, DeviceDestinations* devices)
       : located_(reader),
         items_(items),
         destinations_(destinations),
@@ -76,11 +123,12 @@ class ParallelTensorRead {
       exchange_device_ = exchange->device();
   }
 
-  ReadStats run(Exchange exchange, LoadPlanCache* cache) {
+  ReadStats read(Exchange exchange, LoadPlanCache* cache) {
     std::optional<PhaseClock::Scope> exchanging(std::in_place, options_.phases, Phase::kExchange);
     const std::shared_ptr<const ExchangePlan> plan = plan_parallel_read(
         located_, items_, destinations_, exchange, options_.staging, comm_, cache);
     plan_ = plan.get();
+    own_.emplace(items_, plan->distribution, rank_);
     if (!plan->exchanges) {
       exchanging.reset();
       Heartbeat(comm_).agree(kReading, [&] {
@@ -152,7 +200,7 @@ class ParallelTensorRead {
   }
 
   void add_item(TensorBatch& batch, const Part& part) const {
-    const ReadItem item = first_item(part);
+    const ReadItem item = own_->first(part);
     batch.add_item(item, destinations_[item.destination]);
   }
 
@@ -184,48 +232,15 @@ class ParallelTensorRead {
     copies.finish();
   }
 
+  const Box& slab_of(const Part& part) const { return plan_->distribution.slabs[part.slab].box; }
+
   /// What this rank itself wants of a slab that it has read.
   void take_own_parts(std::uint32_t index, std::uint32_t round, BoxCopies& copies) const {
     const Slab& slab = plan_->distribution.slabs[index];
     for (std::uint32_t i = slab.first_part; i < slab.first_part + slab.part_count; ++i) {
       const Part& part = plan_->distribution.shared[i];
-      copy_in(part, batches_[round].slab(index).data(), view_in_slab(part), copies);
+      copy_in(part, batches_[round].slab(index).data(), view_in_slab(part, slab_of(part)), copies);
     }
-  }
-
-  StridedView view_in_slab(const Part& part) const {
-    const Box& box = plan_->distribution.slabs[part.slab].box;
-    StridedView view{0, row_major_strides(box.sizes)};
-    for (std::size_t axis = 0; axis < box.dims(); ++axis)
-      view.offset += (part.box.offsets[axis] - box.offsets[axis]) * view.strides[axis];
-    return view;
-  }
-
-  ReadItem item_of(const Part& part, const Use& use) const {
-    ReadItem item = items_[use.entry];
-    for (std::size_t axis = 0; axis < part.box.dims(); ++axis) {
-      const std::int64_t shift = part.box.offsets[axis] - item.offsets[axis];
-      item.source.offset += shift * item.source.strides[axis];
-      item.target.offset += shift * item.target.strides[axis];
-    }
-    item.offsets = part.box.offsets;
-    item.sizes = part.box.sizes;
-    return item;
-  }
-
-  /// Calls visit(item) for this rank's items that contain the part.
-  template <typename Visit>
-  void for_own_items(const Part& part, Visit&& visit) const {
-    for (const Use& use : plan_->distribution.uses_of(part)) {
-      if (use.rank == rank_) visit(item_of(part, use));
-    }
-  }
-
-  /// Of the items that contain the part, the one that it is read into.
-  ReadItem first_item(const Part& part) const {
-    const auto uses = plan_->distribution.uses_of(part);
-    return item_of(part, *std::find_if(uses.begin(), uses.end(),
-                                       [&](const Use& use) { return use.rank == rank_; }));
   }
 
   const Tensor& tensor_of(const ReadItem& item) const { return destinations_[item.destination]; }
@@ -234,7 +249,7 @@ class ParallelTensorRead {
   void copy_in(const Part& part, const std::byte* from, const StridedView& view,
                BoxCopies& copies) const {
     std::optional<ReadItem> first;
-    for_own_items(part, [&](const ReadItem& item) {
+    own_->visit(part, [&](const ReadItem& item) {
       if (first) return copy_again(*first, item, copies);
       first = item;
       copies.put(item.sizes, from, view, tensor_of(item), item.target);
@@ -253,10 +268,10 @@ class ParallelTensorRead {
     const StridedView packed{0, row_major_strides(part.box.sizes)};
     if (part.holder != rank_) {
       strided_copy(part.box.sizes, size_of(part.tensor), batches_[round].slab(part.slab).data(),
-                   view_in_slab(part), into.data(), packed);
+                   view_in_slab(part, slab_of(part)), into.data(), packed);
       return;
     }
-    const ReadItem item = first_item(part);
+    const ReadItem item = own_->first(part);
     copies.get(item.sizes, tensor_of(item), item.target, into.data(), packed);
   }
 
@@ -267,7 +282,7 @@ class ParallelTensorRead {
   /// Of what this rank sends: where it is on the device of the exchange, if it is there.
   std::vector<DeviceBox> source_box(const Part& part) const {
     if (part.holder != rank_) return {};  // in a slab
-    const ReadItem item = first_item(part);
+    const ReadItem item = own_->first(part);
     if (tensor_of(item).device() != exchange_device_) return {};
     return {box_of(item)};
   }
@@ -276,7 +291,7 @@ class ParallelTensorRead {
   std::vector<DeviceBox> target_boxes(const Part& part) const {
     std::vector<DeviceBox> boxes;
     bool all_there = true;
-    for_own_items(part, [&](const ReadItem& item) {
+    own_->visit(part, [&](const ReadItem& item) {
       all_there = all_there && tensor_of(item).device() == exchange_device_;
       boxes.push_back(box_of(item));
     });
@@ -294,8 +309,8 @@ class ParallelTensorRead {
          {&plan_->distribution.shared, &plan_->distribution.own}) {
       for (const Part& part : *parts) {
         if (part.reader != rank_ || part.slab != LoadDistribution::kNoSlab) continue;
-        const ReadItem read = first_item(part);
-        for_own_items(part, [&](const ReadItem& item) { copy_again(read, item, copies); });
+        const ReadItem read = own_->first(part);
+        own_->visit(part, [&](const ReadItem& item) { copy_again(read, item, copies); });
       }
     }
   }
@@ -310,6 +325,7 @@ class ParallelTensorRead {
   std::optional<Device> exchange_device_;
   std::uint32_t rank_;
   const ExchangePlan* plan_ = nullptr;
+  std::optional<OwnItems> own_;
   std::vector<TensorBatch> batches_;
   std::array<Bytes, 2> slab_memory_;
   ReadStats stats_;
@@ -323,8 +339,8 @@ ReadStats read_tensors_parallel(const CheckpointReader& reader, std::span<const 
                                 std::span<const Tensor> destinations, Exchange exchange,
                                 Communicator& comm, const ReadOptions& options,
                                 LoadPlanCache* cache, DeviceDestinations* devices) {
-  return ParallelTensorRead(reader, items, destinations, comm, options, devices)
-      .run(exchange, cache);
+  return ParallelTensorReader(reader, items, destinations, comm, options, devices)
+      .read(exchange, cache);
 }
 
 }  // namespace dckpt

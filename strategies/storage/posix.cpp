@@ -11,17 +11,19 @@
 #include <system_error>
 
 #include "mapping/base/format.h"
-#include "mapping/base/local_path.h"
 #include "mapping/base/storage_name.h"
 #include "mapping/base/text.h"
 #include "strategies/storage/direct_io.h"
 #include "strategies/storage/file_lock.h"
+#include "strategies/storage/posix_root.h"
 #include "strategies/storage/posix_write.h"
 
 namespace dckpt {
 namespace {
 
+using posix::DirectoryEntry;
 using posix::Fd;
+using posix::PosixRoot;
 using posix::system_error;
 
 // Longest directory listing that is held in memory.
@@ -65,34 +67,76 @@ std::vector<std::string> entry_names(Fd directory, const std::string& path) {
   }
 }
 
+/// Decides about the engine, and if it is to be O_DIRECT turns that on.
+bool start_direct(const Fd& fd, const std::string& path, const CreateOptions& options) {
+  const bool wanted = options.engine == IoEngine::kDirect ||
+                      (options.engine == IoEngine::kAuto && options.durable &&
+                       options.size_hint >= kDirectFrom && posix::profits_from_direct(fd));
+  if (!wanted) return false;
+  const int flags = ::fcntl(fd.get(), F_GETFL);
+  if (flags >= 0 && ::fcntl(fd.get(), F_SETFL, flags | O_DIRECT) == 0) return true;
+  if (options.engine == IoEngine::kAuto) return false;
+  throw system_error(
+      "cannot write past the page cache (O_DIRECT); use the engine 'auto' or 'buffered' on this "
+      "file system",
+      errno, path, ErrorCode::kUnsupported);
+}
+
+ErrorCode code_of(int error) {
+  return error == EEXIST || error == EISDIR ? ErrorCode::kAlreadyExists : ErrorCode::kIo;
+}
+
+bool flag_unsupported(int error) {
+  return error == EINVAL || error == ENOSYS || error == EOPNOTSUPP;
+}
+
+Fd duplicate(const Fd& fd, const std::string& path) {
+  Fd copy(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
+  if (!copy) throw system_error("cannot list the directory", errno, path);
+  return copy;
+}
+
+void remove_tree(const Fd& parent, const std::string& entry, const std::string& path,
+                 std::size_t depth) {
+  if (::unlinkat(parent.get(), entry.c_str(), 0) == 0 || errno == ENOENT) return;
+  if (errno != EISDIR && errno != EPERM) throw system_error("cannot remove the file", errno, path);
+  if (depth == kMaxNameDepth) {
+    throw CheckpointError(
+        ErrorCode::kUnsupported,
+        str_format("cannot remove the directory: it is nested deeper than {} levels",
+                   kMaxNameDepth),
+        {.file = path});
+  }
+  const int unlink_error = errno;
+  const Fd directory(
+      ::openat(parent.get(), entry.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  if (!directory)
+    throw system_error("cannot remove", errno == ENOTDIR || errno == ELOOP ? unlink_error : errno,
+                       path);
+  for (const std::string& name : entry_names(duplicate(directory, path), path))
+    remove_tree(directory, name, str_format("{}/{}", path, name), depth + 1);
+  if (::unlinkat(parent.get(), entry.c_str(), AT_REMOVEDIR) != 0 && errno != ENOENT)
+    throw system_error("cannot remove the directory", errno, path);
+}
+
 class PosixStorage final : public Storage {
  public:
-  explicit PosixStorage(const std::filesystem::path& root)
-      : root_(local_path(root)),
-        absolute_root_(std::filesystem::absolute(root_.empty() ? "." : root_)) {}
-
+  explicit PosixStorage(const std::filesystem::path& root) : root_(root) {}
   /// The directory `name` of `above`.
-  PosixStorage(const PosixStorage& above, const std::string& name)
-      : root_(above.display_path(name)), absolute_root_(above.absolute_root_ / name) {
-    name_components(name);
-  }
+  PosixStorage(const PosixStorage& above, const std::string& name) : root_(above.root_, name) {}
 
   std::string display_path(const std::string& name) const override {
-    const std::string root = root_.string();
-    if (root.empty()) return name.empty() ? "." : name;
-    return name.empty()          ? root
-           : root.ends_with('/') ? root + name
-                                 : str_format("{}/{}", root, name);
+    return root_.display_path(name);
   }
 
   std::string absolute(const std::string& name) const override {
-    const std::string path = (absolute_root_ / name).lexically_normal().string();
+    const std::string path = root_.absolute(name).lexically_normal().string();
     return path.size() > 1 && path.ends_with('/') ? path.substr(0, path.size() - 1) : path;
   }
 
   std::vector<FileInfo> list(const std::string& directory) const override {
     const std::string path = display_path(directory);
-    const Fd fd = open_directory(directory, "cannot list the directory");
+    const Fd fd = root_.open_directory(directory, "cannot list the directory");
     std::vector<FileInfo> entries;
     for (std::string& name : entry_names(duplicate(fd, path), path)) {
       struct stat status {};
@@ -107,7 +151,7 @@ class PosixStorage final : public Storage {
   }
 
   std::optional<FileInfo> stat(const std::string& name) const override {
-    const DirEntryRef place = find(name, "cannot examine the file");
+    const DirectoryEntry place = root_.find(name, "cannot examine the file");
     struct stat status {};
     if (!place.parent) return std::nullopt;
     if (::fstatat(place.parent.get(), place.last.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0)
@@ -118,7 +162,7 @@ class PosixStorage final : public Storage {
 
   std::unique_ptr<ReadableFile> open(const std::string& name) const override {
     const std::string path = display_path(name);
-    const DirEntryRef place = find(name, "cannot open the file");
+    const DirectoryEntry place = root_.find(name, "cannot open the file");
     struct stat status {};
     if (!place.parent ||
         ::fstatat(place.parent.get(), place.last.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0) {
@@ -150,9 +194,9 @@ class PosixStorage final : public Storage {
                             "available: auto, buffered, direct",
                             {.file = display_path(name)});
     }
-    make_root();
+    root_.make();
     const std::string path = display_path(name);
-    const DirEntryRef place = find_parent(name, "cannot create the file");
+    const DirectoryEntry place = root_.find_parent(name, "cannot create the file");
     Fd fd(::openat(place.parent.get(), place.last.c_str(),
                    O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666));
     if (!fd) throw system_error("cannot create the file", errno, path, code_of(errno));
@@ -167,23 +211,23 @@ class PosixStorage final : public Storage {
 
   void make_directory(const std::string& name) override {
     const Components components = directory_components(name);
-    make_root();
+    root_.make();
     std::string path = display_path("");
-    Fd directory = open_root("cannot create the directory");
+    Fd directory = root_.open("cannot create the directory");
     for (const std::string_view component : components) {
       const std::string entry(component);
       path += "/" + entry;
       if (::mkdirat(directory.get(), entry.c_str(), 0777) != 0 && errno != EEXIST)
         throw system_error("cannot create the directory", errno, path);
-      directory = enter(directory, entry, path, "cannot create the directory");
+      directory = PosixRoot::enter(directory, entry, path, "cannot create the directory");
       if (!directory) throw system_error("cannot create the directory", ENOENT, path);
     }
   }
 
   void rename(const std::string& from, const std::string& to) override {
     const std::string attempt = "cannot rename to " + quote(to);
-    const DirEntryRef source = find_parent(from, attempt);
-    const DirEntryRef target = find_parent(to, attempt);
+    const DirectoryEntry source = root_.find_parent(from, attempt);
+    const DirectoryEntry target = root_.find_parent(to, attempt);
     struct stat status {};
     if (::fstatat(source.parent.get(), source.last.c_str(), &status, AT_SYMLINK_NOFOLLOW) != 0)
       throw system_error(attempt, errno, display_path(from));
@@ -211,8 +255,8 @@ class PosixStorage final : public Storage {
 
   void exchange(const std::string& a, const std::string& b) override {
     const std::string attempt = "cannot exchange it with " + quote(b);
-    const DirEntryRef first = find_parent(a, attempt);
-    const DirEntryRef second = find_parent(b, attempt);
+    const DirectoryEntry first = root_.find_parent(a, attempt);
+    const DirectoryEntry second = root_.find_parent(b, attempt);
     if (::renameat2(first.parent.get(), first.last.c_str(), second.parent.get(),
                     second.last.c_str(), RENAME_EXCHANGE) != 0) {
       throw system_error(attempt, errno, display_path(a),
@@ -221,12 +265,12 @@ class PosixStorage final : public Storage {
   }
 
   void remove_all(const std::string& name) override {
-    const DirEntryRef place = find(name, "cannot remove");
+    const DirectoryEntry place = root_.find(name, "cannot remove");
     if (place.parent) remove_tree(place.parent, place.last, display_path(name), 0);
   }
 
   void sync_directory(const std::string& directory) override {
-    const Fd fd = open_directory(directory, "cannot make the directory durable");
+    const Fd fd = root_.open_directory(directory, "cannot make the directory durable");
     if (::fsync(fd.get()) != 0)
       throw system_error("cannot make the directory durable (fsync)", errno,
                          display_path(directory));
@@ -235,7 +279,7 @@ class PosixStorage final : public Storage {
   std::optional<FileInfo> stat_target(const std::string& name) const override {
     const Components components = directory_components(name);
     struct stat status {};
-    if (::stat((absolute_root_ / name).c_str(), &status) == 0)
+    if (::stat(root_.absolute(name).c_str(), &status) == 0)
       return file_info(std::string(components.empty() ? std::string_view() : components.back()),
                        status);
     if (errno == ENOENT || errno == ENOTDIR || errno == ELOOP) return std::nullopt;
@@ -247,13 +291,13 @@ class PosixStorage final : public Storage {
   }
 
   std::unique_ptr<StorageLock> lock(const std::string& name, const std::string& owner) override {
-    const DirEntryRef place = find_parent(name, "cannot open the lock file");
+    const DirectoryEntry place = root_.find_parent(name, "cannot open the lock file");
     return posix::lock_file(place.parent, place.last, display_path(name),
-                            (absolute_root_ / name).string(), owner);
+                            root_.absolute(name).string(), owner);
   }
 
   std::optional<std::uint64_t> available_space() const override {
-    std::filesystem::path directory = absolute_root_;  // or what there is of it
+    std::filesystem::path directory = root_.absolute("");  // or what there is of it
     std::error_code ignored;
     while (!std::filesystem::exists(directory, ignored) && directory.has_relative_path())
       directory = directory.parent_path();
@@ -263,147 +307,7 @@ class PosixStorage final : public Storage {
   }
 
  private:
-  /// A directory entry: may exist or not. No `parent` means that a directory above it is missing.
-  struct DirEntryRef {
-    Fd parent;
-    std::string last;
-  };
-
-  /// Decides about the engine, and if it is to be O_DIRECT turns that on.
-  static bool start_direct(const Fd& fd, const std::string& path, const CreateOptions& options) {
-    const bool wanted = options.engine == IoEngine::kDirect ||
-                        (options.engine == IoEngine::kAuto && options.durable &&
-                         options.size_hint >= kDirectFrom && posix::profits_from_direct(fd));
-    if (!wanted) return false;
-    const int flags = ::fcntl(fd.get(), F_GETFL);
-    if (flags >= 0 && ::fcntl(fd.get(), F_SETFL, flags | O_DIRECT) == 0) return true;
-    if (options.engine == IoEngine::kAuto) return false;
-    throw system_error(
-        "cannot write past the page cache (O_DIRECT); use the engine 'auto' or 'buffered' on this "
-        "file system",
-        errno, path, ErrorCode::kUnsupported);
-  }
-
-  static ErrorCode code_of(int error) {
-    return error == EEXIST || error == EISDIR ? ErrorCode::kAlreadyExists : ErrorCode::kIo;
-  }
-
-  static bool flag_unsupported(int error) {
-    return error == EINVAL || error == ENOSYS || error == EOPNOTSUPP;
-  }
-
-  Fd open_root(const std::string& attempt) const {
-    Fd root(::open(absolute_root_.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-    if (!root && errno != ENOENT) throw system_error(attempt, errno, display_path(""));
-    return root;
-  }
-
-  /// Steps down one directory; nothing if it is missing. Links are refused, other files too.
-  static Fd enter(const Fd& directory, const std::string& component, const std::string& path,
-                  const std::string& attempt) {
-    Fd next(::openat(directory.get(), component.c_str(),
-                     O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-    if (next || errno == ENOENT) return next;
-    const int error = errno;
-    struct stat status {};
-    if ((error == ELOOP || error == ENOTDIR) &&
-        ::fstatat(directory.get(), component.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0) {
-      const std::string advice =
-          S_ISLNK(status.st_mode) ? "; links inside a checkpoint are not followed" : "";
-      throw CheckpointError(ErrorCode::kCorrupt,
-                            str_format("{}: a component of the path is {}, not a directory{}",
-                                       attempt, posix::kind_of(status.st_mode), advice),
-                            {.file = path});
-    }
-    throw system_error(attempt, error, path);
-  }
-
-  Fd walk(const Components& components, const std::string& attempt) const {
-    Fd directory = open_root(attempt);
-    std::string path = display_path("");
-    for (const std::string_view component : components) {
-      if (!directory) return directory;
-      const std::string entry(component);
-      path += "/" + entry;
-      directory = enter(directory, entry, path, attempt);
-    }
-    return directory;
-  }
-
-  DirEntryRef find(const std::string& name, const std::string& attempt) const {
-    Components components = name_components(name);
-    std::string last(components.back());
-    components.pop_back();
-    return {walk(components, attempt), std::move(last)};
-  }
-
-  DirEntryRef find_parent(const std::string& name, const std::string& attempt) const {
-    DirEntryRef place = find(name, attempt);
-    if (!place.parent) throw system_error(attempt, ENOENT, display_path(name));
-    return place;
-  }
-
-  Fd open_directory(const std::string& name, const std::string& attempt) const {
-    const Fd directory = walk(directory_components(name), attempt);
-    if (!directory) throw system_error(attempt, ENOENT, display_path(name));
-    // `directory` only names the place; this one can be read and synced.
-    Fd readable(::openat(directory.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-    if (!readable) throw system_error(attempt, errno, display_path(name));
-    return readable;
-  }
-
-  static Fd duplicate(const Fd& fd, const std::string& path) {
-    Fd copy(::fcntl(fd.get(), F_DUPFD_CLOEXEC, 0));
-    if (!copy) throw system_error("cannot list the directory", errno, path);
-    return copy;
-  }
-
-  /// Creates the root with its parents where they are missing; their entries are durable
-  /// afterwards.
-  void make_root() const {
-    std::vector<std::filesystem::path> missing;
-    std::error_code ignored;
-    for (std::filesystem::path path = absolute_root_; !std::filesystem::exists(path, ignored);
-         path = path.parent_path()) {
-      missing.push_back(path);
-      if (path == path.parent_path()) break;
-    }
-    for (auto path = missing.rbegin(); path != missing.rend(); ++path) {
-      if (::mkdir(path->c_str(), 0777) != 0 && errno != EEXIST)
-        throw system_error("cannot create the directory", errno, path->string());
-      const Fd parent(::open(path->parent_path().c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-      if (!parent || ::fsync(parent.get()) != 0)
-        throw system_error("cannot make the directory durable", errno,
-                           path->parent_path().string());
-    }
-  }
-
-  static void remove_tree(const Fd& parent, const std::string& entry, const std::string& path,
-                          std::size_t depth) {
-    if (::unlinkat(parent.get(), entry.c_str(), 0) == 0 || errno == ENOENT) return;
-    if (errno != EISDIR && errno != EPERM)
-      throw system_error("cannot remove the file", errno, path);
-    if (depth == kMaxNameDepth) {
-      throw CheckpointError(
-          ErrorCode::kUnsupported,
-          str_format("cannot remove the directory: it is nested deeper than {} levels",
-                     kMaxNameDepth),
-          {.file = path});
-    }
-    const int unlink_error = errno;
-    const Fd directory(
-        ::openat(parent.get(), entry.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-    if (!directory)
-      throw system_error("cannot remove", errno == ENOTDIR || errno == ELOOP ? unlink_error : errno,
-                         path);
-    for (const std::string& name : entry_names(duplicate(directory, path), path))
-      remove_tree(directory, name, str_format("{}/{}", path, name), depth + 1);
-    if (::unlinkat(parent.get(), entry.c_str(), AT_REMOVEDIR) != 0 && errno != ENOENT)
-      throw system_error("cannot remove the directory", errno, path);
-  }
-
-  std::filesystem::path root_;           ///< as the user spells it
-  std::filesystem::path absolute_root_;  ///< where it is, whatever the working directory becomes
+  PosixRoot root_;
 };
 
 }  // namespace

@@ -68,6 +68,63 @@ struct SharedPage {
   }
 };
 
+/// The pages in which sections meet, each with what they have left there so far.
+class SharedPages {
+ public:
+  using Completed = std::vector<std::pair<std::uint64_t, std::unique_ptr<SharedPage>>>;
+
+  /// Leaves of the block what fills pages; the last one also with what another section has of it.
+  void leave_ends(Block& block, Completed& completed) {
+    if (block.begin > 0) {
+      const std::size_t end = std::min(block.size, kAlignment);
+      share(block.offset, block.begin, end, block.memory(), completed);
+      block.begin = end;
+      if (end < kAlignment) return;
+    }
+    const std::size_t rest = block.size % kAlignment;
+    if (rest == 0) return;
+    std::byte* page = block.memory() + (block.size - rest);
+    const std::uint64_t offset = block.offset + block.size - rest;
+    if (take(offset, rest, kAlignment, page)) {
+      block.size += kAlignment - rest;
+    } else {
+      share(offset, 0, rest, page, completed);
+      block.size -= rest;
+    }
+  }
+
+  /// Moves [begin, end) of the page at `offset` into `page` if other sections have left all of it.
+  bool take(std::uint64_t offset, std::size_t begin, std::size_t end, std::byte* page) {
+    const auto shared = pages_.find(offset);
+    if (shared == pages_.end() || !shared->second->has(begin, end)) return false;
+    const auto bytes = shared->second->bytes.begin();
+    std::copy(bytes + begin, bytes + end, page + begin);
+    auto& filled = shared->second->filled;
+    std::erase_if(filled,
+                  [&](const auto& part) { return part.first >= begin && part.second <= end; });
+    if (filled.empty()) pages_.erase(shared);
+    return true;
+  }
+
+  /// What is still there.
+  const auto& rest() const noexcept { return pages_; }
+
+ private:
+  /// Leaves [begin, end) of the page at `offset` to the section that has the rest.
+  void share(std::uint64_t offset, std::size_t begin, std::size_t end, const std::byte* page,
+             Completed& completed) {
+    std::unique_ptr<SharedPage>& shared = pages_[offset];
+    if (!shared) shared = std::make_unique<SharedPage>();
+    std::copy(page + begin, page + end, shared->bytes.begin() + begin);
+    shared->filled.emplace_back(begin, end);
+    if (!shared->has(0, kAlignment)) return;
+    completed.emplace_back(offset, std::move(shared));
+    pages_.erase(offset);
+  }
+
+  std::map<std::uint64_t, std::unique_ptr<SharedPage>> pages_;  ///< by their offsets
+};
+
 class DirectFile final : public WritableFile {
  public:
   DirectFile(Fd fd, std::string path, const CreateOptions& options)
@@ -174,7 +231,7 @@ class DirectFile final : public WritableFile {
     free_.pop_back();
     block->begin = block->size = position % kAlignment;
     block->offset = position - block->size;
-    if (block->begin > 0 && take_shared(block->offset, 0, block->begin, block->memory()))
+    if (block->begin > 0 && shared_.take(block->offset, 0, block->begin, block->memory()))
       block->begin = 0;
     return block;
   }
@@ -188,11 +245,11 @@ class DirectFile final : public WritableFile {
 
   /// A filled block, or the last one of a section, to the writers.
   void hand_over(Block* block) {
-    CompletedPages completed;
+    SharedPages::Completed completed;
     {
       std::unique_lock lock(mutex_);
       --fillers_;
-      share_ends(*block, completed);
+      shared_.leave_ends(*block, completed);
       if (block->begin == block->size) {
         free_.push_back(block);
       } else {
@@ -212,53 +269,6 @@ class DirectFile final : public WritableFile {
     } catch (const std::system_error&) {  // no thread to be had
       if (writers_.empty()) write_full(lock);
     }
-  }
-
-  using CompletedPages = std::vector<std::pair<std::uint64_t, std::unique_ptr<SharedPage>>>;
-
-  /// Leaves of the block what fills pages; the last one also with what another section has of it.
-  void share_ends(Block& block, CompletedPages& completed) {
-    if (block.begin > 0) {
-      const std::size_t end = std::min(block.size, kAlignment);
-      share(block.offset, block.begin, end, block.memory(), completed);
-      block.begin = end;
-      if (end < kAlignment) return;
-    }
-    const std::size_t rest = block.size % kAlignment;
-    if (rest == 0) return;
-    std::byte* page = block.memory() + (block.size - rest);
-    const std::uint64_t offset = block.offset + block.size - rest;
-    if (take_shared(offset, rest, kAlignment, page)) {
-      block.size += kAlignment - rest;
-    } else {
-      share(offset, 0, rest, page, completed);
-      block.size -= rest;
-    }
-  }
-
-  /// Leaves [begin, end) of the page at `offset` to the section that has the rest.
-  void share(std::uint64_t offset, std::size_t begin, std::size_t end, const std::byte* page,
-             CompletedPages& completed) {
-    std::unique_ptr<SharedPage>& shared = shared_[offset];
-    if (!shared) shared = std::make_unique<SharedPage>();
-    std::copy(page + begin, page + end, shared->bytes.begin() + begin);
-    shared->filled.emplace_back(begin, end);
-    if (!shared->has(0, kAlignment)) return;
-    completed.emplace_back(offset, std::move(shared));
-    shared_.erase(offset);
-  }
-
-  /// Moves [begin, end) of the page at `offset` into `page` if other sections have left all of it.
-  bool take_shared(std::uint64_t offset, std::size_t begin, std::size_t end, std::byte* page) {
-    const auto shared = shared_.find(offset);
-    if (shared == shared_.end() || !shared->second->has(begin, end)) return false;
-    const auto bytes = shared->second->bytes.begin();
-    std::copy(bytes + begin, bytes + end, page + begin);
-    auto& filled = shared->second->filled;
-    std::erase_if(filled,
-                  [&](const auto& part) { return part.first >= begin && part.second <= end; });
-    if (filled.empty()) shared_.erase(shared);
-    return true;
   }
 
   /// Until nothing is being written; throws what the writers met.
@@ -310,7 +320,7 @@ class DirectFile final : public WritableFile {
       wait_for_writers(lock);
     }
     all_.write_rest();
-    for (const auto& [offset, page] : shared_) {
+    for (const auto& [offset, page] : shared_.rest()) {
       for (const auto& [begin, end] : page->filled)
         write_indirectly(page->bytes.data() + begin, end - begin, offset + begin);
     }
@@ -358,7 +368,7 @@ class DirectFile final : public WritableFile {
   bool stopping_ = false;
   std::exception_ptr failure_;  ///< of the first block of the file that failed
   std::uint64_t failed_at_ = 0;
-  std::map<std::uint64_t, std::unique_ptr<SharedPage>> shared_;  ///< by their offsets
+  SharedPages shared_;
   std::uint64_t size_ = 0;  ///< up to the end of the furthest section
   Section all_{*this, 0};   ///< what is appended front to back
   std::vector<std::jthread> writers_;

@@ -46,10 +46,10 @@ constexpr std::uint64_t kMostMapped = std::uint64_t{8} << 20;
 constexpr std::uint64_t kUncachedBatch = (std::uint64_t{4} << 20) - (std::uint64_t{8} << 10);
 constexpr std::uint64_t kLeastUncachedBatch = std::uint64_t{1} << 20;
 
-class TensorReadEngine {
+class TensorReader {
  public:
-  TensorReadEngine(const CheckpointReader& reader, std::span<const ReadItem> items,
-                   std::span<const Tensor> destinations, const ReadOptions& options)
+  TensorReader(const CheckpointReader& reader, std::span<const ReadItem> items,
+               std::span<const Tensor> destinations, const ReadOptions& options)
       : reader_(reader),
         metadata_(reader.metadata()),
         wholes_(items),
@@ -74,7 +74,7 @@ class TensorReadEngine {
     for (const ReadJob& job : work_.jobs()) files_.expect(place(work_.part(job.first)).file);
   }
 
-  ReadStats run() {
+  ReadStats read() {
     const std::size_t threads = std::min<std::size_t>(threads_, work_.jobs().size());
     parallel_for(threads, static_cast<int>(threads), [this](std::size_t) { work(); });
     files_.close();
@@ -300,7 +300,7 @@ void check_destinations(const CheckpointReader& reader, std::span<const ReadItem
 ReadStats read_tensors(const CheckpointReader& reader, std::span<const ReadItem> items,
                        std::span<const Tensor> destinations, const ReadOptions& options) {
   check_destinations(reader, items, destinations, options.cast);
-  return TensorReadEngine(reader, items, destinations, options).run();
+  return TensorReader(reader, items, destinations, options).read();
 }
 
 Tensor read_box(const CheckpointReader& reader, std::size_t tensor, const Box& box,

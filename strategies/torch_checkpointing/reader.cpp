@@ -105,9 +105,9 @@ const Value* find_path(const Value& value, const KeyPath& path) {
   return found;
 }
 
-class Scan {
+class DirectoryScanner {
  public:
-  explicit Scan(std::shared_ptr<const Storage> storage) : result_(std::move(storage)) {
+  explicit DirectoryScanner(std::shared_ptr<const Storage> storage) : result_(std::move(storage)) {
     refuse_temporary();
     result_.info.format = "torch_checkpointing";
     result_.info.producer = "torch_checkpointing";
@@ -344,7 +344,7 @@ bool is_torch_checkpointing(std::span<const FileInfo> entries) {
 }
 
 std::unique_ptr<CheckpointReader> open_torch_checkpointing(std::shared_ptr<const Storage> storage) {
-  return Scan(std::move(storage)).reader();
+  return DirectoryScanner(std::move(storage)).reader();
 }
 
 }  // namespace dckpt

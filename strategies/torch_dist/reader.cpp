@@ -1,29 +1,22 @@
 #include "strategies/torch_dist/reader.h"
 
 #include <algorithm>
-#include <unordered_map>
-#include <unordered_set>
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
-#include "mapping/planning/reformulation.h"
 #include "strategies/contract/common_state.h"
-#include "strategies/formats/dcp/megatron_json.h"
-#include "strategies/formats/dcp/metadata_reader.h"
-#include "strategies/formats/pickle/read_pickle_file.h"
 #include "strategies/formats/torch_archive/tensor_blob.h"
 #include "strategies/formats/torch_archive/torch_file.h"
 #include "strategies/torch_dist/decoded_items.h"
+#include "strategies/torch_dist/directory.h"
 #include "strategies/torch_dist/fsdp_dtensor.h"
 #include "strategies/torch_dist/opened_objects.h"
 
 namespace dckpt {
 namespace {
 
-constexpr std::uint64_t kMaxConfigBytes = std::uint64_t{1} << 20;
-constexpr std::uint64_t kMaxMetadataBytes = std::uint64_t{8} << 30;
 /// What an archive has besides the elements of its tensor: mostly, and at most.
 constexpr std::uint64_t kLikelyArchiveOverhead = 4096;
 constexpr std::uint64_t kMaxArchiveOverhead = std::uint64_t{1} << 20;
@@ -31,48 +24,15 @@ constexpr std::uint64_t kMaxArchiveOverhead = std::uint64_t{1} << 20;
 constexpr std::uint64_t kMaxDecodedObject = std::uint64_t{2} << 30;
 constexpr std::uint64_t kMaxDecodedTensor = std::uint64_t{16} << 30;
 
-/// "optimizer.state.exp_avg.decoder.weight" → the shape of the model tensor "decoder.weight", if
-/// its stored size can be the reformulation.
-void recover_flattened_shapes(Metadata& metadata) {
-  std::unordered_map<std::string_view, const TensorStorageMetadata*> by_key;
-  for (const TensorStorageMetadata& tensor : metadata.tensors) by_key.emplace(tensor.key, &tensor);
-  bool recovered = false;
-  std::vector<std::pair<TensorStorageMetadata*, Shape>> found;
-  for (TensorStorageMetadata& tensor : metadata.tensors) {
-    if (tensor.flattened_shape) continue;
-    const std::string_view key = tensor.key;
-    for (std::size_t dot = key.find('.'); dot != std::string_view::npos;
-         dot = key.find('.', dot + 1)) {
-      const auto model = by_key.find(key.substr(dot + 1));
-      if (model == by_key.end() || model->second->flattened_shape ||
-          key.substr(0, dot).find("optimizer") == std::string_view::npos)
-        continue;
-      if (may_be_reformulated(tensor.size, model->second->size))
-        found.emplace_back(&tensor, model->second->size);
-      break;
-    }
-  }
-  for (auto& [tensor, shape] : found) {
-    tensor->flattened_shape = std::move(shape);
-    recovered = true;
-  }
-  metadata.has_mcore_data |= recovered;
-}
-
 class TorchDistReader : public CheckpointReader {
  public:
   TorchDistReader(std::shared_ptr<Storage> storage, const TorchDistReadOptions& options)
       : storage_(std::move(storage)), mixed_saves_(options.mixed_saves) {
-    read_config();
-    read_metadata();
-    if (options.recover_flattened_shapes && !metadata_.has_mcore_data &&
-        !info_.conventions.keys_are_paths)
-      recover_flattened_shapes(metadata_);
-    find_common();
-    info_.conventions.megatron_fsdp =
-        info_.conventions.keys_are_paths && is_fsdp_dtensor(metadata_);
+    TorchDistDirectory directory = read_torch_dist_directory(*storage_, options);
+    info_ = std::move(directory.info);
+    metadata_ = std::move(directory.metadata);
+    common_object_ = std::move(directory.common_object);
     if (info_.conventions.keys_are_paths) open_objects();
-    info_.producer = guess_producer();
     if (info_.conventions.megatron_fsdp && options.stage_local != StageLocal::kKeep)
       check_stages(options.stage_local);
   }
@@ -182,98 +142,6 @@ class TorchDistReader : public CheckpointReader {
   }
 
  private:
-  void read_config() {
-    const auto entry = storage_->stat(kConfigFile);
-    if (!entry) {
-      info_.format = "dcp";
-      info_.conventions = kDcpConventions;
-      if (storage_->stat(kCommonFile)) throw_without_config();
-      return;
-    }
-    const auto file = storage_->open(kConfigFile);
-    const CheckpointingConfig config =
-        read_checkpointing_config(read_file(*file, kMaxConfigBytes), file->name());
-    if (config.sharded_backend != "torch_dist" || config.sharded_backend_version != 1) {
-      throw CheckpointError(
-          ErrorCode::kUnsupported,
-          str_format("the checkpoint was written by backend {} version {}; expected 'torch_dist' "
-                     "version 1",
-                     quote(config.sharded_backend), config.sharded_backend_version),
-          {.file = file->name()});
-    }
-    check_common_backend(config, file->name());
-    info_.index_files.emplace_back(kConfigFile);
-    info_.format = "torch_dist";
-    info_.conventions = kTorchDistConventions;
-    info_.version = config.sharded_backend_version;
-    expects_common_file_ = config.common_backend.has_value();
-  }
-
-  /// Plain DCP directories have no common.pt: a checkpoint with one is Megatron's, which has
-  /// metadata.json.
-  [[noreturn]] void throw_without_config() const {
-    throw CheckpointError(
-        ErrorCode::kIncomplete,
-        str_format("metadata.json is missing, but there is {}: a torch_dist checkpoint whose save "
-                   "was interrupted, or a copy that is not complete. Copy it again; if only this "
-                   "file is lost, create it with the content {{\"sharded_backend\": "
-                   "\"torch_dist\", \"sharded_backend_version\": 1}}",
-                   kCommonFile),
-        {.file = storage_->display_path(kConfigFile)});
-  }
-
-  void read_metadata() {
-    if (!storage_->stat(kMetadataFile)) {
-      const bool interrupted = storage_->stat(".metadata.bck").has_value();
-      throw CheckpointError(
-          ErrorCode::kIncomplete,
-          std::string(".metadata is missing: ") +
-              (interrupted ? "removing tensors from this checkpoint was interrupted; rename "
-                             ".metadata.bck to .metadata to get it back"
-                           : "this is not a finished checkpoint (an interrupted save leaves data "
-                             "files without it)"),
-          {.file = storage_->display_path(kMetadataFile)});
-    }
-    const auto file = storage_->open(kMetadataFile);
-    const Bytes pickle = pickle::read_pickle_file(*file, kMaxMetadataBytes);
-    info_.index_files.emplace_back(kMetadataFile);
-    metadata_ = with_context({.file = file->name()},
-                             [&] { return read_dcp_metadata(pickle, file->name()); });
-  }
-
-  void find_common() {
-    const auto entry = storage_->stat(kCommonFile);
-    if (!info_.conventions.keys_are_paths) {
-      std::unordered_set<std::string_view> objects;
-      for (const BytesStorageMetadata& object : metadata_.objects) objects.insert(object.key);
-      std::erase_if(metadata_.common_paths,
-                    [&](const auto& path) { return objects.contains(path.first); });
-    }
-    if (entry && !info_.conventions.keys_are_paths) {
-      info_.common_file = kCommonFile;
-      return;
-    }
-    if (auto taken = take_common_object(metadata_)) {
-      common_object_ = std::move(taken->object);
-      info_.common_object = taken->position;
-    }
-    if (common_object_) {
-      note_place(*common_object_);
-      if (info_.conventions.keys_are_paths)
-        std::ranges::for_each(take_common_values(metadata_),
-                              [this](const auto& object) { note_place(object); });
-    } else if (!common_object_ && expects_common_file_) {
-      throw CheckpointError(
-          ErrorCode::kIncomplete,
-          "Common file common.pt does not exist, and there is no common_state object in its place",
-          {.file = storage_->display_path(kCommonFile)});
-    }
-  }
-
-  void note_place(const BytesStorageMetadata& object) {
-    if (object.place.codec == StorageCodec::kPlain) info_.common_places.push_back(object.place);
-  }
-
   void check_stages(StageLocal stage_local) {
     const auto args = std::ranges::find(metadata_.objects, "args", &BytesStorageMetadata::key);
     if (args == metadata_.objects.end() || count_pipeline_stages(metadata_) < 2) return;
@@ -291,14 +159,6 @@ class TorchDistReader : public CheckpointReader {
     if (opened_->empty()) return opened_.reset();
     info_.opened_keys = opened_->keys();
     info_.conventions.records = false;  // several tensors share one
-  }
-
-  std::string guess_producer() const {
-    if (info_.conventions.megatron_fsdp) return "Megatron-FSDP, fsdp_dtensor";
-    if (info_.conventions.keys_are_paths) return "PyTorch DCP";
-    if (!info_.common_file) return "Megatron-Core 0.19 or newer";
-    if (metadata_.has_mcore_data) return "Megatron-Core 0.8 to 0.15";
-    return "Megatron-Core up to 0.18";
   }
 
   /// What lies in the file must be what the metadata promise: torch would cast or reshape in
@@ -399,7 +259,6 @@ class TorchDistReader : public CheckpointReader {
   MixedSaves mixed_saves_;
   CheckpointInfo info_;
   Metadata metadata_;
-  bool expects_common_file_ = false;
   std::optional<BytesStorageMetadata> common_object_;
   std::optional<OpenedObjects> opened_;
   DecodedItems decoded_;

@@ -91,6 +91,144 @@ void cut_box(Box box, std::uint64_t item, std::uint64_t limit, std::vector<Box>&
   }
 }
 
+/// Of a part or slab, at one go.
+struct Read {
+  ChunkNumber chunk;
+  std::uint32_t reader = 0;
+  bool own = false;
+};
+
+/// Gives what several ranks want to readers and holders.
+class SharedAssignment {
+ public:
+  SharedAssignment(const Metadata& metadata, std::uint64_t most_together, LoadDistribution& result)
+      : metadata_(metadata), most_together_(most_together), result_(result) {}
+
+  void assign_readers() {
+    std::vector<Assignment> assignments = assignments_by_place();
+    std::stable_sort(
+        assignments.begin(), assignments.end(), [](const Assignment& a, const Assignment& b) {
+          return std::pair(a.ranks.size(), b.bytes) < std::pair(b.ranks.size(), a.bytes);
+        });
+    const auto reads_less = [&](std::uint32_t a, std::uint32_t b) {
+      return result_.read_bytes[a] < result_.read_bytes[b];
+    };
+    for (const Assignment& assignment : assignments) {
+      const std::uint32_t reader =
+          *std::min_element(assignment.ranks.begin(), assignment.ranks.end(), reads_less);
+      result_.read_bytes[reader] += assignment.bytes;
+      for (const std::uint32_t part : assignment.parts) result_.shared[part].reader = reader;
+      for (const std::uint32_t index : assignment.slabs) {
+        Slab& slab = result_.slabs[index];
+        slab.reader = reader;
+        for (std::uint32_t part = slab.first_part; part < slab.first_part + slab.part_count; ++part)
+          result_.shared[part].reader = reader;
+      }
+    }
+  }
+
+  /// Whoever holds a part hands it to all others that want it.
+  void assign_holders() {
+    std::vector<std::uint64_t> handed(result_.read_bytes.size());
+    for (Part& part : result_.shared) {
+      const Ranks ranks = ranks_of(result_.uses_of(part));
+      part.holder = part.reader;
+      if (!std::binary_search(ranks.begin(), ranks.end(), part.reader)) {
+        part.holder = *std::min_element(
+            ranks.begin(), ranks.end(),
+            [&](std::uint32_t a, std::uint32_t b) { return handed[a] < handed[b]; });
+      }
+      handed[part.holder] += part.bytes * (ranks.size() - 1);
+    }
+  }
+
+ private:
+  /// What is given to one rank: a part or a slab, or several small ones that lie beside each other
+  /// in a file.
+  struct Assignment {
+    Ranks ranks;  ///< that want it
+    std::uint64_t bytes = 0;
+    std::vector<std::uint32_t> parts, slabs;
+  };
+
+  /// Neighbours in a file that the same ranks want stay together as long as the balance permits,
+  /// since one read fetches them.
+  std::vector<Assignment> assignments_by_place() const {
+    struct Placed {
+      const StorageInfo* place;
+      Assignment assignment;
+    };
+    std::vector<Placed> placed;
+    for (std::uint32_t i = 0; i < result_.shared.size(); ++i) {
+      const Part& part = result_.shared[i];
+      const StorageInfo* const place = &metadata_.tensors[part.tensor].places[part.chunk];
+      if (part.slab == LoadDistribution::kNoSlab) {
+        placed.push_back({place, {ranks_of(result_.uses_of(part)), part.bytes, {i}, {}}});
+        continue;
+      }
+      const Slab& slab = result_.slabs[part.slab];
+      if (slab.first_part == i) {
+        placed.push_back({place, {{}, slab.bytes, {}, {part.slab}}});
+      }
+      Ranks& all = placed.back().assignment.ranks;
+      const Ranks more = ranks_of(result_.uses_of(part));
+      Ranks both;
+      std::set_union(all.begin(), all.end(), more.begin(), more.end(), std::back_inserter(both));
+      all = std::move(both);
+    }
+    const auto position = [](const Placed& one) {
+      return std::pair(one.place->file, one.place->offset);
+    };
+    std::stable_sort(placed.begin(), placed.end(),
+                     [&](const Placed& a, const Placed& b) { return position(a) < position(b); });
+    std::vector<Assignment> assignments;
+    std::uint32_t file = 0;
+    for (Placed& next : placed) {
+      Assignment& assignment = next.assignment;
+      if (!assignments.empty() && file == next.place->file &&
+          assignments.back().bytes + assignment.bytes <= most_together_ &&
+          assignments.back().ranks == assignment.ranks) {
+        Assignment& last = assignments.back();
+        last.bytes += assignment.bytes;
+        last.parts.insert(last.parts.end(), assignment.parts.begin(), assignment.parts.end());
+        last.slabs.insert(last.slabs.end(), assignment.slabs.begin(), assignment.slabs.end());
+      } else {
+        assignments.push_back(std::move(assignment));
+      }
+      file = next.place->file;
+    }
+    return assignments;
+  }
+
+  const Metadata& metadata_;
+  std::uint64_t most_together_;  ///< bytes of neighbours in a file
+  LoadDistribution& result_;
+};
+
+/// Chunks that several reads take apart, each with one of its readers.
+void find_split_chunks(std::vector<Read> reads, LoadDistribution& result) {
+  for (const Part& part : result.shared) {
+    if (part.slab == LoadDistribution::kNoSlab)
+      reads.push_back({{part.tensor, part.chunk}, part.reader, false});
+  }
+  for (const Slab& slab : result.slabs)
+    reads.push_back({{slab.tensor, slab.chunk}, slab.reader, false});
+  std::stable_sort(reads.begin(), reads.end(),
+                   [](const Read& a, const Read& b) { return a.chunk < b.chunk; });
+  for (auto first = reads.begin(); first != reads.end();) {
+    const auto last = std::find_if(first, reads.end(),
+                                   [&](const Read& other) { return other.chunk != first->chunk; });
+    const auto count = static_cast<std::size_t>(last - first);
+    const bool by_one_for_itself = std::all_of(
+        first, last, [&](const Read& read) { return read.own && read.reader == first->reader; });
+    if (count > 1 && !by_one_for_itself)
+      result.split_chunks.push_back(
+          {first->chunk,
+           first[static_cast<std::ptrdiff_t>(result.split_chunks.size() % count)].reader});
+    first = last;
+  }
+}
+
 class LoadDistributor {
  public:
   LoadDistributor(const Metadata& metadata, std::span<const WantedParts> wanted, std::uint32_t rank,
@@ -103,12 +241,13 @@ class LoadDistributor {
     result_.read_bytes.resize(wanted.size());
   }
 
-  LoadDistribution run() {
+  LoadDistribution distribute() {
     for_each_chunk(wanted_, [&](std::span<const Reference> references) { add_chunk(references); });
     cut_shared();
-    assign_readers();
-    assign_holders();
-    find_split_chunks();
+    SharedAssignment assignment(metadata_, std::min(fair_, limits_.largest), result_);
+    assignment.assign_readers();
+    assignment.assign_holders();
+    find_split_chunks(std::move(reads_), result_);
     return std::move(result_);
   }
 
@@ -120,21 +259,6 @@ class LoadDistributor {
     bool can_be_cut = true;
     std::vector<Part> parts;
   };
-  /// What is given to one rank: a part or a slab, or several small ones that lie beside each other
-  /// in a file.
-  struct Assignment {
-    Ranks ranks;  ///< that want it
-    std::uint64_t bytes = 0;
-    std::vector<std::uint32_t> parts, slabs;
-  };
-
-  /// Of a part or slab, at one go.
-  struct Read {
-    ChunkNumber chunk;
-    std::uint32_t reader = 0;
-    bool own = false;
-  };
-
   std::uint64_t item_of(std::uint32_t tensor) const {
     return item_size(metadata_.tensors[tensor].properties.dtype);
   }
@@ -321,117 +445,6 @@ class LoadDistributor {
                              .part_count = count});
   }
 
-  void assign_readers() {
-    std::vector<Assignment> assignments = make_assignments();
-    std::stable_sort(
-        assignments.begin(), assignments.end(), [](const Assignment& a, const Assignment& b) {
-          return std::pair(a.ranks.size(), b.bytes) < std::pair(b.ranks.size(), a.bytes);
-        });
-    const auto reads_less = [&](std::uint32_t a, std::uint32_t b) {
-      return result_.read_bytes[a] < result_.read_bytes[b];
-    };
-    for (const Assignment& assignment : assignments) {
-      const std::uint32_t reader =
-          *std::min_element(assignment.ranks.begin(), assignment.ranks.end(), reads_less);
-      result_.read_bytes[reader] += assignment.bytes;
-      for (const std::uint32_t part : assignment.parts) result_.shared[part].reader = reader;
-      for (const std::uint32_t index : assignment.slabs) {
-        Slab& slab = result_.slabs[index];
-        slab.reader = reader;
-        for (std::uint32_t part = slab.first_part; part < slab.first_part + slab.part_count; ++part)
-          result_.shared[part].reader = reader;
-      }
-    }
-  }
-
-  /// Neighbours in a file that the same ranks want stay together as long as the balance permits,
-  /// since one read fetches them.
-  std::vector<Assignment> make_assignments() const {
-    struct Placed {
-      const StorageInfo* place;
-      Assignment assignment;
-    };
-    std::vector<Placed> placed;
-    for (std::uint32_t i = 0; i < result_.shared.size(); ++i) {
-      const Part& part = result_.shared[i];
-      const StorageInfo* const place = &metadata_.tensors[part.tensor].places[part.chunk];
-      if (part.slab == LoadDistribution::kNoSlab) {
-        placed.push_back({place, {ranks_of(result_.uses_of(part)), part.bytes, {i}, {}}});
-        continue;
-      }
-      const Slab& slab = result_.slabs[part.slab];
-      if (slab.first_part == i) {
-        placed.push_back({place, {{}, slab.bytes, {}, {part.slab}}});
-      }
-      Ranks& all = placed.back().assignment.ranks;
-      const Ranks more = ranks_of(result_.uses_of(part));
-      Ranks both;
-      std::set_union(all.begin(), all.end(), more.begin(), more.end(), std::back_inserter(both));
-      all = std::move(both);
-    }
-    const auto position = [](const Placed& one) {
-      return std::pair(one.place->file, one.place->offset);
-    };
-    std::stable_sort(placed.begin(), placed.end(),
-                     [&](const Placed& a, const Placed& b) { return position(a) < position(b); });
-    const std::uint64_t limit = std::min(fair_, limits_.largest);
-    std::vector<Assignment> assignments;
-    std::uint32_t file = 0;
-    for (Placed& next : placed) {
-      Assignment& assignment = next.assignment;
-      if (!assignments.empty() && file == next.place->file &&
-          assignments.back().bytes + assignment.bytes <= limit &&
-          assignments.back().ranks == assignment.ranks) {
-        Assignment& last = assignments.back();
-        last.bytes += assignment.bytes;
-        last.parts.insert(last.parts.end(), assignment.parts.begin(), assignment.parts.end());
-        last.slabs.insert(last.slabs.end(), assignment.slabs.begin(), assignment.slabs.end());
-      } else {
-        assignments.push_back(std::move(assignment));
-      }
-      file = next.place->file;
-    }
-    return assignments;
-  }
-
-  /// Whoever holds a part hands it to all others that want it.
-  void assign_holders() {
-    std::vector<std::uint64_t> handed(wanted_.size());
-    for (Part& part : result_.shared) {
-      const Ranks ranks = ranks_of(result_.uses_of(part));
-      part.holder = part.reader;
-      if (!std::binary_search(ranks.begin(), ranks.end(), part.reader)) {
-        part.holder = *std::min_element(
-            ranks.begin(), ranks.end(),
-            [&](std::uint32_t a, std::uint32_t b) { return handed[a] < handed[b]; });
-      }
-      handed[part.holder] += part.bytes * (ranks.size() - 1);
-    }
-  }
-
-  void find_split_chunks() {
-    for (const Part& part : result_.shared) {
-      if (part.slab == LoadDistribution::kNoSlab)
-        reads_.push_back({{part.tensor, part.chunk}, part.reader, false});
-    }
-    for (const Slab& slab : result_.slabs)
-      reads_.push_back({{slab.tensor, slab.chunk}, slab.reader, false});
-    std::stable_sort(reads_.begin(), reads_.end(),
-                     [](const Read& a, const Read& b) { return a.chunk < b.chunk; });
-    for (auto first = reads_.begin(); first != reads_.end();) {
-      const auto last = std::find_if(
-          first, reads_.end(), [&](const Read& other) { return other.chunk != first->chunk; });
-      const auto count = static_cast<std::size_t>(last - first);
-      const bool by_one_for_itself = std::all_of(
-          first, last, [&](const Read& read) { return read.own && read.reader == first->reader; });
-      if (count > 1 && !by_one_for_itself)
-        result_.split_chunks.push_back(
-            {first->chunk,
-             first[static_cast<std::ptrdiff_t>(result_.split_chunks.size() % count)].reader});
-      first = last;
-    }
-  }
-
   const Metadata& metadata_;
   std::span<const WantedParts> wanted_;
   std::uint32_t rank_;
@@ -448,7 +461,7 @@ class LoadDistributor {
 LoadDistribution distribute_load(const Metadata& metadata, std::span<const WantedParts> wanted,
                                  std::uint32_t rank, const PartLimits& limits,
                                  std::span<const ChunkNumber> read_whole) {
-  return LoadDistributor(metadata, wanted, rank, limits, read_whole).run();
+  return LoadDistributor(metadata, wanted, rank, limits, read_whole).distribute();
 }
 
 }  // namespace dckpt

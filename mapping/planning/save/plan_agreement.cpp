@@ -49,6 +49,54 @@ bool is_all_of(std::span<const AssignedItem> assigned, std::size_t planned) {
          });
 }
 
+/// The plans that ranks propose, by rank.
+struct ProposedPlans {
+  std::vector<ByteView> plans;
+  std::vector<Fingerprint> fingerprints;
+  std::vector<bool> items_known;  ///< the rank knows what it wrote of this plan
+  bool unchanged = true;          ///< all are those of the last save
+  bool missing = false;           ///< only the fingerprint of one is known
+};
+
+ProposedPlans read_proposals(std::span<const Bytes> proposals, std::uint8_t rules,
+                             const SavePlanCache::Global* last) {
+  ProposedPlans all{.plans = std::vector<ByteView>(proposals.size()),
+                    .fingerprints = std::vector<Fingerprint>(proposals.size()),
+                    .items_known = std::vector<bool>(proposals.size())};
+  for (std::size_t rank = 0; rank < proposals.size(); ++rank) {
+    with_context({.rank = static_cast<int>(rank)}, [&] {
+      const Proposal proposal = decode_proposal(proposals[rank]);
+      if (proposal.rules != rules) {
+        throw CheckpointError(ErrorCode::kMismatch,
+                              str_format("saves with other planner options ({}) than the "
+                                         "coordinator ({}); all ranks need the same policy",
+                                         describe_rules(proposal.rules), describe_rules(rules)));
+      }
+      if (!proposal.unchanged) {
+        all.unchanged = false;
+        all.plans[rank] = proposal.content;
+        all.fingerprints[rank] = fingerprint_of(proposal.content);
+        return;
+      }
+      if (last == nullptr || last->fingerprints.size() != proposals.size() ||
+          !refers_to(proposal, last->fingerprints[rank])) {
+        throw CheckpointError(ErrorCode::kMismatch,
+                              "proposes the plan of the last save, which is not the one that the "
+                              "coordinator remembers; use one plan cache per rank, for saves of "
+                              "the same ranks");
+      }
+      all.items_known[rank] = proposal.items_known;
+      all.fingerprints[rank] = last->fingerprints[rank];
+      if (last->local_plans.empty()) {
+        all.missing = true;
+      } else {
+        all.plans[rank] = last->local_plans[rank];
+      }
+    });
+  }
+  return all;
+}
+
 }  // namespace
 
 void SavePlanCache::seed(Bytes own, std::vector<Bytes> all) {
@@ -96,55 +144,22 @@ DecidedPlan PlanAgreement::create_global_plan(std::span<const Bytes> proposals,
                                               const Decision& by) const {
   const SavePlanCache::Global* const last = last_.global.get();
   const std::uint8_t rules = encode_rules(options_, use_replicas_);
-  // Of a rank: that it has planned this before, and knows what it wrote of it.
-  std::vector<bool> items_known(proposals.size(), false);
-  std::vector<ByteView> plans(proposals.size());
-  std::vector<Fingerprint> fingerprints(proposals.size());
-  bool missing = false;  // a plan of which only the fingerprint is known
-  DecidedPlan decision{.cache_hit = true};
-  for (std::size_t rank = 0; rank < proposals.size(); ++rank) {
-    with_context({.rank = static_cast<int>(rank)}, [&] {
-      const Proposal proposal = decode_proposal(proposals[rank]);
-      if (proposal.rules != rules) {
-        throw CheckpointError(ErrorCode::kMismatch,
-                              str_format("saves with other planner options ({}) than the "
-                                         "coordinator ({}); all ranks need the same policy",
-                                         describe_rules(proposal.rules), describe_rules(rules)));
-      }
-      if (!proposal.unchanged) {
-        decision.cache_hit = false;
-        plans[rank] = proposal.content;
-        fingerprints[rank] = fingerprint_of(proposal.content);
-        return;
-      }
-      if (last == nullptr || last->fingerprints.size() != proposals.size() ||
-          !refers_to(proposal, last->fingerprints[rank])) {
-        throw CheckpointError(ErrorCode::kMismatch,
-                              "proposes the plan of the last save, which is not the one that the "
-                              "coordinator remembers; use one plan cache per rank, for saves of "
-                              "the same ranks");
-      }
-      items_known[rank] = proposal.items_known;
-      fingerprints[rank] = last->fingerprints[rank];
-      if (last->local_plans.empty()) {
-        missing = true;
-      } else {
-        plans[rank] = last->local_plans[rank];
-      }
-    });
-  }
-  const auto answer_to = [&](std::size_t rank, const GlobalPlan& plan) {
-    const bool same = items_known[rank] && last->plan &&
-                      (&plan == &*last->plan || last->plan->items[rank] == plan.items[rank]);
-    return same ? encode_unchanged_answer() : encode_answer(plan.items[rank]);
+  ProposedPlans proposed = read_proposals(proposals, rules, last);
+  DecidedPlan decision{.cache_hit = proposed.unchanged};
+  const auto answer_all = [&](const GlobalPlan& plan) {
+    for (std::size_t rank = 0; rank < proposals.size(); ++rank) {
+      const bool same = proposed.items_known[rank] && last->plan &&
+                        (&plan == &*last->plan || last->plan->items[rank] == plan.items[rank]);
+      decision.answers.push_back(same ? encode_unchanged_answer()
+                                      : encode_answer(plan.items[rank]));
+    }
   };
   const bool same_planner = last != nullptr && by.planner && last->planner == *by.planner;
   const bool decided_before = last != nullptr && last->plan && last->rules == rules && same_planner;
   const bool to_be_stored = options_.keep_plans == KeepPlans::kMetadata;
-  if (decision.cache_hit && decided_before && !(missing && to_be_stored)) {
+  if (decision.cache_hit && decided_before && !(proposed.missing && to_be_stored)) {
     decision.global = last_.global;
-    for (std::size_t rank = 0; rank < proposals.size(); ++rank)
-      decision.answers.push_back(answer_to(rank, *last->plan));
+    answer_all(*last->plan);
     return decision;
   }
   if (decision.cache_hit && last != nullptr && last->plan) {
@@ -155,18 +170,18 @@ DecidedPlan PlanAgreement::create_global_plan(std::span<const Bytes> proposals,
         : !same_planner ? "another planner, or what its plans depend on has changed"
                         : "other planner options";
   }
-  if (missing) {
+  if (proposed.missing) {
     decision.answers.assign(proposals.size(), encode_plan_request());
     return decision;
   }
-  const LocalPlans of_ranks{std::span<const ByteView>(plans)};
+  const LocalPlans of_ranks{std::span<const ByteView>(proposed.plans)};
   GlobalPlan plan =
       by.decide ? by.decide(of_ranks) : create_default_global_save_plan(of_ranks, global_options());
-  for (std::size_t rank = 0; rank < plans.size(); ++rank)
-    decision.answers.push_back(answer_to(rank, plan));
+  answer_all(plan);
   auto global = std::make_shared<SavePlanCache::Global>();
-  global->fingerprints = std::move(fingerprints);
-  for (const ByteView local : plans) global->local_plans.emplace_back(local.begin(), local.end());
+  global->fingerprints = std::move(proposed.fingerprints);
+  for (const ByteView local : proposed.plans)
+    global->local_plans.emplace_back(local.begin(), local.end());
   global->plan = std::move(plan);
   global->rules = rules;
   global->planner = by.planner.value_or("(not to be reused)");

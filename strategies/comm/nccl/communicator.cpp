@@ -109,6 +109,57 @@ struct Staging {
   Stage stages[2];
 };
 
+using Message = DeviceBoxTransport::Message;
+
+void copy_box(const DeviceBox& box, std::uint64_t begin, std::uint64_t length, std::byte* staging,
+              bool out, cudaStream_t stream) {
+  for_each_rows(box, begin, length, [&](const PitchedRows& rows) {
+    DeviceCopy copy{.to = box.tensor + rows.source,
+                    .from = staging + rows.destination,
+                    .rows = static_cast<std::size_t>(rows.rows),
+                    .row_bytes = static_cast<std::size_t>(rows.run),
+                    .to_pitch = static_cast<std::size_t>(rows.source_pitch),
+                    .from_pitch = static_cast<std::size_t>(rows.destination_pitch),
+                    .direction = DeviceCopy::Direction::kOnDevice};
+    if (out) {
+      copy.to = staging + rows.destination;
+      copy.from = box.tensor + rows.source;
+      std::swap(copy.to_pitch, copy.from_pitch);
+    }
+    cuda::copy_rows(copy, stream);
+  });
+}
+
+/// Copies what lies on the device between its place and the staging, and calls visit(part, begin,
+/// length, place) for the rest. Returns the ranges of the staging that the rest takes; they may
+/// include gaps.
+template <typename Visit>
+std::vector<std::pair<std::size_t, std::size_t>> copy_boxes(std::span<const TransferPiece> pieces,
+                                                            std::span<const Message> messages,
+                                                            std::byte* staging, bool out,
+                                                            cudaStream_t stream, Visit&& visit) {
+  std::vector<std::pair<std::size_t, std::size_t>> ranges;
+  bool extends = false;
+  for (const TransferPiece& piece : pieces) {
+    for_each_stretch(
+        messages[piece.message].parts, piece.offset, piece.length,
+        [&](const MessagePart& part, std::uint64_t begin, std::uint64_t length, std::uint64_t at) {
+          const std::size_t place = piece.place + at;
+          for (const DeviceBox& box : part.boxes)
+            copy_box(box, begin, length, staging + place, out, stream);
+          if (!part.boxes.empty()) {
+            extends = false;
+            return;
+          }
+          if (!extends) ranges.emplace_back(place, 0);
+          ranges.back().second = place + length;
+          extends = true;
+          visit(part, begin, length, place);
+        });
+  }
+  return ranges;
+}
+
 /// Messages of one NCCL communicator.
 class NcclTransport final : public DeviceBoxTransport {
  public:
@@ -196,32 +247,7 @@ class NcclTransport final : public DeviceBoxTransport {
     }
   }
 
-  std::shared_ptr<Transport> part(std::span<const int> members, Communicator& group) override {
-    return connected(group, {members.begin(), members.end()}, rank_, device_, options_);
-  }
-
-  /// Over an id that the first rank of `bootstrap` makes. Nobody begins to wait for a rank that
-  /// lacks memory.
-  static std::shared_ptr<NcclTransport> connected(Communicator& bootstrap, std::vector<int> members,
-                                                  int rank, int device,
-                                                  const NcclOptions& options) {
-    std::shared_ptr<NcclTransport> transport;
-    NcclId id{};
-    agree(bootstrap, "preparing a communicator over NCCL", [&] {
-      transport = std::make_shared<NcclTransport>(std::move(members), rank, device, options);
-      if (bootstrap.rank() == 0) id = nccl_unique_id();
-    });
-    const Bytes received = bootstrap.broadcast(id, 0);
-    if (received.size() != id.size()) {
-      throw CheckpointError(
-          ErrorCode::kInvalidArgument,
-          "rank 0 sent no NCCL id: do all ranks make the same communicators in the same order?",
-          {.rank = rank});
-    }
-    std::ranges::copy(received, id.begin());
-    transport->connect(id);
-    return transport;
-  }
+  std::shared_ptr<Transport> part(std::span<const int> members, Communicator& group) override;
 
  private:
   void exchange_in_rounds(std::span<const Message> outgoing, std::span<const Message> incoming,
@@ -242,55 +268,6 @@ class NcclTransport final : public DeviceBoxTransport {
       finish(staging_.stages[(rounds.size() - 1) % 2], rounds.back(), incoming, deadline);
   }
 
-  /// Copies what lies on the device between its place and the staging, and calls visit(part, begin,
-  /// length, place) for the rest. Returns the ranges of the staging that the rest takes; they may
-  /// include gaps.
-  template <typename Visit>
-  std::vector<std::pair<std::size_t, std::size_t>> copy_boxes(std::span<const TransferPiece> pieces,
-                                                              std::span<const Message> messages,
-                                                              std::byte* staging, bool out,
-                                                              Visit&& visit) const {
-    std::vector<std::pair<std::size_t, std::size_t>> ranges;
-    bool extends = false;
-    for (const TransferPiece& piece : pieces) {
-      for_each_stretch(messages[piece.message].parts, piece.offset, piece.length,
-                       [&](const MessagePart& part, std::uint64_t begin, std::uint64_t length,
-                           std::uint64_t at) {
-                         const std::size_t place = piece.place + at;
-                         for (const DeviceBox& box : part.boxes)
-                           copy_box(box, begin, length, staging + place, out);
-                         if (!part.boxes.empty()) {
-                           extends = false;
-                           return;
-                         }
-                         if (!extends) ranges.emplace_back(place, 0);
-                         ranges.back().second = place + length;
-                         extends = true;
-                         visit(part, begin, length, place);
-                       });
-    }
-    return ranges;
-  }
-
-  void copy_box(const DeviceBox& box, std::uint64_t begin, std::uint64_t length, std::byte* staging,
-                bool out) const {
-    for_each_rows(box, begin, length, [&](const PitchedRows& rows) {
-      DeviceCopy copy{.to = box.tensor + rows.source,
-                      .from = staging + rows.destination,
-                      .rows = static_cast<std::size_t>(rows.rows),
-                      .row_bytes = static_cast<std::size_t>(rows.run),
-                      .to_pitch = static_cast<std::size_t>(rows.source_pitch),
-                      .from_pitch = static_cast<std::size_t>(rows.destination_pitch),
-                      .direction = DeviceCopy::Direction::kOnDevice};
-      if (out) {
-        copy.to = staging + rows.destination;
-        copy.from = box.tensor + rows.source;
-        std::swap(copy.to_pitch, copy.from_pitch);
-      }
-      cuda::copy_rows(copy, staging_.stream.get());
-    });
-  }
-
   /// In stream order: to the staging on the device, all messages of the round at once, and on from
   /// there.
   void start(const Stage& stage, const Round& round, std::span<const Message> outgoing,
@@ -298,7 +275,7 @@ class NcclTransport final : public DeviceBoxTransport {
     cudaStream_t stream = staging_.stream.get();
     std::byte* const device_in = stage.device.get() + staging_.room;
     const auto from_host = copy_boxes(
-        round.outgoing, outgoing, stage.device.get(), /*out=*/true,
+        round.outgoing, outgoing, stage.device.get(), /*out=*/true, stream,
         [&](const MessagePart& part, std::uint64_t begin, std::uint64_t length, std::size_t place) {
           std::memcpy(stage.host.get() + place, part.host + begin, length);
         });
@@ -327,8 +304,8 @@ class NcclTransport final : public DeviceBoxTransport {
     check_nccl(ended, comm_, "ncclGroupEnd");
     wait_ready(deadline, round.peers);  // not on the stream before
 
-    const auto to_host =
-        copy_boxes(round.incoming, incoming, device_in, /*out=*/false, [](const auto&...) {});
+    const auto to_host = copy_boxes(round.incoming, incoming, device_in, /*out=*/false, stream,
+                                    [](const auto&...) {});
     for (const auto& [begin, end] : to_host) {
       check_cuda(cudaMemcpyAsync(stage.host.get() + staging_.room + begin, device_in + begin,
                                  end - begin, cudaMemcpyDeviceToHost, stream),
@@ -421,6 +398,32 @@ class NcclTransport final : public DeviceBoxTransport {
   std::string failure_;
 };
 
+/// Over an id that the first rank of `bootstrap` makes. Nobody begins to wait for a rank that
+/// lacks memory.
+std::shared_ptr<NcclTransport> connected(Communicator& bootstrap, std::vector<int> members,
+                                         int rank, int device, const NcclOptions& options) {
+  std::shared_ptr<NcclTransport> transport;
+  NcclId id{};
+  agree(bootstrap, "preparing a communicator over NCCL", [&] {
+    transport = std::make_shared<NcclTransport>(std::move(members), rank, device, options);
+    if (bootstrap.rank() == 0) id = nccl_unique_id();
+  });
+  const Bytes received = bootstrap.broadcast(id, 0);
+  if (received.size() != id.size()) {
+    throw CheckpointError(
+        ErrorCode::kInvalidArgument,
+        "rank 0 sent no NCCL id: do all ranks make the same communicators in the same order?",
+        {.rank = rank});
+  }
+  std::ranges::copy(received, id.begin());
+  transport->connect(id);
+  return transport;
+}
+
+std::shared_ptr<Transport> NcclTransport::part(std::span<const int> members, Communicator& group) {
+  return connected(group, {members.begin(), members.end()}, rank_, device_, options_);
+}
+
 std::vector<int> all_ranks(int size) {
   std::vector<int> ranks(static_cast<std::size_t>(size));
   std::iota(ranks.begin(), ranks.end(), 0);
@@ -450,9 +453,9 @@ std::unique_ptr<Communicator> nccl_communicator(const NcclId& id, int rank, int 
 
 std::unique_ptr<Communicator> nccl_communicator(Communicator& bootstrap, int device,
                                                 const NcclOptions& options) {
-  return point_to_point(NcclTransport::connected(bootstrap, all_ranks(bootstrap.size()),
-                                                 bootstrap.rank(), device, options),
-                        bootstrap.rank(), bootstrap.size(), options.timeout);
+  return point_to_point(
+      connected(bootstrap, all_ranks(bootstrap.size()), bootstrap.rank(), device, options),
+      bootstrap.rank(), bootstrap.size(), options.timeout);
 }
 
 std::unique_ptr<Communicator> nccl_communicator(ncclComm* comm, const NcclOptions& options) {

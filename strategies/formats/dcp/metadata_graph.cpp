@@ -1,6 +1,5 @@
 #include "strategies/formats/dcp/metadata_graph.h"
 
-#include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/storage_name.h"
 #include "mapping/base/text.h"
@@ -11,43 +10,47 @@ void throw_corrupt(const std::string& message) {
   throw CheckpointError(ErrorCode::kCorrupt, message);
 }
 
-void MetadataGraph::expected(std::string_view what, std::string_view wanted, Id found) const {
+void throw_unsupported(const std::string& message) {
+  throw CheckpointError(ErrorCode::kUnsupported, message);
+}
+
+void ObjectGraph::expected(std::string_view what, std::string_view wanted, Id found) const {
   throw_corrupt(str_format("{} is {} (expected: {})", what, describe(found), wanted));
 }
 
-GlobalName MetadataGraph::global(Id id) const noexcept {
+GlobalName ObjectGraph::global(Id id) const noexcept {
   if (id == kAbsent || kind(id) != Kind::kGlobal) return {};
   const auto parts = graph_.children(id);
   return {graph_.text(parts[0]), graph_.text(parts[1])};
 }
 
-bool MetadataGraph::is_named(Id id, const KnownGlobal& known) const noexcept {
+bool ObjectGraph::is_named(Id id, const KnownGlobal& known) const noexcept {
   if (!global(id).is(known.module, known.name)) return false;
   known.node = id;
   return true;
 }
 
-GlobalName MetadataGraph::called(Id id) const noexcept {
+GlobalName ObjectGraph::called(Id id) const noexcept {
   if (id == kAbsent || kind(id) != Kind::kCall) return {};
   return global(graph_.children(id)[0]);
 }
 
-MetadataGraph::Id MetadataGraph::reconstructed_class(Id id) const noexcept {
+ObjectGraph::Id ObjectGraph::reconstructed_class(Id id) const noexcept {
   if (!called(id).is("copyreg", "_reconstructor")) return kAbsent;
   const auto args = arguments(id);
   return args.size() == 3 && global(args[1]).is("builtins", "object") ? args[0] : kAbsent;
 }
 
-void MetadataGraph::refuse_changed(Id object) const {
+void ObjectGraph::refuse_changed(Id object) const {
   throw_corrupt(describe(object) +
                 " was changed after it was made, which no writer of metadata does");
 }
 
-void MetadataGraph::refuse_state(Id object, Id given) const {
+void ObjectGraph::refuse_state(Id object, Id given) const {
   expected("the state of " + describe(object), "a dict", given);
 }
 
-std::uint32_t MetadataGraph::position(std::span<const Id> items, std::string_view name) const {
+std::uint32_t ObjectGraph::position(std::span<const Id> items, std::string_view name) const {
   std::uint32_t found = 0;
   for (std::uint32_t i = 0; i + 1 < items.size(); i += 2) {
     if (kind(items[i]) != Kind::kStr || graph_.text(items[i]) != name) continue;
@@ -58,7 +61,7 @@ std::uint32_t MetadataGraph::position(std::span<const Id> items, std::string_vie
   return found;
 }
 
-MetadataGraph::Id MetadataGraph::find(std::span<const Id> items, std::string_view name) const {
+ObjectGraph::Id ObjectGraph::find(std::span<const Id> items, std::string_view name) const {
   const std::uint32_t found = position(items, name);
   return found == 0 ? kAbsent : items[found];
 }
@@ -143,7 +146,7 @@ std::string MetadataGraph::path(Id id, std::string_view what) const {
   return joined;
 }
 
-std::string MetadataGraph::describe(Id id) const {
+std::string ObjectGraph::describe(Id id) const {
   if (id == kAbsent) return "missing";
   const auto named = [](const GlobalName& global) {
     return quote(str_format("{}.{}", global.module, global.name));

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "mapping/base/error.h"
 #include "mapping/geometry/shape.h"
 #include "strategies/formats/pickle/graph.h"
 
@@ -90,16 +91,15 @@ struct RowClass {
   }
 };
 
-/// Reads the few kinds of Python values that DCP metadata are made of, straight from the nodes of
-/// the pickle. `what` names a value in messages. Everything throws CheckpointError (corrupt)
-/// without key and file for a value of another kind; the reader adds those.
-class MetadataGraph {
+/// Reads Python objects straight from the nodes of a pickle: their classes, states and attributes.
+/// Everything throws CheckpointError (corrupt) without key and file; the reader adds those.
+class ObjectGraph {
  public:
   using Id = pickle::Graph::Id;
   using Kind = pickle::Graph::Kind;
   static constexpr Id kAbsent = pickle::Graph::kNil;
 
-  explicit MetadataGraph(const pickle::Graph& graph) : graph_(graph) {}
+  explicit ObjectGraph(const pickle::Graph& graph) : graph_(graph) {}
 
   const pickle::Graph& nodes() const noexcept { return graph_; }
   /// kRow also for a value of a row that is no node.
@@ -108,7 +108,6 @@ class MetadataGraph {
   }
   bool is_none(Id id) const noexcept { return id == kAbsent || kind(id) == Kind::kNone; }
   bool is_text(Id id) const noexcept { return id != kAbsent && kind(id) == Kind::kStr; }
-  bool is_path(Id id) const noexcept { return is_text(id) || is_pathlib(id); }
 
   /// Whether the node names a class or function, and which; empty names if it does not.
   GlobalName global(Id id) const noexcept;
@@ -179,6 +178,49 @@ class MetadataGraph {
     return values;
   }
 
+  /// What a node is, for messages: "a list", "an object of class 'a.B'", "the result of a call of
+  /// 'os.system'".
+  std::string describe(Id id) const;
+
+ protected:
+  bool is_row(Id id, std::size_t type) const noexcept {
+    return !pickle::Graph::is_in_pickle(id) && graph_.row_type(id) == type;
+  }
+  [[noreturn]] void expected(std::string_view what, std::string_view wanted, Id found) const;
+
+  const pickle::Graph& graph_;
+
+ private:
+  /// The node that names the class of a plain object, or kAbsent.
+  Id class_node(Id object) const noexcept {
+    if (object == kAbsent) return kAbsent;
+    if (kind(object) != Kind::kNew) return reconstructed_class(object);
+    const auto parts = graph_.children(object);
+    return parts.size() == 2 && arguments(object).empty() ? parts[0] : kAbsent;
+  }
+  Id reconstructed_class(Id call) const noexcept;
+  bool is_named(Id id, const KnownGlobal& known) const noexcept;
+  /// Where the value of a name is among items; 0 if it is not there. Throws if it occurs twice.
+  std::uint32_t position(std::span<const Id> items, std::string_view name) const;
+  static bool same_keys(std::span<const Id> items, std::span<const Id> keys) noexcept {
+    if (items.size() != 2 * keys.size()) return false;
+    for (std::size_t i = 0; i < keys.size(); ++i) {
+      if (items[2 * i] != keys[i]) return false;
+    }
+    return true;
+  }
+  [[noreturn]] void refuse_changed(Id object) const;
+  [[noreturn]] void refuse_state(Id object, Id given) const;
+};
+
+/// Reads the few kinds of Python values that DCP metadata are made of as well. `what` names a value
+/// in messages.
+class MetadataGraph : public ObjectGraph {
+ public:
+  using ObjectGraph::ObjectGraph;
+
+  bool is_path(Id id) const noexcept { return is_text(id) || is_pathlib(id); }
+
   /// key, value, … of a dict or OrderedDict.
   std::span<const Id> dict(Id id, std::string_view what) const;
   std::span<const Id> list_or_tuple(Id id, std::string_view what) const;
@@ -201,47 +243,29 @@ class MetadataGraph {
   /// A str, or a pathlib path joined from its parts.
   std::string path(Id id, std::string_view what) const;
 
-  /// What a node is, for messages: "a list", "an object of class 'a.B'", "the result of a call of
-  /// 'os.system'".
-  std::string describe(Id id) const;
-
  private:
   bool is_pathlib(Id id) const noexcept;
-  bool is_row(Id id, std::size_t type) const noexcept {
-    return !pickle::Graph::is_in_pickle(id) && graph_.row_type(id) == type;
-  }
   bool is_count_in_pickle(Id id) const noexcept {
     return pickle::Graph::is_in_pickle(id) && !graph_.has_counts(id);
   }
-  /// The node that names the class of a plain object, or kAbsent.
-  Id class_node(Id object) const noexcept {
-    if (object == kAbsent) return kAbsent;
-    if (kind(object) != Kind::kNew) return reconstructed_class(object);
-    const auto parts = graph_.children(object);
-    return parts.size() == 2 && arguments(object).empty() ? parts[0] : kAbsent;
-  }
-  Id reconstructed_class(Id call) const noexcept;
-  bool is_named(Id id, const KnownGlobal& known) const noexcept;
-  /// Where the value of a name is among items; 0 if it is not there. Throws if it occurs twice.
-  std::uint32_t position(std::span<const Id> items, std::string_view name) const;
-  static bool same_keys(std::span<const Id> items, std::span<const Id> keys) noexcept {
-    if (items.size() != 2 * keys.size()) return false;
-    for (std::size_t i = 0; i < keys.size(); ++i) {
-      if (items[2 * i] != keys[i]) return false;
-    }
-    return true;
-  }
-  [[noreturn]] void refuse_changed(Id object) const;
-  [[noreturn]] void refuse_state(Id object, Id given) const;
   void row_shape(Id id, std::string_view what, Shape& out) const;
   [[noreturn]] static void refuse_axes(std::string_view what, std::size_t axes);
   [[noreturn]] void refuse_count(Id found, std::string_view what) const;
-  [[noreturn]] void expected(std::string_view what, std::string_view wanted, Id found) const;
 
-  const pickle::Graph& graph_;
   KnownGlobal torch_size_{"torch", "Size"};
 };
 
 [[noreturn]] void throw_corrupt(const std::string& message);
+[[noreturn]] void throw_unsupported(const std::string& message);
+
+/// Runs `body`; errors that leave it get the key. Unlike with_context it copies the key only then.
+template <typename Body>
+decltype(auto) for_key(std::string_view key, Body&& body) {
+  try {
+    return body();
+  } catch (const CheckpointError& error) {
+    throw error.with({.key = std::string(key)});
+  }
+}
 
 }  // namespace dckpt::dcp

@@ -97,6 +97,7 @@ class Graph {
   std::span<const Id> persistent() const noexcept { return persistent_; }
 
  private:
+  friend class GrowingGraph;
   friend class GraphBuilder;
 
   // The first word of a node has the kind, flags, and a number of 24 bits; what follows depends on

@@ -17,11 +17,15 @@ constexpr std::size_t kMaxReserved = std::size_t{1} << 28;
 
 }  // namespace
 
-GraphBuilder::GraphBuilder(ByteView pickle, std::uint64_t max_nodes)
+GrowingGraph::GrowingGraph(ByteView pickle, std::uint64_t max_nodes)
     : pickle_size_(pickle.size()), max_nodes_(max_nodes) {
   graph_.pickle_ = as_text(pickle).data();
   graph_.words_.reserve(std::min(pickle.size() / kBytesPerWord, kMaxReserved));
   graph_.words_.push_back(0);  // the empty run
+}
+
+GraphBuilder::GraphBuilder(ByteView pickle, std::uint64_t max_nodes)
+    : GrowingGraph(pickle, max_nodes) {
   constants_.fill(Graph::kNil);
   small_integers_.fill(Graph::kNil);
 }
@@ -94,7 +98,7 @@ Graph::Id GraphBuilder::fixed(Kind kind, std::span<const Id> members) {
   return id_of(node);
 }
 
-bool GraphBuilder::is_named(Id global, std::string_view module,
+bool GrowingGraph::is_named(Id global, std::string_view module,
                             std::string_view name) const noexcept {
   const auto parts = graph_.children(global);
   return text(parts[1]) == name && text(parts[0]) == module;
@@ -172,13 +176,13 @@ Graph GraphBuilder::finish(Id root) && {
   return std::move(graph_);
 }
 
-void GraphBuilder::too_many_nodes() const {
+void GrowingGraph::too_many_nodes() const {
   throw CheckpointError(ErrorCode::kUnsupported,
                         str_format("the pickle describes more than {} values, which is the limit",
                                    grouped(max_nodes_)));
 }
 
-void GraphBuilder::too_many_words() const {
+void GrowingGraph::too_many_words() const {
   throw CheckpointError(ErrorCode::kUnsupported,
                         str_format("the values of the pickle and what they refer to take more than "
                                    "{} words, which is the limit",

@@ -11,16 +11,11 @@
 
 namespace dckpt::pickle {
 
-/// Grows a Graph node by node. Containers may be filled in any number of steps, also after other
-/// nodes refer to them.
-class GraphBuilder {
+/// The words of a Graph that grows, within limits.
+class GrowingGraph {
  public:
   using Id = Graph::Id;
   using Kind = Graph::Kind;
-  enum class Part : std::uint8_t { kStates, kListItems, kDictItems };
-
-  /// Texts in `pickle` cost less than others.
-  GraphBuilder(ByteView pickle, std::uint64_t max_nodes);
 
   Kind kind(Id id) const noexcept { return graph_.kind(id); }
   bool is_object(Id id) const noexcept { return graph_.is_object(id); }
@@ -28,6 +23,58 @@ class GraphBuilder {
   bool is_global(Id id, std::string_view module, std::string_view name) const noexcept {
     return !Graph::is_in_pickle(id) && kind(id) == Kind::kGlobal && is_named(id, module, name);
   }
+
+ protected:
+  using Word = Graph::Word;
+
+  GrowingGraph(ByteView pickle, std::uint64_t max_nodes);
+
+  static Word head(Kind kind, std::uint64_t number = 0, Word flags = 0) {
+    return static_cast<Word>(kind) | flags | static_cast<Word>(number) << Graph::kNumberShift;
+  }
+  /// A new node of so many words, which the caller writes.
+  Word* add(std::size_t words) {
+    if (graph_.node_count_ >= max_nodes_) too_many_nodes();
+    ++graph_.node_count_;
+    return extend_words(words);
+  }
+  Word* extend_words(std::uint64_t count) {
+    if (count >= max_words_ - graph_.words_.size()) too_many_words();
+    return graph_.words_.extend(count);
+  }
+  Id add_head(Kind kind, std::size_t number, std::size_t words) {
+    Word* const node = add(words);
+    node[0] = head(kind, number);
+    return id_of(node);
+  }
+  /// Mostly one to three ids, for which a call of memmove would take longer than the copy.
+  static Word* copy_ids(std::span<const Id> ids, Word* to) {
+    if (ids.size() > 3) return std::copy(ids.begin(), ids.end(), to);
+    for (std::size_t i = 0; i < ids.size() && i < 3; ++i) *to++ = ids[i];
+    return to;
+  }
+  Id id_of(const Word* node) const noexcept { return static_cast<Id>(node - graph_.words_.data()); }
+  [[noreturn]] void too_many_nodes() const;
+  [[noreturn]] void too_many_words() const;
+
+  Graph graph_;
+  std::size_t pickle_size_;
+  std::uint64_t max_nodes_;
+  std::uint64_t max_words_ = Graph::kNil;
+
+ private:
+  bool is_named(Id global, std::string_view module, std::string_view name) const noexcept;
+};
+
+/// Grows a Graph node by node. Containers may be filled in any number of steps, also after other
+/// nodes refer to them.
+class GraphBuilder : public GrowingGraph {
+ public:
+  enum class Part : std::uint8_t { kStates, kListItems, kDictItems };
+  using GrowingGraph::text;
+
+  /// Texts in `pickle` cost less than others.
+  GraphBuilder(ByteView pickle, std::uint64_t max_nodes);
 
   /// None, a bool or the empty tuple: one node each.
   Id constant(Kind kind) {
@@ -90,43 +137,9 @@ class GraphBuilder {
     std::uint32_t count;
   };
 
-  using Word = Graph::Word;
-
-  static Word head(Kind kind, std::uint64_t number = 0, Word flags = 0) {
-    return static_cast<Word>(kind) | flags | static_cast<Word>(number) << Graph::kNumberShift;
-  }
-  /// A new node of so many words, which the caller writes.
-  Word* add(std::size_t words) {
-    if (graph_.node_count_ >= max_nodes_) too_many_nodes();
-    ++graph_.node_count_;
-    return extend_words(words);
-  }
-  Word* extend_words(std::uint64_t count) {
-    if (count >= max_words_ - graph_.words_.size()) too_many_words();
-    return graph_.words_.extend(count);
-  }
-  Id add_head(Kind kind, std::size_t number, std::size_t words) {
-    Word* const node = add(words);
-    node[0] = head(kind, number);
-    return id_of(node);
-  }
   Id add_integer(std::int64_t value);
-  bool is_named(Id global, std::string_view module, std::string_view name) const noexcept;
-  /// Mostly one to three ids, for which a call of memmove would take longer than the copy.
-  static Word* copy_ids(std::span<const Id> ids, Word* to) {
-    if (ids.size() > 3) return std::copy(ids.begin(), ids.end(), to);
-    for (std::size_t i = 0; i < ids.size() && i < 3; ++i) *to++ = ids[i];
-    return to;
-  }
-  Id id_of(const Word* node) const noexcept { return static_cast<Id>(node - graph_.words_.data()); }
-  [[noreturn]] void too_many_nodes() const;
-  [[noreturn]] void too_many_words() const;
   void gather_pieces();
 
-  Graph graph_;
-  std::size_t pickle_size_;
-  std::uint64_t max_nodes_;
-  std::uint64_t max_words_ = Graph::kNil;
   std::vector<Piece> pieces_;
   std::array<Id, 16> constants_;
   std::array<Id, 256> small_integers_;

@@ -31,15 +31,7 @@ PickleWriter::PickleWriter(int protocol) : protocol_(protocol) {
   op(Op::kProto, static_cast<std::uint8_t>(protocol));
 }
 
-void PickleWriter::none() {
-  op(Op::kNone);
-}
-
-void PickleWriter::boolean(bool value) {
-  op(value ? Op::kNewTrue : Op::kNewFalse);
-}
-
-void PickleWriter::integer(std::int64_t value) {
+void PickleBytes::integer(std::int64_t value) {
   if (value >= 0 && fits<std::uint8_t>(static_cast<std::uint64_t>(value))) {
     op(Op::kBinInt1, static_cast<std::uint8_t>(value));
   } else if (value >= 0 && fits<std::uint16_t>(static_cast<std::uint64_t>(value))) {
@@ -53,7 +45,7 @@ void PickleWriter::integer(std::int64_t value) {
   }
 }
 
-void PickleWriter::big_integer(ByteView twos_complement) {
+void PickleBytes::big_integer(ByteView twos_complement) {
   if (fits<std::uint8_t>(twos_complement.size())) {
     op(Op::kLong1, static_cast<std::uint8_t>(twos_complement.size()));
   } else if (fits<std::int32_t>(twos_complement.size())) {
@@ -66,7 +58,7 @@ void PickleWriter::big_integer(ByteView twos_complement) {
   raw(twos_complement);
 }
 
-void PickleWriter::real(double value) {
+void PickleBytes::real(double value) {
   op(Op::kBinFloat, __builtin_bswap64(std::bit_cast<std::uint64_t>(value)));
 }
 
@@ -202,65 +194,9 @@ void PickleWriter::first_global(RepeatedGlobal& repeated) {
     repeated.slot = globals_.at(global_key(repeated.module, repeated.name));
 }
 
-void PickleWriter::empty_tuple() {
-  op(Op::kEmptyTuple);
-}
-void PickleWriter::empty_list() {
-  op(Op::kEmptyList);
-}
-void PickleWriter::empty_dict() {
-  op(Op::kEmptyDict);
-}
-void PickleWriter::empty_set() {
-  op(Op::kEmptySet);
-}
-void PickleWriter::mark() {
-  op(Op::kMark);
-}
-void PickleWriter::tuple() {
-  op(Op::kTuple);
-}
 void PickleWriter::tuple(int count) {
   op(Op{static_cast<std::uint8_t>(static_cast<int>(Op::kTuple1) + count - 1)});
 }
-void PickleWriter::frozen_set() {
-  op(Op::kFrozenSet);
-}
-void PickleWriter::append() {
-  op(Op::kAppend);
-}
-void PickleWriter::append_items() {
-  op(Op::kAppends);
-}
-void PickleWriter::set_item() {
-  op(Op::kSetItem);
-}
-void PickleWriter::set_items() {
-  op(Op::kSetItems);
-}
-void PickleWriter::add_items() {
-  op(Op::kAddItems);
-}
-void PickleWriter::reduce() {
-  op(Op::kReduce);
-}
-void PickleWriter::new_object() {
-  op(Op::kNewObj);
-}
-void PickleWriter::new_object_ex() {
-  op(Op::kNewObjEx);
-}
-void PickleWriter::build() {
-  op(Op::kBuild);
-}
-void PickleWriter::persistent_id() {
-  op(Op::kBinPersId);
-}
-
-void PickleWriter::pop() {
-  op(Op::kPop);
-}
-
 PickleWriter::Slot PickleWriter::put() {
   const Slot slot = next_++;
   if (protocol_ >= 4) {
@@ -282,15 +218,14 @@ void PickleWriter::get(Slot slot) {
 }
 
 /// By blocks that stay in the cache while they are filled.
-void PickleWriter::grow(std::size_t bytes) {
+void PickleBytes::grow(std::size_t bytes) {
   constexpr std::size_t kBlock = 1 << 14;
   out_.resize(size_ + bytes + std::min(kBlock, size_ + bytes));
 }
 
 Bytes PickleWriter::finish() {
   op(Op::kStop);
-  out_.resize(size_);
-  return std::move(out_);
+  return finish_bytes();
 }
 
 }  // namespace dckpt::pickle

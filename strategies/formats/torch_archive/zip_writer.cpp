@@ -63,11 +63,19 @@ void ZipWriter::begin_member(std::string_view name, std::uint64_t size, Bytes& o
       zip::kFlagUtf8 |
       (size > 0 ? zip::kFlagDescriptor : 0));  // torch writes no descriptor after nothing
   const std::uint64_t header = position_;
-  const auto name_size = static_cast<std::uint16_t>(name.size());
+  position_ += append_local_header(name, size, flags, alignment, out);
+  append_entry(name, size, flags, header);
+  size_ = size;
+  zip64_ = needs_zip64(size) || needs_zip64(header);
+  ++count_;
+}
 
+std::uint64_t ZipWriter::append_local_header(std::string_view name, std::uint64_t size,
+                                             std::uint16_t flags, std::uint64_t alignment,
+                                             Bytes& out) const {
   Bytes zip64;
-  append_zip64_extra(size, 0, header, zip64);
-  const std::uint64_t unpadded = options_.file_offset + header + zip::kLocalSize + name.size() +
+  append_zip64_extra(size, 0, position_, zip64);
+  const std::uint64_t unpadded = options_.file_offset + position_ + zip::kLocalSize + name.size() +
                                  zip64.size() + zip::kExtraHeaderSize;
   const auto padding = static_cast<std::uint16_t>((alignment - unpadded % alignment) % alignment);
 
@@ -79,14 +87,20 @@ void ZipWriter::begin_member(std::string_view name, std::uint64_t size, Bytes& o
   append_le(out, std::uint32_t{0});  // CRC and sizes: in the descriptor
   append_le(out, std::uint32_t{0});
   append_le(out, std::uint32_t{0});
-  append_le(out, name_size);
+  append_le(out, static_cast<std::uint16_t>(name.size()));
   append_le(out, static_cast<std::uint16_t>(zip64.size() + zip::kExtraHeaderSize + padding));
   append_text(name, out);
   out.insert(out.end(), zip64.begin(), zip64.end());
   append_le(out, zip::kPaddingExtra);
   append_le(out, padding);
   out.insert(out.end(), padding, std::byte{'Z'});
+  return zip::kLocalSize + name.size() + zip64.size() + zip::kExtraHeaderSize + padding;
+}
 
+void ZipWriter::append_entry(std::string_view name, std::uint64_t size, std::uint16_t flags,
+                             std::uint64_t header) {
+  Bytes zip64;
+  append_zip64_extra(size, size, header, zip64);
   entry_ = directory_.size();
   append_le(directory_, zip::kEntrySignature);
   append_le(directory_, std::uint32_t{0});  // versions
@@ -96,7 +110,7 @@ void ZipWriter::begin_member(std::string_view name, std::uint64_t size, Bytes& o
   append_le(directory_, std::uint32_t{0});  // CRC: known at the end
   append_le(directory_, field32(size));
   append_le(directory_, field32(size));
-  append_le(directory_, name_size);
+  append_le(directory_, static_cast<std::uint16_t>(name.size()));
   append_le(directory_, static_cast<std::uint16_t>(zip64.size()));
   append_le(directory_, std::uint16_t{0});  // comment
   append_le(directory_, std::uint16_t{0});  // disk
@@ -104,12 +118,7 @@ void ZipWriter::begin_member(std::string_view name, std::uint64_t size, Bytes& o
   append_le(directory_, std::uint32_t{0});
   append_le(directory_, field32(header));
   append_text(name, directory_);
-  append_zip64_extra(size, size, header, directory_);
-
-  position_ += zip::kLocalSize + name.size() + zip64.size() + zip::kExtraHeaderSize + padding;
-  size_ = size;
-  zip64_ = !zip64.empty();
-  ++count_;
+  directory_.insert(directory_.end(), zip64.begin(), zip64.end());
 }
 
 void ZipWriter::end_member(std::uint32_t crc, Bytes& out) {

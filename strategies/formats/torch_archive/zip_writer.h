@@ -43,6 +43,13 @@ class ZipWriter {
   bool has_crcs() const noexcept { return options_.crc; }
 
  private:
+  /// Returns the bytes of the header.
+  std::uint64_t append_local_header(std::string_view name, std::uint64_t size, std::uint16_t flags,
+                                    std::uint64_t alignment, Bytes& out) const;
+  /// Of the directory.
+  void append_entry(std::string_view name, std::uint64_t size, std::uint16_t flags,
+                    std::uint64_t header_offset);
+
   ZipWriterOptions options_;
   std::uint64_t position_ = 0;
   std::uint64_t count_ = 0;

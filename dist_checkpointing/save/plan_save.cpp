@@ -1,0 +1,354 @@
+// Steps 1 and 2 of the protocol in save_steps.cpp.
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <span>
+#include <utility>
+
+#include "configs/policy.h"
+#include "dist_checkpointing/planner/planner_checks.h"
+#include "dist_checkpointing/planner/planner_registry.h"
+#include "dist_checkpointing/planner/resolved_source.h"
+#include "dist_checkpointing/registry.h"
+#include "dist_checkpointing/same_on_all_ranks.h"
+#include "dist_checkpointing/save/common_comparison.h"
+#include "dist_checkpointing/save/key_paths.h"
+#include "dist_checkpointing/save/plain_comparison.h"
+#include "dist_checkpointing/save/save_steps.h"
+#include "dist_checkpointing/save/write_checkpoint.h"
+#include "dist_checkpointing/training_root/staging_token.h"
+#include "dist_checkpointing/training_root/target.h"
+#include "mapping/base/counted.h"
+#include "mapping/base/error.h"
+#include "mapping/base/error_boundary.h"
+#include "mapping/base/format.h"
+#include "mapping/base/text.h"
+#include "mapping/planning/chunk_geometry.h"
+#include "mapping/planning/save/plan_agreement.h"
+#include "strategies/comm/agree.h"
+#include "strategies/comm/phase_label.h"
+#include "strategies/contract/common_state.h"
+#include "strategies/formats/torch_archive/torch_file.h"
+
+namespace dckpt {
+namespace {
+
+/// Options decide what the ranks exchange: with different ones they would wait for each other.
+void require_same_call(const SaveCall& call) {
+  if (call.comm.size() == 1) return;
+  const std::array<SharedArgument, 2> arguments{{
+      {"directories", call.target.absolute()},
+      {"options", to_yaml(Policy{.save = call.options}) +
+                      (call.options.overwrite ? "overwrite: true" : "overwrite: false")},
+  }};
+  require_same(call.comm, "save", arguments);
+}
+
+PlannerOptions planner_options(const SaveOptions& options) {
+  PlannerOptions planner = options.planner;
+  planner.kind = planner_kind(options);
+  return planner;
+}
+
+StateDict prepared(StateDict state, const SaveHooks& hooks) {
+  if (hooks.preprocess) state = hooks.preprocess(std::move(state));
+  if (state.is_none()) state = Value::dict();  // what StateDict() is
+  if (hooks.content_metadata) state[kContentMetadataKey] = *hooks.content_metadata;
+  return state;
+}
+
+/// What the strategy would have to leave out.
+void check_contents(const DescribedState& described, const SaveStrategyEntry& strategy) {
+  if (strategy.conventions.megatron_fsdp)
+    throw CheckpointError(ErrorCode::kUnsupported,
+                          str_format("strategy {} is for conversions, which make the keys of "
+                                     "Megatron-FSDP; save as 'torch_dist' and convert, or as 'dcp' "
+                                     "if the state has these keys",
+                                     quote(strategy.name)));
+  const auto refuse = [&](const std::string& what, const std::string& key) {
+    throw CheckpointError(
+        ErrorCode::kUnsupported,
+        str_format(
+            "strategy {} does not store {}; save with another one, or leave them out of the state",
+            quote(strategy.name), what),
+        {.key = key});
+  };
+  if (strategy.arrange)
+    throw CheckpointError(
+        ErrorCode::kUnsupported,
+        str_format("strategy {} is for conversions only; save with torch_dist, then convert the "
+                   "checkpoint (dckpt convert --to {})",
+                   quote(strategy.name), strategy.name));
+  if (!strategy.capabilities.objects) {
+    for (const LocalShard& shard : described.shards) {
+      if (const auto* const object = std::get_if<ObjectShard>(&shard))
+        refuse("objects", object->key);
+    }
+  }
+  if (!strategy.capabilities.common_state && described.common &&
+      !described.common->as_dict().empty()) {
+    const Value& first = described.common->as_dict().begin()->first;
+    refuse("values that are not sharded", first.is_str() ? first.as_str() : "");
+  }
+}
+
+/// What the strategy would have to put together, or cut anew.
+void require_chunks(const Metadata& metadata, const SaveStrategyEntry& strategy) {
+  if (strategy.capabilities.equal_chunks) {
+    for (const TensorStorageMetadata& tensor : metadata.tensors) {
+      if (tensor.chunks.empty() || numel(tensor.size) == 0 || regular_chunk(tensor)) continue;
+      throw CheckpointError(
+          ErrorCode::kUnsupported,
+          str_format("the tensor is cut into parts of different sizes, but strategy {} stores "
+                     "those of one size; save with torch_dist, then convert the checkpoint (dckpt "
+                     "convert --to {})",
+                     quote(strategy.name), strategy.name),
+          {.key = tensor.key});
+    }
+  }
+  if (strategy.capabilities.cut_tensors) return;
+  for (const TensorStorageMetadata& tensor : metadata.tensors) {
+    if (tensor.chunks.size() == 1) continue;
+    throw CheckpointError(
+        ErrorCode::kUnsupported,
+        str_format("the tensor is cut into {} parts, but strategy {} stores each tensor whole; "
+                   "save with torch_dist, then convert the checkpoint (dckpt convert --to {})",
+                   grouped(tensor.chunks.size()), quote(strategy.name), strategy.name),
+        {.key = tensor.key});
+  }
+}
+
+/// What a planner of the registry is told about itself.
+template <typename Step>
+auto of_planner(const SaveOptions& options, Step&& step) {
+  const std::string& name = options.registered_planner.name;
+  try {
+    return step();
+  } catch (...) {
+    if (name.empty()) throw;
+    const CheckpointError error = current_error();
+    throw CheckpointError(error.code(), str_format("planner {}: {}", quote(name), error.message()),
+                          error.context(), error.cause());
+  }
+}
+
+/// Rank 0 decides as the planner does, whose own plan is checked. The built-in planners are not
+/// asked, as their rules are those of PlanAgreement.
+PlanAgreement::Decision decision_of(SavePlanner& planner, const SaveOptions& options) {
+  const StrategySpec& registered = options.registered_planner;
+  if (registered.name.empty()) return {};
+  std::optional<std::string> key = of_planner(options, [&] { return planner.cache_key(); });
+  if (key) key = registered.name + "\n" + to_yaml_text(registered.options) + "\n" + *key;
+  return {[&planner, &options](const LocalPlans& plans) {
+            return of_planner(options, [&] {
+              GlobalPlan plan = planner.create_global_plan(plans);
+              if (overridden_steps(options).global_plan)
+                validate_global_plan(plan, plans, global_plan_options(options).redundant());
+              return plan;
+            });
+          },
+          std::move(key)};
+}
+
+/// That a planner leaves out is its decision, but readers of this form need the common state.
+void require_common_state(std::span<const LocalShard> shards, const SavePlan& items) {
+  const bool has_one = std::ranges::any_of(shards, [](const LocalShard& shard) {
+    const auto* const object = std::get_if<ObjectShard>(&shard);
+    return object != nullptr && object->key == kCommonStateKey;
+  });
+  if (has_one && std::ranges::none_of(
+                     items, [](const WriteItem& item) { return item.key == kCommonStateKey; }))
+    throw CheckpointError(ErrorCode::kMismatch,
+                          "the planner's local plan lacks the object of the common state, without "
+                          "which no reader opens the checkpoint; keep its item",
+                          {.key = kCommonStateKey});
+}
+
+/// Readers decode objects before load planners see them.
+void require_readable(const WriteItem& item, ByteView bytes) {
+  if (failure_of([&] { load_torch_bytes(bytes, item.key); }))
+    throw CheckpointError(ErrorCode::kMismatch,
+                          str_format("resolve_object() returned {} that are not a torch.save file, "
+                                     "as every reader expects one; change the value in it",
+                                     counted(bytes.size(), "byte")),
+                          {.key = item.key});
+}
+
+/// The final items, and what they are made of where the planner changes it.
+void finish_items(const SaveOptions& options, SavePlanner& planner, DescribedState& described,
+                  PlannedSave& mine) {
+  if (options.registered_planner.name.empty()) return;
+  if (overridden_steps(options).finish_plan) {
+    SavePlan finished = planner.finish_plan(mine.items);
+    check_finished_plan(mine.items, finished, {described.tensors, described.object_bytes}, planner);
+    mine.items = std::move(finished);
+  }
+  bool resolves = false;
+  for (WriteItem& item : mine.items) {
+    if (item.key == kCommonStateKey || !planner.resolves(item)) continue;
+    if (item.kind == WriteItem::Kind::kTensor) {
+      resolves = true;
+      continue;
+    }
+    Bytes bytes = planner.resolve_object(item, described.object_bytes[item.source]);
+    require_readable(item, bytes);
+    item.nbytes = bytes.size();
+    item.source = static_cast<std::uint32_t>(described.object_bytes.size());
+    described.object_bytes.push_back(std::move(bytes));
+  }
+  if (!resolves) return;
+  for (const Tensor& tensor : described.tensors) mine.dtypes.push_back(tensor.dtype());
+  for (const WriteItem& item : mine.items) {
+    mine.unresolved.push_back(item.kind == WriteItem::Kind::kTensor
+                                  ? item_in_state(item, mine.dtypes[item.source])
+                                  : item);
+  }
+}
+
+/// What this rank proposes, decides and accepts, between the collectives of plan_save().
+class SaveNegotiation {
+ public:
+  SaveNegotiation(SaveCall& call, SavePlanCache& cache)
+      : call_(call),
+        options_(call.options),
+        agreement_(cache, planner_options(options_), options_.parallel.enabled) {}
+
+  const Bytes& proposal() const { return local_.proposal; }
+
+  void propose(const StateDict& state) {
+    require_target_name(call_.target);
+    agreed_.mine.strategy = make_save_strategy(options_);
+    planner_ = make_save_planner(options_);
+    const StateDict to_save = prepared(state, call_.hooks);
+    described_ = describe_state(to_save, options_, call_.comm.rank());
+    check_contents(described_, save_strategy());
+    local_ = agreement_.create_local_plan(of_planner(options_, [&] { return planned(to_save); }));
+  }
+
+  /// Compares what should be the same on all ranks. Collective.
+  void compare_plain() {
+    Communicator& comm = call_.comm;
+    if (planner_kind(options_) != PlannerKind::kMegatron) {
+      compare_plain_leaves(described_, comm);
+      described_.plain.clear();
+      return;
+    }
+    Value common = std::move(described_.own_common);
+    agree(comm, "preparing the common state for comparison", [&] {
+      if (call_.hooks.before_comparison) common = call_.hooks.before_comparison(std::move(common));
+    });
+    compare_common_states(common, comm);
+  }
+
+  /// Rank 0: returns what each rank is to do.
+  std::vector<Bytes> decide(const std::vector<Bytes>& proposals) {
+    decided_ = agreement_.create_global_plan(proposals, decision_of(*planner_, options_));
+    if (why_planned_.empty()) why_planned_ = decided_.why_planned;
+    RankAssignment assignment;
+    if (decided_.global) {
+      begin_checkpoint();
+      assignment.directory = agreed_.checkpoint->publication.staging();
+      assignment.save_id = agreed_.checkpoint->save_id;
+    }
+    std::vector<Bytes> assignments;
+    for (Bytes& answer : decided_.answers) {
+      assignment.answer = std::move(answer);
+      assignments.push_back(encode(assignment));
+    }
+    return assignments;
+  }
+
+  /// Returns false if rank 0 asks for another proposal.
+  bool accept(ByteView assignment) {
+    RankAssignment assigned = decode_assignment(assignment);
+    if (agreement_.propose_again(local_, assigned.answer)) return false;
+    PlannedSave& mine = agreed_.mine;
+    mine.target = {call_.target.storage(), std::move(assigned.directory), options_.integrity};
+    mine.report.why_planned = local_.why_planned.empty() ? why_planned_ : local_.why_planned;
+    FinalPlan final = agreement_.finish_plan(std::move(local_), assigned.answer);
+    mine.paths = paths_of(final.items, described_.paths);
+    mine.items = std::move(final.items);
+    of_planner(options_, [&] {
+      planner_->begin_save(assigned.save_id);
+      finish_items(options_, *planner_, described_, mine);
+    });
+    agreed_.plans = agreement_.to_remember(std::move(final.local), std::move(decided_.global));
+    return true;
+  }
+
+  AgreedSave agreed() && {
+    agreed_.mine.planner = std::move(planner_);
+    agreed_.tensors = std::move(described_.tensors);
+    agreed_.object_bytes = std::move(described_.object_bytes);
+    return std::move(agreed_);
+  }
+
+ private:
+  const SaveStrategyEntry& save_strategy() const {
+    return find_save_strategy(options_.strategy.name, options_.strategy.version);
+  }
+
+  /// The planner's local plan.
+  SavePlan planned(const StateDict& to_save) {
+    const Communicator& comm = call_.comm;
+    planner_->set_up_planner({to_save, described_.shards, options_, comm.rank(), comm.size()});
+    SavePlan items = planner_->create_local_plan();
+    if (overridden_steps(options_).local_plan) {
+      check_local_plan(items, {described_.tensors, described_.object_bytes}, *planner_);
+      require_common_state(described_.shards, items);
+      described_.paths = with_planned_keys(described_.paths, items, described_.shards);
+    }
+    return items;
+  }
+
+  void begin_checkpoint() {
+    const Metadata& metadata = decided_.plan().metadata;
+    require_chunks(metadata, save_strategy());
+    if (call_.hooks.accept)
+      call_.hooks.accept(metadata, described_.common ? &*described_.common : nullptr);
+    agreed_.checkpoint.emplace(
+        PlannedCheckpoint{.publication = begin_publication(call_.target, options_),
+                          .global = decided_.global,
+                          .paths = described_.paths,
+                          .common = std::move(described_.common),
+                          .save_id = random_id(),
+                          .plan_cached = decided_.cache_hit});
+  }
+
+  SaveCall& call_;
+  const SaveOptions& options_;
+  const PlanAgreement agreement_;
+  std::unique_ptr<SavePlanner> planner_;
+  DescribedState described_;
+  LocalPlan local_;
+  DecidedPlan decided_;
+  std::string why_planned_;  ///< on rank 0
+  AgreedSave agreed_;
+};
+
+}  // namespace
+
+AgreedSave plan_save(SaveCall& call, const StateDict& state, SavePlanCache& cache) {
+  const PhaseLabel label("planning the save");
+  std::optional<PhaseClock::Scope> planning(std::in_place, &call.phases, Phase::kPlan);
+  Communicator& comm = call.comm;
+  SaveNegotiation negotiation(call, cache);
+  require_same_call(call);
+  agree(comm, "describing the state dict", [&] { negotiation.propose(state); });
+  if (call.options.planner.validate) negotiation.compare_plain();
+  bool accepted = false;
+  while (!accepted) {
+    const std::vector<Bytes> proposals = comm.gather(negotiation.proposal(), 0);
+    std::vector<Bytes> assignments;
+    decide(comm, [&] { assignments = negotiation.decide(proposals); });
+    const Bytes assignment = comm.scatter(assignments, 0);
+    agree(comm, "accepting the plan", [&] { accepted = negotiation.accept(assignment); });
+  }
+  AgreedSave agreed = std::move(negotiation).agreed();
+  planning.reset();
+  agreed.mine.report.plan = call.phases.end(Phase::kPlan);
+  return agreed;
+}
+
+}  // namespace dckpt

@@ -1,0 +1,203 @@
+#include "strategies/formats/dcp/storage_records.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "mapping/base/checked.h"
+#include "mapping/base/format.h"
+#include "mapping/base/storage_name.h"
+#include "mapping/base/text.h"
+#include "strategies/formats/dcp/chunk_matcher.h"
+
+namespace dckpt::dcp {
+namespace {
+
+using Id = MetadataGraph::Id;
+
+/// Keys that share a bucket of the hash table; chosen keys could otherwise make it slow.
+constexpr std::size_t kMaxCollisions = 256;
+
+class StorageRecords {
+ public:
+  StorageRecords(const MetadataGraph& graph, const StoredKeys& keys, Metadata& metadata)
+      : graph_(graph), keys_(keys), metadata_(metadata) {}
+
+  void read(std::span<const Id> items) {
+    std::vector<ChunkMatcher> matchers;
+    matchers.reserve(metadata_.tensors.size());
+    for (TensorStorageMetadata& tensor : metadata_.tensors) matchers.emplace_back(tensor);
+    std::vector<bool> placed(metadata_.objects.size(), false);
+
+    Shape offsets;
+    for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
+      if (!graph_.is_object_of(items[i], index_class_)) {
+        throw_corrupt(str_format("a key of storage_data is {} (expected: MetadataIndex)",
+                                 graph_.describe(items[i])));
+      }
+      const auto index = graph_.fields(items[i], index_class_);
+      const Id fqn = index[0];
+      const Id offset = index[1];
+      const Id hint = index[2];
+      const std::string_view key = graph_.text(fqn, "the fqn of a storage record");
+      for_key(key, [&] {
+        const StorageInfo place = read_place(items[i + 1]);
+        const StoredKeys::Entry* const entry = entry_of_record(fqn, key);
+        if (entry == nullptr)
+          throw_corrupt("a storage record is for a key that state_dict_metadata does not have");
+        const std::uint32_t position = entry->position;
+        if (entry->is_tensor) {
+          if (graph_.is_none(offset)) throw_corrupt("a storage record of the tensor has no offset");
+          graph_.shape(offset, "the offset of a storage record", offsets);
+          matchers[position].add(offsets, graph_.integer(hint), place);
+        } else {
+          if (!graph_.is_none(offset))
+            throw_corrupt("a storage record of the object has an offset, as only tensors have");
+          if (placed[position]) throw_corrupt("two storage records name the object");
+          placed[position] = true;
+          metadata_.objects[position].place = place;
+        }
+      });
+    }
+    for (std::size_t i = 0; i < matchers.size(); ++i) {
+      for_key(metadata_.tensors[i].key, [&] { matchers[i].finish(); });
+    }
+    for (std::size_t i = 0; i < placed.size(); ++i) {
+      for_key(metadata_.objects[i].key, [&] {
+        if (!placed[i]) throw_corrupt("no storage record says where the object is");
+      });
+    }
+  }
+
+ private:
+  /// Records mostly come with all chunks of a key one after the other, or rank by rank with the
+  /// keys in one order: then no table has to be asked.
+  const StoredKeys::Entry* entry_of_record(Id fqn, std::string_view key) {
+    if (fqn == last_fqn_) return last_entry_;
+    const StoredKeys::Entry* entry = keys_.next_after(last_entry_);
+    if (entry == nullptr || entry->key != key) entry = keys_.find(key);
+    if (entry == nullptr) return nullptr;
+    last_fqn_ = fqn;
+    return last_entry_ = entry;
+  }
+
+  StorageInfo read_place(Id id) {
+    if (!graph_.is_object_of(id, place_class_)) {
+      if (graph_.class_of(id))
+        throw_unsupported(str_format(
+            "a storage record is {}, of a storage writer that this version does not know",
+            graph_.describe(id)));
+      throw_corrupt(
+          str_format("a storage record is {} (expected: _StorageInfo)", graph_.describe(id)));
+    }
+    const auto [path, offset_id, length_id, crc, transforms, common_crc] =
+        graph_.fields(id, place_class_);
+    const StorageCodec codec = read_codec(transforms);
+    const std::uint32_t file = read_file(path);
+    const std::int64_t offset = graph_.count(offset_id, "the file offset of a storage record");
+    const std::int64_t length = graph_.count(length_id, "the length of a storage record");
+    if (!checked_add(offset, length))
+      throw_corrupt("the offset and length of a storage record do not fit 63 bits together");
+    if (common_crc != MetadataGraph::kAbsent)
+      metadata_.common_crc = read_crc(common_crc, kCommonCrc);
+    return {file, static_cast<std::uint64_t>(offset), static_cast<std::uint64_t>(length), codec,
+            crc == MetadataGraph::kAbsent ? 0 : read_crc(crc, kRecordCrc)};
+  }
+
+  std::uint32_t read_crc(Id id, std::string_view what) const {
+    const std::int64_t crc = graph_.count(id, what);
+    if (crc > UINT32_MAX)
+      throw_corrupt(str_format("{} is {}, which has more than 32 bits", what, crc));
+    return static_cast<std::uint32_t>(crc);
+  }
+
+  StorageCodec read_codec(Id id) const {
+    if (graph_.is_none(id)) return StorageCodec::kPlain;
+    const auto transforms = graph_.list_or_tuple(id, "transform_descriptors");
+    if (transforms.empty()) return StorageCodec::kPlain;
+    const auto is_zstd = [&](Id transform) {
+      return graph_.is_text(transform) && graph_.nodes().text(transform) == kZstdTransform;
+    };
+    if (transforms.size() == 1 && is_zstd(transforms[0])) return StorageCodec::kZstd;
+    const auto unknown = std::find_if_not(transforms.begin(), transforms.end(), is_zstd);
+    const Id named = unknown == transforms.end() ? transforms[0] : *unknown;
+    throw_unsupported(str_format(
+        "the stored bytes were transformed {}by {}, which cannot be undone here; save again "
+        "without transforms, or with {} alone",
+        unknown == transforms.end() ? "more than once " : "",
+        graph_.is_text(named) ? quote(graph_.text(named, "a transform")) : graph_.describe(named),
+        quote(kZstdTransform)));
+  }
+
+  /// Mostly all records of a file refer to one str, and come one after the other or in turns with
+  /// those of the other files.
+  std::uint32_t read_file(Id id) {
+    for (const std::uint32_t likely : {last_file_, last_file_ + 1, 0U}) {
+      if (likely < path_of_file_.size() && path_of_file_[likely] == id) return last_file_ = likely;
+    }
+    std::string name = graph_.path(id, "the relative_path of a storage record");
+    name_components(
+        name);  // refuses names that are absolute, leave the checkpoint or are no names at all
+    if (name.find('\\') != std::string::npos || !is_utf8(name)) {
+      throw_corrupt(
+          str_format("the file name {} of a storage record has a backslash or is not UTF-8, which "
+                     "systems understand differently",
+                     quote(name)));
+    }
+    const auto [file, is_new] =
+        files_.try_emplace(std::move(name), static_cast<std::uint32_t>(metadata_.files.size()));
+    if (is_new) {
+      metadata_.files.push_back(file->first);
+      path_of_file_.push_back(id);
+    }
+    last_file_ = file->second;
+    path_of_file_[last_file_] = id;
+    return last_file_;
+  }
+
+  const MetadataGraph& graph_;
+  const StoredKeys& keys_;
+  Metadata& metadata_;
+  RowClass<3> index_class_{kIndexRow};
+  RowClass<6> place_class_{kPlaceRow};
+  Id last_fqn_ = MetadataGraph::kAbsent;
+  const StoredKeys::Entry* last_entry_ = nullptr;
+  std::map<std::string, std::uint32_t> files_;
+  std::vector<Id> path_of_file_;  // the node that named it last
+  std::uint32_t last_file_ = 0;
+};
+
+}  // namespace
+
+void StoredKeys::reserve(std::size_t count) {
+  entries_.reserve(count);
+  position_.reserve(count);
+}
+
+void StoredKeys::add(const Entry& entry) {
+  if (!position_.try_emplace(entry.key, static_cast<std::uint32_t>(entries_.size())).second)
+    throw_corrupt("state_dict_metadata names the key twice");
+  if (position_.bucket_size(position_.bucket(entry.key)) > kMaxCollisions) {
+    throw_unsupported(
+        str_format("more than {} keys have the same hash, which is the limit", kMaxCollisions));
+  }
+  entries_.push_back(entry);
+}
+
+const StoredKeys::Entry* StoredKeys::find(std::string_view key) const {
+  const auto found = position_.find(key);
+  return found == position_.end() ? nullptr : &entries_[found->second];
+}
+
+const StoredKeys::Entry* StoredKeys::next_after(const Entry* entry) const noexcept {
+  if (entries_.empty()) return nullptr;
+  return entry == nullptr || entry == &entries_.back() ? &entries_.front() : entry + 1;
+}
+
+void read_storage_records(const MetadataGraph& graph, std::span<const MetadataGraph::Id> items,
+                          const StoredKeys& keys, Metadata& metadata) {
+  StorageRecords(graph, keys, metadata).read(items);
+}
+
+}  // namespace dckpt::dcp
