@@ -154,10 +154,12 @@ TEST_F(SaveAsync, ACancelledLazySaveLetsTheStateGoAtOnce) {
     const std::weak_ptr<const void> memory = state["w"].as_sharded_tensor().data->owner();
     const PendingSave pending = saver.save(std::exchange(state, {}), path("a"));
     EXPECT_FALSE(memory.expired());
+    comm.barrier();  // the gate lets any rank pass, and a cancelled rank ends the others
     pending.cancel();
     pending.wait_staged();
     EXPECT_FALSE(pending.done());
     EXPECT_TRUE(memory.expired());
+    comm.barrier();
     gate.open.release();
     const CheckpointError error = error_of([&] { pending.wait(); });
     EXPECT_EQ(error.code(), ErrorCode::kCancelled);
