@@ -369,6 +369,10 @@ TEST_F(SaveLoad, MetadataLoadAsARequestForEverything) {
   load(request, checkpoint());
   EXPECT_TRUE(equal(request["w"].as_tensor(), arange({4, 4})));
   EXPECT_EQ(request["o/shard_0_1"].as_sharded_object().data, Value("text"));
+  StateDict tensors = load_tensors_metadata(checkpoint());
+  EXPECT_EQ(tensors.size(), 1U);
+  load(tensors, checkpoint());
+  EXPECT_TRUE(equal(tensors["w"].as_tensor(), arange({4, 4})));
 }
 
 }  // namespace
