@@ -67,10 +67,8 @@ std::unique_ptr<SaveStrategy> make_rank_folders(const SaveOptions& options) {
 }
 
 /// A model as the files of rank folders.
-std::unique_ptr<CheckpointReader> arrange_ranks(std::unique_ptr<CheckpointReader> model,
-                                                const SaveOptions& options,
-                                                std::vector<std::string>& remarks) {
-  return split_ranks(std::move(model), read_rank_folder_options(options.strategy), remarks);
+View arrange_ranks(std::unique_ptr<CheckpointReader> model, const SaveOptions& options) {
+  return split_ranks(std::move(model), read_rank_folder_options(options.strategy));
 }
 
 SaveStrategyEntry hugging_face_entry(const char* name) {

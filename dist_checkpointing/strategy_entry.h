@@ -14,6 +14,7 @@
 #include "mapping/base/api.h"
 #include "strategies/contract/reader.h"
 #include "strategies/contract/save_strategy.h"
+#include "strategies/views/view.h"
 
 namespace DCKPT_API dckpt {
 
@@ -30,12 +31,10 @@ struct SaveStrategyEntry {
   /// Makes the strategy for a save. Its own options are in SaveOptions::strategy.options;
   /// read_options() turns them into a struct and reports mistakes.
   std::function<std::unique_ptr<SaveStrategy>(const SaveOptions& options)> make{};
-  /// What of a checkpoint a conversion stores, as a reader that shows it so; adds remarks for
-  /// people. For strategies that hold a model in a form of their own, which no save makes. Empty:
-  /// the checkpoint as it is.
-  std::function<std::unique_ptr<CheckpointReader>(std::unique_ptr<CheckpointReader> model,
-                                                  const SaveOptions& options,
-                                                  std::vector<std::string>& remarks)>
+  /// What of a checkpoint a conversion stores, as a reader that shows it so, with what there
+  /// is to say of that. For strategies that hold a model in a form of their own, which no save
+  /// makes. Empty: the checkpoint as it is.
+  std::function<View(std::unique_ptr<CheckpointReader> model, const SaveOptions& options)>
       arrange{};
   /// What write_data() would return for a rank's plan; `nbytes` of an object is about what it will
   /// have. Empty: nobody can tell before it is written.

@@ -308,7 +308,7 @@ class Verifier {
     const bool readable = attempt(report_.problems, context, [&] {
       reader_.common_state();
       if (std::string conflict = iteration_conflict(reader_); !conflict.empty())
-        report_.remarks.push_back(std::move(conflict));
+        report_.findings.push_back({FindingCode::kIterationConflict, std::move(conflict)});
     });
     if (!readable || !options_.deep) return;
     const auto check = [&](const std::string& name, std::uint64_t offset,

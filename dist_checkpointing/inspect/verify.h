@@ -6,6 +6,7 @@
 
 #include "mapping/base/api.h"
 #include "mapping/base/error.h"
+#include "mapping/base/finding.h"
 #include "mapping/base/progress.h"
 #include "strategies/contract/reader.h"
 
@@ -24,8 +25,8 @@ struct VerifyReport {
   /// In the order of the checks: files, coverage, chunks, objects, common state, manifest. Each
   /// names its key, file and offset where it has one.
   std::vector<CheckpointError> problems;
-  std::vector<std::string> remarks{};  ///< sentences on what is odd, but may be meant
-  std::string format{};                ///< of the checkpoint, as CheckpointInfo::format
+  Findings findings{};   ///< what is odd, but may be meant
+  std::string format{};  ///< of the checkpoint, as CheckpointInfo::format
   bool deep = false;
   std::size_t files = 0;
   std::size_t tensors = 0;

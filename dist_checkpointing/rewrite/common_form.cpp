@@ -47,8 +47,7 @@ Bytes carried(const CheckpointReader& reader, const std::string& name,
 }
 
 /// Moves plain objects into the common state, which is returned; empty if there are none.
-std::optional<Value> move_plain_objects(CopyContents& contents, const CheckpointReader& reader,
-                                        std::vector<std::string>& remarks) {
+std::optional<Value> move_plain_objects(CopyContents& contents, const CheckpointReader& reader) {
   Metadata& metadata = contents.metadata;
   std::unordered_map<std::string, KeyPath> paths(metadata.paths.begin(), metadata.paths.end());
   std::vector<BytesStorageMetadata> objects;
@@ -72,8 +71,9 @@ std::optional<Value> move_plain_objects(CopyContents& contents, const Checkpoint
   std::erase_if(metadata.paths, [&](const auto& entry) { return moved.contains(entry.first); });
   metadata.objects = std::move(objects);
   contents.object_of = std::move(sources);
-  remarks.push_back(grouped(leaves.size()) +
-                    " plain values of the DCP directory became the common state");
+  contents.findings.push_back(
+      {FindingCode::kFormChanged,
+       grouped(leaves.size()) + " plain values of the DCP directory became the common state"});
   Value common = reader.common_state();
   if (common.is_none()) common = Value::dict();
   return merge(std::move(common), unflatten_state_dict(leaves));
@@ -107,8 +107,7 @@ void remove_element(Value& tree, std::span<const PathElement> path) {
 /// The inverse: what a conversion once moved into the common state is an object of its own again,
 /// and `common` what remains. Tells whether anything was moved.
 bool restore_plain_objects(CopyContents& contents, const CheckpointReader& reader,
-                           const Conventions& conventions, Value& common,
-                           std::vector<std::string>& remarks) {
+                           const Conventions& conventions, Value& common) {
   Metadata& metadata = contents.metadata;
   if (reader.metadata().common_paths.empty()) return false;
   const std::size_t before = metadata.objects.size();
@@ -124,8 +123,10 @@ bool restore_plain_objects(CopyContents& contents, const CheckpointReader& reade
   for (const auto& [key, path] : reader.metadata().common_paths) {
     if (find_element(common, path) != nullptr) remove_element(common, path);
   }
-  remarks.push_back(grouped(metadata.objects.size() - before) +
-                    " values of the common state are objects of the DCP directory again");
+  contents.findings.push_back(
+      {FindingCode::kFormChanged,
+       grouped(metadata.objects.size() - before) +
+           " values of the common state are objects of the DCP directory again"});
   if (common.size() == 0) common = Value();
   return true;
 }
@@ -216,8 +217,7 @@ SpreadCommon values_by_path(const Value& common, const Metadata& metadata) {
 /// afterwards. Else they are copies: paths tell neither kinds of keys nor what two values share.
 /// Tells whether `common` has changed.
 bool spread_common(CopyContents& contents, const CheckpointReader& reader,
-                   const Conventions& conventions, Value& common,
-                   std::vector<std::string>& remarks) {
+                   const Conventions& conventions, Value& common) {
   if (!common.is_dict() || common.size() == 0) return false;
   Metadata& metadata = contents.metadata;
   SpreadCommon spread = values_by_path(common, metadata);
@@ -237,13 +237,16 @@ bool spread_common(CopyContents& contents, const CheckpointReader& reader,
     contents.object_of.push_back({.bytes = std::move(bytes)});
   }
   if (!spread.values.empty())
-    remarks.push_back(str_format("{} of the common state {} {}under {} in the DCP directory",
-                                 counted(spread.values.size(), "value"),
-                                 spread.values.size() == 1 ? "is" : "are", copies ? "also " : "",
-                                 spread.values.size() == 1 ? "its path" : "their paths"));
+    contents.findings.push_back(
+        {FindingCode::kFormChanged,
+         str_format("{} of the common state {} {}under {} in the DCP directory",
+                    counted(spread.values.size(), "value"),
+                    spread.values.size() == 1 ? "is" : "are", copies ? "also " : "",
+                    spread.values.size() == 1 ? "its path" : "their paths")});
   if (!spread.left_out.empty())
-    remarks.push_back(str_format("PyTorch finds {} only inside the common state: {}",
-                                 quoted_list(spread.left_out), spread.why));
+    contents.findings.push_back(
+        {FindingCode::kFormKept, str_format("PyTorch finds {} only inside the common state: {}",
+                                            quoted_list(spread.left_out), spread.why)});
   if (!copies) common = Value();
   return !copies;
 }
@@ -292,18 +295,17 @@ void add_object(CopyContents& contents, Bytes bytes) {
 }  // namespace
 
 CopyContents with_common_state(CopyContents contents, const CheckpointReader& reader,
-                               const ConvertTarget& target, bool check,
-                               std::vector<std::string>& remarks) {
+                               const ConvertTarget& target, bool check) {
   const CheckpointInfo& info = reader.info();
   const Conventions& conventions = target.format->conventions;
   const bool from_paths = info.conventions.keys_are_paths;
   const bool to_paths = conventions.keys_are_paths;
   std::optional<Value> changed;
-  if (from_paths && !to_paths) changed = move_plain_objects(contents, reader, remarks);
+  if (from_paths && !to_paths) changed = move_plain_objects(contents, reader);
   if (to_paths && !(from_paths && info.common_places.size() == 1)) {
     Value common = reader.common_state();
-    const bool restored = restore_plain_objects(contents, reader, conventions, common, remarks);
-    if (spread_common(contents, reader, conventions, common, remarks) || restored)
+    const bool restored = restore_plain_objects(contents, reader, conventions, common);
+    if (spread_common(contents, reader, conventions, common) || restored)
       changed = std::move(common);
   }
 
@@ -326,20 +328,22 @@ CopyContents with_common_state(CopyContents contents, const CheckpointReader& re
   if (as_object) {
     add_object(contents, stored_object(common, conventions));
     if (info.common_file)
-      remarks.push_back(str_format("the common state moved from {} into the object {}", kCommonFile,
-                                   kCommonStateKey));
+      contents.findings.push_back({FindingCode::kFormChanged,
+                                   str_format("the common state moved from {} into the object {}",
+                                              kCommonFile, kCommonStateKey)});
     return contents;
   }
   contents.common_file.emplace(common);
   if (!info.common_places.empty() && target.format->capabilities.common_state)
-    remarks.push_back(str_format(
-        "the common state moved from an object into {}, which every Megatron reads", kCommonFile));
+    contents.findings.push_back(
+        {FindingCode::kFormChanged,
+         str_format("the common state moved from an object into {}, which every Megatron reads",
+                    kCommonFile)});
   return contents;
 }
 
-std::unique_ptr<CheckpointReader> without_common_entries(std::unique_ptr<CheckpointReader> reader,
-                                                         std::vector<std::string>& exclude,
-                                                         std::vector<std::string>& remarks) {
+View without_common_entries(std::unique_ptr<CheckpointReader> reader,
+                            std::vector<std::string>& exclude) {
   const Metadata& metadata = reader->metadata();
   const auto matches_a_key = [&](const std::string& pattern) {
     const KeyFilter filter{.include = {pattern}};
@@ -357,9 +361,11 @@ std::unique_ptr<CheckpointReader> without_common_entries(std::unique_ptr<Checkpo
     if (common.is_dict()) drop_entries(common, "", pattern, gone);
     return gone.size() > count;
   });
-  if (gone.empty()) return reader;
-  remarks.push_back("left out of the common state: " + quoted_list(gone));
-  return std::make_unique<WithCommonState>(std::move(reader), std::move(common));
+  if (gone.empty()) return {std::move(reader)};
+  Finding left_out{FindingCode::kKeysLeftOut, "left out of the common state: " + quoted_list(gone),
+                   gone};
+  return {std::make_unique<WithCommonState>(std::move(reader), std::move(common)),
+          {std::move(left_out)}};
 }
 
 }  // namespace dckpt

@@ -6,22 +6,21 @@
 #include "dist_checkpointing/rewrite/convert_target.h"
 #include "dist_checkpointing/rewrite/copy_contents.h"
 #include "strategies/contract/reader.h"
+#include "strategies/views/view.h"
 
 namespace dckpt {
 
 /// Gives the contents the common state of the source in the form that the target keeps it in. Bytes
 /// are carried over unchanged where both use the same form, compared with their checksums if
 /// `check`. Plain values that a DCP directory stores under their paths are common state in
-/// Megatron's terms: they become part of it, and objects again on the way back. Says in `remarks`
-/// what has changed its form. Throws CheckpointError.
+/// Megatron's terms: they become part of it, and objects again on the way back. The findings
+/// say what has changed its form. Throws CheckpointError.
 CopyContents with_common_state(CopyContents contents, const CheckpointReader& source,
-                               const ConvertTarget& target, bool check,
-                               std::vector<std::string>& remarks);
+                               const ConvertTarget& target, bool check);
 
 /// Moves patterns that match no key of the checkpoint, but entries of its common state (by dotted
 /// path), out of `exclude`, and shows the checkpoint without these entries.
-std::unique_ptr<CheckpointReader> without_common_entries(std::unique_ptr<CheckpointReader> reader,
-                                                         std::vector<std::string>& exclude,
-                                                         std::vector<std::string>& remarks);
+View without_common_entries(std::unique_ptr<CheckpointReader> reader,
+                            std::vector<std::string>& exclude);
 
 }  // namespace dckpt

@@ -34,12 +34,10 @@ std::shared_ptr<const Storage> model_files_of(const ConvertOptions& options) {
 }
 
 /// What a map is applied to: Megatron-FSDP's keys as Megatron-Core's, which maps know.
-std::unique_ptr<CheckpointReader> open_for_map(const Location& source,
-                                               const ConvertOptions& options,
-                                               std::vector<std::string>& remarks) {
+View open_for_map(const Location& source, const ConvertOptions& options) {
   auto reader = open_checkpoint(source, {.iteration = options.iteration, .strategy = options.from});
-  if (!reader->info().conventions.megatron_fsdp) return reader;
-  return from_megatron_fsdp(std::move(reader), remarks);
+  if (!reader->info().conventions.megatron_fsdp) return {std::move(reader)};
+  return from_megatron_fsdp(std::move(reader));
 }
 
 /// Through the map and back: what does not return as it was. Padding of a vocabulary is not
@@ -73,14 +71,16 @@ Progress check_round_trip(const MapRequest& request, const MappedSource& source,
   };
 }
 
-/// Adds to `report` what patterns left out before the map.
-void describe_left_out(const MappedSource& source, ConvertReport& report) {
+/// What patterns left out before the map; `report` counts it.
+Findings left_out(const MappedSource& source, ConvertReport& report) {
   std::vector<std::string> gone = source.gone_tensors;
   gone.insert(gone.end(), source.gone_objects.begin(), source.gone_objects.end());
   report.left_out += gone.size();
-  if (!gone.empty())
-    report.remarks.push_back(str_format("left out before the map: {}, {}",
-                                        counted(gone.size(), "key"), quoted_list(gone)));
+  if (gone.empty()) return {};
+  return {{FindingCode::kKeysLeftOut,
+           str_format("left out before the map: {}, {}", counted(gone.size(), "key"),
+                      quoted_list(gone)),
+           gone}};
 }
 
 }  // namespace
@@ -115,11 +115,12 @@ OpenedSource open_source(const Location& source, const ConvertOptions& options,
     return opened;
   }
   const std::shared_ptr<const Storage> files = model_files_of(options);
-  std::vector<std::string> said;
+  Findings said;
   const MapRequest request{.open =
                                [&] {
-                                 said.clear();
-                                 return open_for_map(source, options, said);
+                                 View view = open_for_map(source, options);
+                                 said = std::move(view.findings);
+                                 return std::move(view.reader);
                                },
                            .map = options.map,
                            .keys = options.keys,
@@ -129,15 +130,14 @@ OpenedSource open_source(const Location& source, const ConvertOptions& options,
     opened.options.progress = check_round_trip(request, mapped, options);
   const bool to_hf = mapped.report.keys.to == KeyNames::kHf;
   if (options.to.empty() && !options.compat) opened.options.to = to_hf ? "hf" : "torch_dist";
-  const std::size_t remarks = report.remarks.size();
-  std::ranges::move(said, std::back_inserter(report.remarks));
-  describe_left_out(mapped, report);
-  std::ranges::move(mapped.report.remarks, std::back_inserter(report.remarks));
+  Findings findings = std::move(said);
+  append(findings, left_out(mapped, report));
+  append(findings, std::move(mapped.report.findings));
   add_step(report, "map",
            str_format("gives {} the keys of {} by the map {}",
                       counted(mapped.reader->metadata().tensors.size(), "tensor"),
                       to_hf ? "Hugging Face" : "Megatron", quote(mapped.report.map)),
-           remarks);
+           std::move(findings));
   opened.reader = std::move(mapped.reader);
   opened.keys = std::move(mapped.behind);
   opened.source_keys = std::move(mapped.source_keys);
@@ -154,10 +154,9 @@ void require_map_for_models(const CheckpointReader& reader, const Location& sour
         return !is_optimizer_key(tensor.key) && is_megatron_key(tensor.key);
       }))
     return;
-  std::vector<std::string> ignored;
   std::string fitting;
   for (const std::string& map :
-       fitting_maps(*open_for_map(source, options, ignored), model_files_of(options).get()))
+       fitting_maps(*open_for_map(source, options).reader, model_files_of(options).get()))
     fitting += (fitting.empty() ? "--map " : " or --map ") + map;
   throw CheckpointError(
       ErrorCode::kInvalidArgument,

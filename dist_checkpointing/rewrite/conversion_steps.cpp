@@ -31,6 +31,11 @@ struct ViewStep {
   std::string (*apply)(Draft&, const ConvertOptions&, ConvertReport&);
 };
 
+void show(Draft& draft, View view) {
+  draft.reader = std::move(view.reader);
+  append(draft.findings, std::move(view.findings));
+}
+
 bool always(const Draft&, const ConvertOptions&) {
   return true;
 }
@@ -69,8 +74,10 @@ std::string leave_optimizer(Draft& draft, const ConvertOptions&, ConvertReport& 
                             [&](const auto& key) { return glob_match(pattern, key); }))
       draft.keys.exclude.emplace_back(pattern);
   }
-  report.remarks.push_back(str_format("the optimizer stays behind: {}; --include '*' takes them",
-                                      counted(of_optimizer.size(), "tensor")));
+  draft.findings.push_back({FindingCode::kOptimizerLeftOut,
+                            str_format("the optimizer stays behind: {}; --include '*' takes them",
+                                       counted(of_optimizer.size(), "tensor")),
+                            of_optimizer});
   return "leaves the state of the optimizer out of a folder for models";
 }
 
@@ -80,7 +87,7 @@ bool leaves_megatron_fsdp(const Draft& draft, const ConvertOptions&) {
 }
 
 std::string take_megatron_keys(Draft& draft, const ConvertOptions&, ConvertReport& report) {
-  draft.reader = from_megatron_fsdp(std::move(draft.reader), report.remarks);
+  show(draft, from_megatron_fsdp(std::move(draft.reader)));
   return "gives Megatron-FSDP's keys their names in Megatron-Core";
 }
 
@@ -93,8 +100,8 @@ std::string take_fsdp_keys(Draft& draft, const ConvertOptions&, ConvertReport& r
   require_no_lost_data(*draft.reader, draft.reader->metadata(),
                        "fsdp_dtensor is made of whole checkpoints; first convert what is whole "
                        "to torch_dist (--allow-partial)");
-  draft.reader = to_megatron_fsdp(
-      std::move(draft.reader), read_fsdp_save_options(draft.target.save.strategy), report.remarks);
+  show(draft, to_megatron_fsdp(std::move(draft.reader),
+                               read_fsdp_save_options(draft.target.save.strategy)));
   return "gives Megatron-Core's keys their names in Megatron-FSDP";
 }
 
@@ -125,11 +132,10 @@ std::string change_optimizer(Draft& draft, const ConvertOptions& options, Conver
         str_format("the patterns (--include, --exclude) leave out the optimizer's "
                    "state, which is to become {}; leave out one of them",
                    form));
-  draft.reader =
-      with_optimizer_sharding(std::move(draft.reader), *options.optimizer, report.remarks,
-                              {.threads = options.read_threads.value_or(options.io.threads),
-                               .staging = std::min(options.staging, options.max_memory)},
-                              [&] { require_not_stopped(options); });
+  show(draft, with_optimizer_sharding(std::move(draft.reader), *options.optimizer,
+                                      {.threads = options.read_threads.value_or(options.io.threads),
+                                       .staging = std::min(options.staging, options.max_memory)},
+                                      [&] { require_not_stopped(options); }));
   return str_format("gives the state of the optimizer the form {}", form);
 }
 
@@ -139,37 +145,39 @@ bool holds_buckets(const Metadata& metadata) {
   });
 }
 
-/// Remarks say what a copy of buckets, or of parts of them, is not fit for.
-void tell_of_buckets(const Draft& draft, const ConvertOptions& options,
-                     std::vector<std::string>& remarks) {
+/// Says what a copy of buckets, or of parts of them, is not fit for.
+void tell_of_buckets(Draft& draft, const ConvertOptions& options) {
   if (!holds_buckets(draft.contents.metadata)) return;
   if (options.ranks)
-    remarks.emplace_back(
-        "optimizer state in buckets is found by the chunks of the model that Megatron saved, which "
-        "are cut anew here; --optimizer works with this source, not with the result");
+    draft.findings.push_back(
+        {FindingCode::kFormKept,
+         "optimizer state in buckets is found by the chunks of the model that Megatron saved, "
+         "which "
+         "are cut anew here; --optimizer works with this source, not with the result"});
   std::vector<std::string> weights_left_out;
   for (const TensorStorageMetadata& tensor : draft.reader->metadata().tensors) {
     if (!is_optimizer_key(tensor.key) && !draft.keys(tensor.key))
       weights_left_out.push_back(tensor.key);
   }
   if (!weights_left_out.empty())
-    remarks.push_back("left out of the model, but not of the optimizer's buckets: " +
-                      quoted_list(weights_left_out));
+    draft.findings.push_back({FindingCode::kFormKept,
+                              "left out of the model, but not of the optimizer's buckets: " +
+                                  quoted_list(weights_left_out),
+                              weights_left_out});
 }
 
 // Steps that leave something out or rename it.
 
 std::string leave_common_entries(Draft& draft, const ConvertOptions&, ConvertReport& report) {
   const std::size_t patterns = draft.keys.exclude.size();
-  draft.reader =
-      without_common_entries(std::move(draft.reader), draft.keys.exclude, report.remarks);
+  show(draft, without_common_entries(std::move(draft.reader), draft.keys.exclude));
   return patterns == draft.keys.exclude.size() ? "" : "leaves out entries of the common state";
 }
 
 std::string select(Draft& draft, const ConvertOptions& options, ConvertReport& report) {
   if (has_map(draft, options)) draft.keys.check({&draft.reader->metadata(), &draft.source_keys});
   draft.contents = select_contents(*draft.reader, draft.keys);
-  tell_of_buckets(draft, options, report.remarks);
+  tell_of_buckets(draft, options);
   report.chunks_before = chunks_of(draft.reader->metadata());
   return str_format("takes {} of {}", counts(draft.contents.metadata),
                     counts(draft.reader->metadata()));
@@ -178,7 +186,7 @@ std::string select(Draft& draft, const ConvertOptions& options, ConvertReport& r
 /// Also throws if chunks do not make up their tensors.
 std::string leave_lost_data(Draft& draft, const ConvertOptions& options, ConvertReport& report) {
   draft.contents = without_lost_data(std::move(draft.contents), *draft.reader,
-                                     options.allow_partial, report.lost, report.remarks);
+                                     options.allow_partial, report.lost);
   draft.contents.state_left_out +=
       static_cast<std::uint64_t>(std::ranges::count_if(report.lost, is_optimizer_key));
   require_coverage(draft.contents, report.source);
@@ -190,16 +198,16 @@ bool renames(const Draft&, const ConvertOptions& options) {
 }
 
 std::string rename(Draft& draft, const ConvertOptions& options, ConvertReport& report) {
-  draft.contents = rename_contents(std::move(draft.contents), options.rename, report.remarks);
+  draft.contents = rename_contents(std::move(draft.contents), options.rename);
   return str_format("renames keys by {}", counted(options.rename.size(), "rule"));
 }
 
 // Steps that give it the form of the target.
 
 /// Reads the common state, so only once it is known to be there.
-void tell_of_iteration(const CheckpointReader& reader, std::vector<std::string>& remarks) {
-  if (std::string conflict = iteration_conflict(reader); !conflict.empty())
-    remarks.push_back(std::move(conflict));
+void tell_of_iteration(Draft& draft) {
+  if (std::string conflict = iteration_conflict(*draft.reader); !conflict.empty())
+    draft.findings.push_back({FindingCode::kIterationConflict, std::move(conflict)});
 }
 
 bool stores_common_state(const Draft& draft, const ConvertOptions&) {
@@ -213,9 +221,9 @@ bool stores_tensors_alone(const Draft& draft, const ConvertOptions& options) {
 
 std::string shape_common_state(Draft& draft, const ConvertOptions& options, ConvertReport& report) {
   CopyContents& contents = draft.contents;
-  contents = with_common_state(std::move(contents), *draft.reader, draft.target,
-                               options.check_source, report.remarks);
-  tell_of_iteration(*draft.reader, report.remarks);
+  contents =
+      with_common_state(std::move(contents), *draft.reader, draft.target, options.check_source);
+  tell_of_iteration(draft);
   if (contents.common_file) return "keeps the common state beside the objects";
   if (contents.common_object) return "keeps the common state as an object";
   return {};
@@ -223,14 +231,14 @@ std::string shape_common_state(Draft& draft, const ConvertOptions& options, Conv
 
 std::string leave_objects(Draft& draft, const ConvertOptions& options, ConvertReport& report) {
   const bool chosen = options.keys.include.size() + options.keys.exclude.size() > 0;
-  draft.contents = tensors_only(std::move(draft.contents), *draft.reader, chosen, report.remarks);
-  tell_of_iteration(*draft.reader, report.remarks);
+  draft.contents = tensors_only(std::move(draft.contents), *draft.reader, chosen);
+  tell_of_iteration(draft);
   return str_format("takes the tensors alone, which is what {} stores",
                     quote(draft.target.format->name));
 }
 
 std::string add_model_files(Draft& draft, const ConvertOptions& options, ConvertReport& report) {
-  draft.folder = model_folder(*draft.reader, draft.target, options, report.remarks);
+  draft.folder = model_folder(*draft.reader, draft.target, options);
   return draft.folder.files.empty()
              ? ""
              : str_format("adds {}", counted(draft.folder.files.size(), "file"));
@@ -241,8 +249,8 @@ bool is_arranged(const Draft& draft, const ConvertOptions&) {
 }
 
 std::string arrange(Draft& draft, const ConvertOptions&, ConvertReport& report) {
-  draft.reader = draft.target.format->arrange(reader_of(draft.contents, std::move(draft.reader)),
-                                              draft.target.save, report.remarks);
+  show(draft, draft.target.format->arrange(reader_of(draft.contents, std::move(draft.reader)),
+                                           draft.target.save));
   report.left_out += draft.contents.left_out;
   draft.contents = select_contents(*draft.reader, {});
   return str_format("arranges them as {} does: {}", quote(draft.target.format->name),
@@ -259,16 +267,18 @@ std::string flatten(Draft& draft, const ConvertOptions&, ConvertReport& report) 
   const std::size_t changed =
       reformulate_optimizer_state(contents.metadata, contents.common, fragments_lost);
   if (changed > 0) {
-    report.remarks.push_back(
-        grouped(changed) +
-        " optimizer tensors were flattened, as Megatron-Core 0.8 to 0.15 resume them");
+    draft.findings.push_back(
+        {FindingCode::kFormChanged,
+         grouped(changed) +
+             " optimizer tensors were flattened, as Megatron-Core 0.8 to 0.15 resume them"});
     return "flattens the state of the optimizer";
   }
   if (std::ranges::none_of(contents.metadata.tensors, [](const TensorStorageMetadata& tensor) {
         return tensor.flattened_shape.has_value();
       }))
-    report.remarks.emplace_back(
-        "--flattened megatron had no effect: there is no optimizer state of that form");
+    draft.findings.push_back(
+        {FindingCode::kNoEffect,
+         "--flattened megatron had no effect: there is no optimizer state of that form"});
   return {};
 }
 
@@ -302,19 +312,19 @@ constexpr ViewStep kSteps[] = {
 void take_steps(Draft& draft, const ConvertOptions& options, ConvertReport& report) {
   for (const ViewStep& step : kSteps) {
     if (!step.applies(draft, options)) continue;
-    const std::size_t remarks = report.remarks.size();
     std::string does = step.apply(draft, options, report);
-    add_step(report, std::string(step.name), std::move(does), remarks);
+    append(draft.findings, std::exchange(draft.contents.findings, {}));
+    append(draft.findings, std::exchange(draft.folder.findings, {}));
+    add_step(report, std::string(step.name), std::move(does), std::exchange(draft.findings, {}));
   }
   report.left_out += draft.contents.left_out;
 }
 
-void add_step(ConvertReport& report, std::string name, std::string does, std::size_t remarks) {
-  std::vector<std::string> notes(report.remarks.begin() + static_cast<std::ptrdiff_t>(remarks),
-                                 report.remarks.end());
-  if (does.empty() && notes.empty()) return;
+void add_step(ConvertReport& report, std::string name, std::string does, Findings findings) {
+  if (does.empty() && findings.empty()) return;
   if (does.empty()) does = "changes nothing";
-  report.steps.push_back({std::move(name), std::move(does), std::move(notes)});
+  report.steps.push_back({std::move(name), std::move(does), messages_of(findings)});
+  append(report.findings, std::move(findings));
 }
 
 }  // namespace dckpt

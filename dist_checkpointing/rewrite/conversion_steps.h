@@ -1,6 +1,5 @@
 #pragma once
 
-#include <cstddef>
 #include <memory>
 #include <string>
 
@@ -9,6 +8,7 @@
 #include "dist_checkpointing/rewrite/convert_target.h"
 #include "dist_checkpointing/rewrite/copy_contents.h"
 #include "dist_checkpointing/rewrite/model_folder.h"
+#include "mapping/base/finding.h"
 #include "strategies/contract/reader.h"
 
 namespace dckpt {
@@ -21,6 +21,7 @@ struct Draft {
   ConvertTarget target;
   CopyContents contents;  ///< what is selected, in the names and the form of the target
   ModelFolder folder;
+  Findings findings{};  ///< of the step that is taken
 };
 
 /// Takes the steps that lead from the source to what is planned, those that apply and in their
@@ -28,8 +29,7 @@ struct Draft {
 /// CheckpointError as the steps do.
 void take_steps(Draft& draft, const ConvertOptions& options, ConvertReport& report);
 
-/// Notes what a step does, with the remarks of the report that are behind the first `remarks`. A
-/// step that does nothing and remarks nothing is left out.
-void add_step(ConvertReport& report, std::string name, std::string does, std::size_t remarks);
+/// Adds a step and its findings. One that does nothing and finds nothing is left out.
+void add_step(ConvertReport& report, std::string name, std::string does, Findings findings);
 
 }  // namespace dckpt

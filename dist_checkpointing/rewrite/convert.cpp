@@ -21,6 +21,7 @@
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
 #include "mapping/base/format.h"
+#include "mapping/base/problem_list.h"
 #include "mapping/base/text.h"
 #include "mapping/megatron/optimizer_keys.h"
 
@@ -67,15 +68,34 @@ void require_resumable(const CopyContents& contents, const ConvertTarget& target
           newest ? "0.19" : "0.15", newest ? "--compat megatron-0.19" : "--flattened boxes"));
 }
 
+/// Throws if there is anything that is to be an error.
+void require_none(const std::vector<FindingCode>& errors, const Findings& findings) {
+  ProblemList problems;
+  for (const Finding& finding : findings) {
+    if (std::ranges::find(errors, finding.code) != errors.end())
+      problems.add(str_format("{}: {}", name_of(kFindingCodeNames, finding.code), finding.message));
+  }
+  problems.raise_if_any(ErrorCode::kMismatch,
+                        "findings of these kinds are to be errors (--error-on), so nothing was "
+                        "written:");
+}
+
 /// Writes the copy, or checks what a dry run checks. `keeps_records`: records that are no plain
-/// tensors may be copied as they are.
-void carry_out(PlannedCopy& copy, const CheckpointReader& reader, const Location& source,
-               const Location& destination, const CopyMemory& memory, bool keeps_records,
-               const ConvertOptions& options, ConvertReport& report) {
+/// tensors may be copied as they are. Returns what there is to say of it.
+Findings carry_out(PlannedCopy& copy, const CheckpointReader& reader, const Location& source,
+                   const Location& destination, const CopyMemory& memory, bool keeps_records,
+                   const ConvertOptions& options, ConvertReport& report) {
   const ConversionFacts facts =
       conversion_facts(source, options, copy.target, copy.folder, copy.items);
   std::optional<Interrupted> left;
-  if (options.resume) left = find_left(destination, facts, copy, report);
+  Findings findings;
+  if (options.resume) {
+    left = find_left(destination, facts, copy, report);
+    if (!left)
+      findings.push_back({FindingCode::kNoEffect,
+                          "nothing to resume: no interrupted conversion has left anything"});
+    require_none(options.error_on, findings);
+  }
   require_space(destination, report.disk_bytes - std::min(report.disk_bytes, bytes_of(left)));
   const int readers = options.read_threads.value_or(options.io.threads);
   const auto go_on = [&] { require_not_stopped(options); };
@@ -99,10 +119,13 @@ void carry_out(PlannedCopy& copy, const CheckpointReader& reader, const Location
     attempt();
   } catch (const CheckpointError& error) {
     if (error.code() != ErrorCode::kUnsupported || options.resume || options.dry_run ||
-        !keeps_records || !keep_records(copy, reader, report.remarks))
+        !keeps_records || !keep_records(copy, reader))
       throw;
+    require_none(options.error_on, copy.contents.findings);
     attempt();
   }
+  append(findings, std::exchange(copy.contents.findings, {}));
+  return findings;
 }
 
 /// Tells whether records that are no plain tensors may be copied as they are.
@@ -119,35 +142,34 @@ std::uint64_t bytes_on_disk(const Location& checkpoint) {
 }
 
 void choose_format(Draft& draft, const ConvertOptions& options, ConvertReport& report) {
-  const std::size_t remarks = report.remarks.size();
-  draft.target = choose_target(*draft.reader, report.source, options, report.remarks);
+  draft.target = choose_target(*draft.reader, report.source, options);
   report.to = draft.target.format->name;
   const std::string same = report.to == report.from ? ", as the source has it" : "";
-  add_step(report, "format", str_format("chooses {}{}", quote(report.to), same), remarks);
+  add_step(report, "format", str_format("chooses {}{}", quote(report.to), same),
+           std::exchange(draft.target.findings, {}));
 }
 
 PlannedCopy plan(Draft& draft, const ConvertOptions& options, ConvertReport& report) {
-  const std::size_t remarks = report.remarks.size();
   PlannedCopy copy = plan_copy(std::move(draft.contents), std::move(draft.target),
                                std::move(draft.folder), options.ranks);
-  describe(copy, draft.reader->metadata(), report);
+  Findings findings = describe(copy, draft.reader->metadata(), report);
   measure(copy, report);
   add_step(report, "plan",
            str_format("{} {} for {}, in {}", options.ranks ? "cuts" : "takes",
                       counted(report.chunks_after, "chunk"), counted(copy.items.size(), "rank"),
                       counted(report.files, "file")),
-           remarks);
+           std::move(findings));
   return copy;
 }
 
-void note_writing(const PlannedCopy& copy, const ConvertOptions& options, std::size_t remarks,
+void note_writing(const PlannedCopy& copy, const ConvertOptions& options, Findings findings,
                   ConvertReport& report) {
   add_step(report, "write",
            str_format("copies {} within {} of memory, {}", human_bytes(bytes_of(copy.items)),
                       human_bytes(options.max_memory),
                       options.check_source ? "compared with the checksums of the source"
                                            : "not compared with checksums"),
-           remarks);
+           std::move(findings));
 }
 
 ConvertReport convert_checkpoint(const Location& source, const Location& destination,
@@ -179,9 +201,10 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
   take_steps(draft, options, report);
   require_resumable(draft.contents, draft.target, options);
   PlannedCopy copy = plan(draft, options, report);
-  const std::size_t remarks = report.remarks.size();
-  carry_out(copy, *draft.reader, found, destination, memory, keeps, options, report);
-  note_writing(copy, options, remarks, report);
+  require_none(options.error_on, report.findings);
+  Findings written =
+      carry_out(copy, *draft.reader, found, destination, memory, keeps, options, report);
+  note_writing(copy, options, std::move(written), report);
   if (!options.dry_run) report.disk_bytes = bytes_on_disk(destination);
   return report;
 }

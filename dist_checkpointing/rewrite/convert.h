@@ -11,6 +11,7 @@
 #include "dist_checkpointing/progress.h"
 #include "dist_checkpointing/tracker.h"
 #include "mapping/base/api.h"
+#include "mapping/base/finding.h"
 #include "migration/optimizer/optimizer_sharding.h"
 #include "strategies/storage/location.h"
 
@@ -65,6 +66,8 @@ struct ConvertOptions {
   /// If data files are missing or too short, convert the keys that are whole; else an error names
   /// the others.
   bool allow_partial = false;
+  /// Findings that are to be errors: convert() throws (mismatch) that names them before it writes.
+  std::vector<FindingCode> error_on{};
   bool dry_run = false;  ///< plan and report, write nothing
   bool overwrite = false;
   /// Goes on with a conversion to this destination that was interrupted: files that it had finished
@@ -101,7 +104,7 @@ struct HeldBytes {
 struct ConversionStep {
   std::string name{};
   std::string does{};                ///< for people: "renames keys by 2 rules"
-  std::vector<std::string> notes{};  ///< those of ConvertReport::remarks that belong to it
+  std::vector<std::string> notes{};  ///< those of ConvertReport::findings that belong to it
 };
 
 struct ConvertReport {
@@ -126,8 +129,8 @@ struct ConvertReport {
   std::vector<HeldBytes> held_before;     ///< by the data files of the source, in their order
   std::vector<std::uint64_t> held_after;  ///< bytes of what each rank of the result holds
   std::vector<ConversionStep> steps;      ///< in their order; those that do something
-  /// For people: what changed its form and why, and which releases load the result.
-  std::vector<std::string> remarks;
+  /// What changed its form and why, what was left out, and which releases load the result.
+  Findings findings{};
 };
 
 /// The largest number of ranks a checkpoint is cut for.

@@ -36,7 +36,7 @@ void require_convertible(const CheckpointReader& reader, const std::string& sour
 }  // namespace
 
 ConvertTarget choose_target(const CheckpointReader& reader, const std::string& source,
-                            const ConvertOptions& options, std::vector<std::string>& remarks) {
+                            const ConvertOptions& options) {
   require_convertible(reader, source);
   ConvertTarget target;
   SaveOptions& save = target.save;
@@ -108,9 +108,10 @@ ConvertTarget choose_target(const CheckpointReader& reader, const std::string& s
   save.integrity = options.integrity.value_or(
       can_have_one && (source_has_one || !target.format->conventions.records));
   if (source_has_one && !can_have_one)
-    remarks.push_back(
-        str_format("the source has a manifest (integrity.json), but the format {} can have none",
-                   quote(format)));
+    target.findings.push_back(
+        {FindingCode::kFormChanged,
+         str_format("the source has a manifest (integrity.json), but the format {} can have none",
+                    quote(format))});
   return target;
 }
 

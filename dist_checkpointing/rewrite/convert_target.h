@@ -5,6 +5,7 @@
 
 #include "dist_checkpointing/registry.h"
 #include "dist_checkpointing/rewrite/convert.h"
+#include "mapping/base/finding.h"
 #include "strategies/contract/reader.h"
 
 namespace dckpt {
@@ -13,12 +14,13 @@ namespace dckpt {
 struct ConvertTarget {
   const SaveStrategyEntry* format = nullptr;
   SaveOptions save{};  ///< what its strategy is made with
+  Findings findings{};
 };
 
 /// What the options say, or else the format of the source. `source`: how to call it. Throws
 /// CheckpointError for contradictions and for what cannot be written or read.
 ConvertTarget choose_target(const CheckpointReader& reader, const std::string& source,
-                            const ConvertOptions& options, std::vector<std::string>& remarks);
+                            const ConvertOptions& options);
 
 /// Throws CheckpointError (invalid argument) for a destination inside the source, which may not
 /// change meanwhile.

@@ -85,8 +85,7 @@ void require_coverage(const CopyContents& contents, const std::string& source) {
                         {.file = source});
 }
 
-CopyContents rename_contents(CopyContents contents, std::span<const RenameRule> rules,
-                             std::vector<std::string>& remarks) {
+CopyContents rename_contents(CopyContents contents, std::span<const RenameRule> rules) {
   if (rules.empty()) return contents;
   const KeyRenamer renamer(rules);
   std::unordered_map<std::string, std::string> stored_as{{kCommonStateKey, kCommonStateKey}};
@@ -122,7 +121,9 @@ CopyContents rename_contents(CopyContents contents, std::span<const RenameRule> 
                          "the rules for renaming give several stored keys the same name:");
   const auto changed =
       std::ranges::count_if(names, [](const auto& entry) { return entry.first != entry.second; });
-  remarks.push_back(grouped(static_cast<std::uint64_t>(changed)) + " keys were renamed");
+  contents.findings.push_back(
+      {FindingCode::kKeysRenamed,
+       grouped(static_cast<std::uint64_t>(changed)) + " keys were renamed"});
   return contents;
 }
 
@@ -162,8 +163,7 @@ std::vector<std::string> objects_with_tensors(const CopyContents& contents,
 
 }  // namespace
 
-CopyContents tensors_only(CopyContents contents, const CheckpointReader& source, bool chosen,
-                          std::vector<std::string>& remarks) {
+CopyContents tensors_only(CopyContents contents, const CheckpointReader& source, bool chosen) {
   Metadata& metadata = contents.metadata;
   const auto refuse = [](const std::string& what, const std::vector<std::string>& keys,
                          const std::string& way) {
@@ -189,11 +189,16 @@ CopyContents tensors_only(CopyContents contents, const CheckpointReader& source,
            "say which keys are wanted (--include '*' takes all other tensors), or write a format "
            "that holds a common state, such as torch_dist");
   if (!objects.empty())
-    remarks.push_back(str_format("left out, as the format holds tensors only: {}, {}",
-                                 counted(objects.size(), "object"), quoted_list(objects)));
+    contents.findings.push_back(
+        {FindingCode::kKeysDropped,
+         str_format("left out, as the format holds tensors only: {}, {}",
+                    counted(objects.size(), "object"), quoted_list(objects)),
+         objects});
   if (!values.empty())
-    remarks.push_back("left out, as the format holds tensors only: the common state with " +
-                      quoted_list(values, 10));
+    contents.findings.push_back(
+        {FindingCode::kCommonStateLeftOut,
+         "left out, as the format holds tensors only: the common state with " +
+             quoted_list(values, 10)});
   if (metadata.tensors.empty())
     throw CheckpointError(ErrorCode::kInvalidArgument,
                           str_format("of the keys that are to be copied, none is a tensor, and the "

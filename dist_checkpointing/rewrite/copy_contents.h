@@ -11,6 +11,7 @@
 #include "configs/rename.h"
 #include "dist_checkpointing/key_filter.h"
 #include "mapping/base/bytes.h"
+#include "mapping/base/finding.h"
 #include "mapping/base/key_path.h"
 #include "mapping/planning/metadata.h"
 #include "mapping/state/value.h"
@@ -34,6 +35,7 @@ struct CopyContents {
   std::vector<ObjectSource> object_of;  ///< beside Metadata::objects
   std::uint64_t left_out = 0;           ///< tensors and objects
   std::uint64_t state_left_out = 0;     ///< of these, the optimizer's
+  Findings findings{};                  ///< what there is to say of how it became so
 
   // Once the common state has the form of the copy (common_form.h):
   Value common;                              ///< none if there is none
@@ -48,17 +50,15 @@ CopyContents select_contents(const CheckpointReader& source, const KeyFilter& ke
 /// Throws CheckpointError (corrupt) unless the stored chunks make up the tensors.
 void require_coverage(const CopyContents& contents, const std::string& source);
 
-/// The same under other names. Adds a remark if there are rules. Throws CheckpointError (mismatch)
-/// if several keys get the same name.
-CopyContents rename_contents(CopyContents contents, std::span<const RenameRule> rules,
-                             std::vector<std::string>& remarks);
+/// The same under other names. A finding says how many if there are rules. Throws CheckpointError
+/// (mismatch) if several keys get the same name.
+CopyContents rename_contents(CopyContents contents, std::span<const RenameRule> rules);
 
-/// The same for a format of tensors alone: without the objects. Says in `remarks` what it has no
+/// The same for a format of tensors alone: without the objects. The findings say what it has no
 /// place for, the common state too. Throws CheckpointError (invalid argument) rather than lose a
 /// tensor: for objects with tensors, for a common state with tensors unless the keys are `chosen`
 /// by patterns, and if no tensor is left.
-CopyContents tensors_only(CopyContents contents, const CheckpointReader& source, bool chosen,
-                          std::vector<std::string>& remarks);
+CopyContents tensors_only(CopyContents contents, const CheckpointReader& source, bool chosen);
 
 /// What the contents are, as a checkpoint: what is left of `source` under its new names, with the
 /// common state that they have.

@@ -39,8 +39,7 @@ void take_out(Entries& entries, Origins& origins, const std::vector<std::uint32_
 }  // namespace
 
 CopyContents without_lost_data(CopyContents contents, const CheckpointReader& source,
-                               bool allow_partial, std::vector<std::string>& lost_keys,
-                               std::vector<std::string>& remarks) {
+                               bool allow_partial, std::vector<std::string>& lost_keys) {
   Metadata& metadata = contents.metadata;
   const LostData lost = find_lost_data(source, metadata);
   if (lost.common_state)
@@ -69,9 +68,12 @@ CopyContents without_lost_data(CopyContents contents, const CheckpointReader& so
   const std::unordered_set<std::string_view> keys(lost_keys.begin(), lost_keys.end());
   std::erase_if(metadata.paths, [&](const auto& path) { return keys.contains(path.first); });
   contents.left_out += keys.size();
-  remarks.push_back(str_format("left out, as {}: {} with {} of {} of tensors, {}", lost.where(),
-                               counted(keys.size(), "key"), human_bytes(bytes),
-                               human_bytes(all_bytes), quoted_list(lost_keys, 10)));
+  contents.findings.push_back(
+      {FindingCode::kDataLost,
+       str_format("left out, as {}: {} with {} of {} of tensors, {}", lost.where(),
+                  counted(keys.size(), "key"), human_bytes(bytes), human_bytes(all_bytes),
+                  quoted_list(lost_keys, 10)),
+       lost_keys});
   return contents;
 }
 

@@ -53,8 +53,7 @@ class WithConfig final : public ForwardingStorage {
 
 /// A config.json that speaks of float8 weights, where there are none any more, would have
 /// transformers look for their scales.
-void drop_quantization(const CheckpointReader& source, ModelFolder& folder,
-                       std::vector<std::string>& remarks) {
+void drop_quantization(const CheckpointReader& source, ModelFolder& folder) {
   if (std::ranges::any_of(source.metadata().tensors, [](const TensorStorageMetadata& tensor) {
         return item_size(tensor.properties.dtype) == 1;
       }))
@@ -71,8 +70,10 @@ void drop_quantization(const CheckpointReader& source, ModelFolder& folder,
   // Nobody else writes into the folder that is read.
   folder.storage = std::make_shared<WithConfig>(std::const_pointer_cast<Storage>(folder.storage),
                                                 to_json(config, 2) + "\n");
-  remarks.push_back(str_format("config.json goes along without its {}: the weights are not float8",
-                               quote(kQuantizationConfig)));
+  folder.findings.push_back(
+      {FindingCode::kModelFilesCopied,
+       str_format("config.json goes along without its {}: the weights are not float8",
+                  quote(kQuantizationConfig))});
 }
 
 /// The names of the weights' type in config.json, in transformers 5 and 4.
@@ -97,8 +98,7 @@ bool set_dtype(Value& config, const std::string& dtype) {
 }
 
 /// A config.json that speaks of another type would have transformers load the weights as that.
-void set_config_dtype(const ConvertOptions& options, ModelFolder& folder,
-                      std::vector<std::string>& remarks) {
+void set_config_dtype(const ConvertOptions& options, ModelFolder& folder) {
   const auto wanted = options.map.name.empty() ? std::nullopt : wanted_dtype(options.map);
   if (!wanted) return;
   const std::string dtype(to_string(*wanted));
@@ -107,7 +107,9 @@ void set_config_dtype(const ConvertOptions& options, ModelFolder& folder,
   if (!config.is_dict() || !set_dtype(config, dtype)) return;
   folder.storage = std::make_shared<WithConfig>(std::const_pointer_cast<Storage>(folder.storage),
                                                 to_json(config, 2) + "\n");
-  remarks.push_back(str_format("config.json goes along with the type {} of the weights", dtype));
+  folder.findings.push_back(
+      {FindingCode::kModelFilesCopied,
+       str_format("config.json goes along with the type {} of the weights", dtype)});
 }
 
 bool is_of_model(const FileInfo& entry) {
@@ -116,7 +118,7 @@ bool is_of_model(const FileInfo& entry) {
              kWeights, [&](std::string_view suffix) { return entry.name.ends_with(suffix); });
 }
 
-void list_files(ModelFolder& folder, std::vector<std::string>& remarks) {
+void list_files(ModelFolder& folder) {
   std::vector<std::string> left;
   for (const FileInfo& entry : folder.storage->list("")) {
     if (!is_of_model(entry)) continue;
@@ -128,18 +130,22 @@ void list_files(ModelFolder& folder, std::vector<std::string>& remarks) {
     folder.bytes += entry.size;
   }
   if (!folder.files.empty())
-    remarks.push_back("the model's files go along: " + quoted_list(folder.files, 10));
+    folder.findings.push_back({FindingCode::kModelFilesCopied,
+                               "the model's files go along: " + quoted_list(folder.files, 10),
+                               folder.files});
   if (!left.empty())
-    remarks.push_back(
-        str_format("not copied, because they are folders, links or larger than {}: {}",
-                   human_bytes(kMaxModelFile), quoted_list(left, 10)));
+    folder.findings.push_back(
+        {FindingCode::kModelFilesLeftOut,
+         str_format("not copied, because they are folders, links or larger than {}: {}",
+                    human_bytes(kMaxModelFile), quoted_list(left, 10)),
+         left});
 }
 
 /// What lies beside a checkpoint of records and does not belong to its format: a framework's own
 /// configuration, tokenizers.
 /// `taken` goes along.
 void name_other_files(const CheckpointReader& source, std::span<const std::string> taken,
-                      std::vector<std::string>& remarks) {
+                      Findings& findings) {
   const CheckpointInfo& info = source.info();
   std::set<std::string> known(info.index_files.begin(), info.index_files.end());
   known.insert(source.metadata().files.begin(), source.metadata().files.end());
@@ -152,39 +158,41 @@ void name_other_files(const CheckpointReader& source, std::span<const std::strin
       left.push_back(entry.name);
   }
   if (!left.empty())
-    remarks.push_back("what else is in the folder stays behind: " + quoted_list(left, 10));
+    findings.push_back({FindingCode::kModelFilesLeftOut,
+                        "what else is in the folder stays behind: " + quoted_list(left, 10), left});
 }
 
 /// ModelOpt's state, byte for byte.
-void take_modelopt(const CheckpointReader& source, ModelFolder& folder,
-                   std::vector<std::string>& remarks) {
+void take_modelopt(const CheckpointReader& source, ModelFolder& folder) {
   if (source.info().single_file) return;
   folder.files = modelopt_files(source.storage());
   if (folder.files.empty()) {
     if (const auto state = modelopt_state(source))
-      remarks.push_back(
-          str_format("ModelOpt's state stays in the common state ({}), where Megatron "
-                     "looks for it only with rank folders",
-                     quote(state->place)));
+      folder.findings.push_back(
+          {FindingCode::kFormKept,
+           str_format("ModelOpt's state stays in the common state ({}), where Megatron "
+                      "looks for it only with rank folders",
+                      quote(state->place))});
     return;
   }
   folder.storage = source.storage().shared_from_this();
   for (const std::string& name : folder.files) folder.bytes += folder.storage->open(name)->size();
-  remarks.push_back(str_format("ModelOpt's state goes along: {}", quoted_list(folder.files, 4)));
+  folder.findings.push_back(
+      {FindingCode::kModelFilesCopied,
+       str_format("ModelOpt's state goes along: {}", quoted_list(folder.files, 4))});
 }
 
 /// Formats of tensors alone.
-void leave_modelopt(const CheckpointReader& source, std::vector<std::string>& remarks) {
+void leave_modelopt(const CheckpointReader& source, Findings& findings) {
   if (const auto state = modelopt_state(source))
-    remarks.push_back(
-        str_format("ModelOpt's state stays behind: {}; the weights are as ModelOpt "
-                   "has left them",
-                   quote(state->place)));
+    findings.push_back({FindingCode::kModelFilesLeftOut,
+                        str_format("ModelOpt's state stays behind: {}; the weights are as ModelOpt "
+                                   "has left them",
+                                   quote(state->place))});
 }
 
 /// What the files say about the model.
-void carry_annotations(const CheckpointReader& source, ConvertTarget& target,
-                       std::vector<std::string>& remarks) {
+void carry_annotations(const CheckpointReader& source, ConvertTarget& target, Findings& findings) {
   if (source.info().annotations.empty()) return;
   YamlNode all;
   all.kind = YamlNode::Kind::kMap;
@@ -197,8 +205,9 @@ void carry_annotations(const CheckpointReader& source, ConvertTarget& target,
   YamlNode& own = target.save.strategy.options;
   const bool has_own = own.find(kSafetensorsMetadataOption) != nullptr;
   if (has_own || !target.format->conventions.model_folder)
-    return remarks.push_back("what the files say in their __metadata__ stays behind: " +
-                             quoted_list(names, 10));
+    return findings.push_back(
+        {FindingCode::kModelFilesLeftOut,
+         "what the files say in their __metadata__ stays behind: " + quoted_list(names, 10)});
   own.kind = YamlNode::Kind::kMap;
   own.keys.push_back(YamlNode::plain(kSafetensorsMetadataOption));
   own.values.push_back(std::move(all));
@@ -221,24 +230,26 @@ void require_use(const ConvertOptions& options, const ConvertTarget& target) {
 }  // namespace
 
 ModelFolder model_folder(const CheckpointReader& source, ConvertTarget& target,
-                         const ConvertOptions& options, std::vector<std::string>& remarks) {
+                         const ConvertOptions& options) {
   ModelFolder folder;
-  carry_annotations(source, target, remarks);
+  carry_annotations(source, target, folder.findings);
   if (!target.format->conventions.model_folder) {
     if (options.model_files) require_use(options, target);
-    take_modelopt(source, folder, remarks);
-    if (source.info().conventions.records) name_other_files(source, folder.files, remarks);
+    take_modelopt(source, folder);
+    if (source.info().conventions.records) name_other_files(source, folder.files, folder.findings);
     if (source.info().conventions.model_folder) {
       std::vector<std::string> left;
       for (const FileInfo& entry : source.storage().list("")) {
         if (is_of_model(entry)) left.push_back(entry.name);
       }
       if (!left.empty())
-        remarks.push_back("the model's files stay behind: " + quoted_list(left, 10));
+        folder.findings.push_back({FindingCode::kModelFilesLeftOut,
+                                   "the model's files stay behind: " + quoted_list(left, 10),
+                                   left});
     }
     return folder;
   }
-  leave_modelopt(source, remarks);
+  leave_modelopt(source, folder.findings);
   if (options.model_files) {
     if (!options.model_files->is_directory())
       throw CheckpointError(ErrorCode::kIo, "there is no such folder of a model's files",
@@ -247,14 +258,15 @@ ModelFolder model_folder(const CheckpointReader& source, ConvertTarget& target,
   } else if (source.info().conventions.model_folder) {
     folder.storage = source.storage().shared_from_this();
   }
-  if (folder.storage != nullptr) list_files(folder, remarks);
+  if (folder.storage != nullptr) list_files(folder);
   if (std::ranges::find(folder.files, kModelConfig) != folder.files.end()) {
-    drop_quantization(source, folder, remarks);
-    set_config_dtype(options, folder, remarks);
+    drop_quantization(source, folder);
+    set_config_dtype(options, folder);
   } else {
-    remarks.push_back(
-        "there is no config.json, without which transformers loads no model; give the folder that "
-        "has it with --model-files");
+    folder.findings.push_back(
+        {FindingCode::kModelFilesLeftOut,
+         "there is no config.json, without which transformers loads no model; give the folder that "
+         "has it with --model-files"});
   }
   return folder;
 }

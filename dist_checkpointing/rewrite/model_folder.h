@@ -7,6 +7,7 @@
 
 #include "dist_checkpointing/rewrite/convert.h"
 #include "dist_checkpointing/rewrite/convert_target.h"
+#include "mapping/base/finding.h"
 #include "strategies/contract/reader.h"
 #include "strategies/storage/storage.h"
 
@@ -19,6 +20,7 @@ struct ModelFolder {
   std::shared_ptr<const Storage> storage;  ///< null if there is none
   std::vector<std::string> files;
   std::uint64_t bytes = 0;  ///< of all files
+  Findings findings{};
 };
 
 /// Larger files are left where they are.
@@ -26,9 +28,9 @@ inline constexpr std::uint64_t kMaxModelFile = std::uint64_t{128} << 20;
 
 /// A model's folder is that of ConvertOptions::model_files, or else the source. What the source's
 /// files say about the model becomes an option of the target's strategy, unless it has that option.
-/// Says in `remarks` what goes along and what does not. Throws CheckpointError (invalid argument)
+/// The findings say what goes along and what does not. Throws CheckpointError (invalid argument)
 /// for an option that would have no effect, (io).
 ModelFolder model_folder(const CheckpointReader& source, ConvertTarget& target,
-                         const ConvertOptions& options, std::vector<std::string>& remarks);
+                         const ConvertOptions& options);
 
 }  // namespace dckpt

@@ -82,8 +82,7 @@ PlannedCopy plan_copy(CopyContents contents, ConvertTarget target, ModelFolder f
   return copy;
 }
 
-bool keep_records(PlannedCopy& copy, const CheckpointReader& reader,
-                  std::vector<std::string>& remarks) {
+bool keep_records(PlannedCopy& copy, const CheckpointReader& reader) {
   if (!reader.info().conventions.records || !copy.target.format->conventions.records) return false;
   CopyContents& contents = copy.contents;
   std::vector<std::string> kept;
@@ -104,10 +103,13 @@ bool keep_records(PlannedCopy& copy, const CheckpointReader& reader,
     }
   }
   if (kept.empty()) return false;
-  remarks.push_back(
-      str_format("copied as they are stored, which is not as plain tensors: {}; only trainers with "
-                 "their classes load them",
-                 quoted_list(kept)));
+  contents.findings.push_back(
+      {FindingCode::kFormKept,
+       str_format(
+           "copied as they are stored, which is not as plain tensors: {}; only trainers with "
+           "their classes load them",
+           quoted_list(kept)),
+       kept});
   return true;
 }
 
@@ -129,7 +131,8 @@ Metadata metadata_of(const GlobalPlan& plan, std::vector<WrittenItems> written) 
   return written_metadata(plan, places, files);
 }
 
-void describe(const PlannedCopy& copy, const Metadata& source, ConvertReport& report) {
+Findings describe(const PlannedCopy& copy, const Metadata& source, ConvertReport& report) {
+  Findings findings;
   const Metadata& metadata = copy.plan.metadata;
   report.tensors = metadata.tensors.size();
   report.objects = copy.contents.metadata.objects.size();
@@ -146,8 +149,9 @@ void describe(const PlannedCopy& copy, const Metadata& source, ConvertReport& re
       source.tensors,
       [](const TensorStorageMetadata& tensor) { return tensor.flattened_shape.has_value(); });
   if (flattened > 0 && copy.target.save.flattened == FlattenedForm::kBoxes) {
-    report.remarks.push_back(grouped(static_cast<std::uint64_t>(flattened)) +
-                             " flattened tensors became ordinary ones of their original shapes");
+    findings.push_back({FindingCode::kFormChanged,
+                        grouped(static_cast<std::uint64_t>(flattened)) +
+                            " flattened tensors became ordinary ones of their original shapes"});
   }
   const StoredForm form{.conventions = copy.target.format->conventions,
                         .common_file = copy.contents.common_file.has_value(),
@@ -155,7 +159,8 @@ void describe(const PlannedCopy& copy, const Metadata& source, ConvertReport& re
                         .common = copy.contents.common,
                         .state_left_out = copy.contents.state_left_out};
   for (std::string& sentence : describe_readers(form))
-    report.remarks.push_back(std::move(sentence));
+    findings.push_back({FindingCode::kReaders, std::move(sentence)});
+  return findings;
 }
 
 void measure(const PlannedCopy& copy, ConvertReport& report) {

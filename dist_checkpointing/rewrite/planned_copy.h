@@ -10,6 +10,7 @@
 #include "dist_checkpointing/rewrite/convert_target.h"
 #include "dist_checkpointing/rewrite/copy_contents.h"
 #include "dist_checkpointing/rewrite/model_folder.h"
+#include "mapping/base/finding.h"
 #include "mapping/planning/save/global_plan.h"
 #include "strategies/contract/reader.h"
 #include "strategies/contract/save_strategy.h"
@@ -33,8 +34,7 @@ PlannedCopy plan_copy(CopyContents contents, ConvertTarget target, ModelFolder f
 
 /// Copies records that are no plain tensors byte by byte, where both formats store such records and
 /// nothing is cut anew. Returns whether there are any.
-bool keep_records(PlannedCopy& copy, const CheckpointReader& reader,
-                  std::vector<std::string>& remarks);
+bool keep_records(PlannedCopy& copy, const CheckpointReader& reader);
 
 /// Of all ranks.
 std::uint64_t bytes_of(const std::vector<SavePlan>& ranks);
@@ -42,8 +42,8 @@ std::uint64_t bytes_of(const std::vector<SavePlan>& ranks);
 /// `written`: by each rank.
 Metadata metadata_of(const GlobalPlan& plan, std::vector<WrittenItems> written);
 
-/// What is known of the copy before it is written. `source`: what it is made of.
-void describe(const PlannedCopy& copy, const Metadata& source, ConvertReport& report);
+/// Adds to `report` what is known of the copy before it is written. `source`: what it is made of.
+Findings describe(const PlannedCopy& copy, const Metadata& source, ConvertReport& report);
 
 /// How many files there will be, and how large. A format that cannot tell has the bytes of what is
 /// stored, at least.

@@ -96,10 +96,7 @@ std::optional<Interrupted> find_left(const Location& destination, const Conversi
                                      "leave out --resume",
                                      quote(report.to)));
   std::optional<Interrupted> left = find_interrupted(destination, facts);
-  if (left)
-    report.kept_files = left->journal.files.size();
-  else
-    report.remarks.push_back("nothing to resume: no interrupted conversion has left anything");
+  if (left) report.kept_files = left->journal.files.size();
   return left;
 }
 

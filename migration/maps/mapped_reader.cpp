@@ -352,8 +352,8 @@ class Mapping {
            stays ? "the map has no such module" : "Hugging Face files have no objects"});
     set_common(*source, keys, contents);
     describe(keys, report);
-    describe_conversions(keys, metadata, report.remarks);
-    describe_dtype(keys, report.remarks);
+    describe_conversions(keys, metadata, report.findings);
+    describe_dtype(keys, report.findings);
     return rearranged_reader(converted(std::move(source), keys.conversions), std::move(contents));
   }
 
@@ -377,58 +377,69 @@ class Mapping {
   }
 
   void describe(const MappedKeys& keys, MapReport& report) const {
-    std::vector<std::string>& remarks = report.remarks;
-    remarks.push_back(str_format("keys: {} became {}, by the map {}",
-                                 name_of_keys(keys.from, keys.from_layout),
-                                 name_of_keys(keys.to, keys.to_layout), quote(map_.family)));
+    Findings& findings = report.findings;
+    findings.push_back(
+        {FindingCode::kKeysChanged,
+         str_format("keys: {} became {}, by the map {}", name_of_keys(keys.from, keys.from_layout),
+                    name_of_keys(keys.to, keys.to_layout), quote(map_.family))});
     const auto padding = [](std::uint64_t elements) {
       return elements == 0 ? std::string()
                            : str_format(" and {} that pad the vocabulary", grouped(elements));
     };
-    remarks.push_back(
-        str_format("parameters: {}{} before, {}{} after",
-                   grouped(keys.elements_in - keys.padding_in), padding(keys.padding_in),
-                   grouped(keys.elements_out - keys.padding_out), padding(keys.padding_out)));
+    findings.push_back(
+        {FindingCode::kParameters,
+         str_format("parameters: {}{} before, {}{} after",
+                    grouped(keys.elements_in - keys.padding_in), padding(keys.padding_in),
+                    grouped(keys.elements_out - keys.padding_out), padding(keys.padding_out))});
     for (const std::string& number : numbers_->overridden())
-      remarks.push_back("numbers: " + number);
+      findings.push_back({FindingCode::kNumberOverridden, "numbers: " + number});
     if (report.dequantized > 0)
-      remarks.push_back(
-          str_format("dequantized: {} {} now, on the way back, too; a round trip "
-                     "compares these values",
-                     counted(report.dequantized, "weight is", "weights are"),
-                     std::string(name_of(kMapCastNames, values()))));
+      findings.push_back({FindingCode::kValuesRounded,
+                          str_format("dequantized: {} {} now, on the way back, too; a round trip "
+                                     "compares these values",
+                                     counted(report.dequantized, "weight is", "weights are"),
+                                     std::string(name_of(kMapCastNames, values())))});
     if (keys.prefix.is_of_text)
-      remarks.push_back(str_format("only the language model is mapped, whose keys have {}",
-                                   quote(keys.prefix.stored)));
+      findings.push_back({FindingCode::kKeysChanged,
+                          str_format("only the language model is mapped, whose keys have {}",
+                                     quote(keys.prefix.stored))});
     if (keys.mtp_layers == 0 && numbers_->is_true(kMtpLayers))
-      remarks.push_back("there are no layers for multi-token prediction, although " +
-                        numbers_->describe(kMtpLayers));
+      findings.push_back(
+          {FindingCode::kStateMissing, "there are no layers for multi-token prediction, although " +
+                                           numbers_->describe(kMtpLayers)});
     if (keys.state_elements > 0)
-      remarks.push_back(str_format("the state of the optimizer goes along: {}",
-                                   counted(keys.state_elements, "element")));
+      findings.push_back(
+          {FindingCode::kFormChanged, str_format("the state of the optimizer goes along: {}",
+                                                 counted(keys.state_elements, "element"))});
     if (keys.to == KeyNames::kHf && keys.padded_rows && !numbers_->find("vocab_size"))
-      remarks.push_back(str_format(
-          "the size of the vocabulary is not known: all {} rows are there, padding included; give "
-          "it with --set vocab_size=NUMBER, or write {} into config.json",
-          *keys.padded_rows, *keys.padded_rows));
+      findings.push_back(
+          {FindingCode::kVocabularyPadded,
+           str_format("the size of the vocabulary is not known: all {} rows are there, padding "
+                      "included; give "
+                      "it with --set vocab_size=NUMBER, or write {} into config.json",
+                      *keys.padded_rows, *keys.padded_rows)});
     for (std::size_t i = 0; i < std::min(report.dropped.size(), kShownDropped); ++i) {
       const DroppedKeys& dropped = report.dropped[i];
-      remarks.push_back(str_format(
-          "dropped: {}{}, as {}", quote(dropped.keys),
-          dropped.count == 1 ? "" : str_format(" ({} keys)", grouped(dropped.count)), dropped.why));
+      findings.push_back(
+          {FindingCode::kKeysDropped,
+           str_format("dropped: {}{}, as {}", quote(dropped.keys),
+                      dropped.count == 1 ? "" : str_format(" ({} keys)", grouped(dropped.count)),
+                      dropped.why)});
     }
     if (report.dropped.size() > kShownDropped)
-      remarks.push_back(
-          str_format("dropped: {}", counted(report.dropped.size() - kShownDropped,
-                                            "more kind of keys", "more kinds of keys")));
+      findings.push_back(
+          {FindingCode::kKeysDropped,
+           str_format("dropped: {}", counted(report.dropped.size() - kShownDropped,
+                                             "more kind of keys", "more kinds of keys"))});
     if (keys.from == KeyNames::kMegatron && keys.to == KeyNames::kHf)
-      remarks.push_back("dropped: the common state, which Hugging Face files do not have");
+      findings.push_back({FindingCode::kCommonStateLeftOut,
+                          "dropped: the common state, which Hugging Face files do not have"});
   }
 
   /// Tensors of the same kind in one sentence.
   static void describe_conversions(const MappedKeys& keys, const Metadata& metadata,
-                                   std::vector<std::string>& remarks) {
-    std::map<std::string, std::uint64_t> counts;
+                                   Findings& findings) {
+    std::map<std::pair<FindingCode, std::string>, std::uint64_t> counts;
     for (const auto& [position, conversion] : keys.conversions) {
       const DType from = metadata.tensors[position].properties.dtype;
       std::string what =
@@ -436,26 +447,32 @@ class Mapping {
               ? str_format("{} tensors", to_string(from))
               : str_format("{} tensors became {}", to_string(from), to_string(conversion.dtype));
       if (conversion.add != 0) what += str_format(", plus {}", conversion.add);
-      if (conversion.add != 0 && conversion.rounded)
+      const bool rounded =
+          conversion.add != 0 ? conversion.rounded : !comes_back(from, conversion.dtype);
+      if (rounded && conversion.add != 0)
         what += ", rounded; they do not come back as they were";
-      else if (!comes_back(from, conversion.dtype) && conversion.add == 0)
+      else if (rounded)
         what += ", rounded; they stay so on the way back, and a round trip compares these values";
-      ++counts[what];
+      ++counts[{rounded ? FindingCode::kValuesRounded : FindingCode::kValuesCast, what}];
     }
     for (const auto& [what, count] : counts)
-      remarks.push_back(str_format("converted: {} {}", grouped(count), what));
+      findings.push_back({what.first, str_format("converted: {} {}", grouped(count), what.second)});
   }
 
   /// What the setting dtype has not changed.
-  void describe_dtype(const MappedKeys& keys, std::vector<std::string>& remarks) const {
+  void describe_dtype(const MappedKeys& keys, Findings& findings) const {
     for (const DroppedKeys& kept : keys.other_types)
-      remarks.push_back(str_format(
-          "not cast: {}{}, {}", quote(kept.keys),
-          kept.count == 1 ? "" : str_format(" ({} keys)", grouped(kept.count)), kept.why));
+      findings.push_back(
+          {FindingCode::kValuesNotCast,
+           str_format("not cast: {}{}, {}", quote(kept.keys),
+                      kept.count == 1 ? "" : str_format(" ({} keys)", grouped(kept.count)),
+                      kept.why)});
     if (settings_.target.dtype && keys.conversions.empty())
-      remarks.push_back(str_format("no tensor was cast: {} is {} already",
-                                   keys.other_types.empty() ? "everything" : "the rest",
-                                   std::string(name_of(kMapCastNames, *settings_.target.dtype))));
+      findings.push_back(
+          {FindingCode::kValuesNotCast,
+           str_format("no tensor was cast: {} is {} already",
+                      keys.other_types.empty() ? "everything" : "the rest",
+                      std::string(name_of(kMapCastNames, *settings_.target.dtype)))});
   }
 
   Settings settings_;

@@ -8,6 +8,7 @@
 
 #include "configs/key_map.h"
 #include "configs/options.h"
+#include "mapping/base/finding.h"
 #include "migration/maps/apply_key_map.h"
 #include "migration/maps/map_rule.h"
 #include "strategies/contract/reader.h"
@@ -27,7 +28,7 @@ struct MapReport {
   std::uint64_t tensors = 0;
   std::uint64_t dequantized = 0;     ///< weights with scales
   std::vector<DroppedKeys> dropped;  ///< of tensors and objects
-  std::vector<std::string> remarks;  ///< all of this in sentences
+  Findings findings{};               ///< all of this, for people too
 };
 
 /// The checkpoint `source` under the keys that a map gives it: a reader like any other.

@@ -35,8 +35,8 @@ constexpr std::uint64_t kMaxRngBytes = std::uint64_t{64} << 20;  // of all state
 
 class FromMegatronFsdp {
  public:
-  FromMegatronFsdp(const CheckpointReader& source, std::vector<std::string>& remarks)
-      : source_(source), metadata_(source.metadata()), remarks_(remarks) {}
+  explicit FromMegatronFsdp(const CheckpointReader& source)
+      : source_(source), metadata_(source.metadata()) {}
 
   RearrangedContents run() {
     read_objects();
@@ -56,7 +56,7 @@ class FromMegatronFsdp {
       problems_.add(str_format("there is no weight {}, but state of it", quote(name)));
     problems_.raise_if_any(ErrorCode::kMismatch,
                            "the tensors of Megatron-FSDP do not make up those of Megatron-Core:");
-    remark_on_kept_precision();
+    tell_of_kept_precision();
     names_.added_extra_state = !has_extra_state_;
     if (!has_extra_state_) add_extra_states(stacks);
     add_rng();
@@ -64,14 +64,17 @@ class FromMegatronFsdp {
     contents_.common = make_common();
     if (names_ != usual) record(names_, *contents_.common);
     contents_.conventions = Conventions{};
-    remarks_.push_back(
-        str_format("keys: Megatron-FSDP's became Megatron-Core's ({})",
-                   stacks ? "homogeneous, with an axis for layers" : "with the layers' numbers"));
+    findings_.push_back(
+        {FindingCode::kKeysChanged,
+         str_format("keys: Megatron-FSDP's became Megatron-Core's ({})",
+                    stacks ? "homogeneous, with an axis for layers" : "with the layers' numbers")});
     return std::move(contents_);
   }
 
   /// Of weights, by their positions in what run() has made.
   std::map<std::uint32_t, ElementConversion> casts() { return std::move(casts_); }
+  /// Once run() has returned.
+  Findings findings() { return std::move(findings_); }
 
  private:
   struct Part {
@@ -190,7 +193,8 @@ class FromMegatronFsdp {
       states.emplace(local.contains(stack_of(name)) ? with_fused_norms(name) : name,
                      std::move(of_name));
     states_ = std::move(states);
-    remarks_.push_back("norms of Megatron's local layers are called as torch_dist has them");
+    findings_.push_back({FindingCode::kKeysChanged,
+                         "norms of Megatron's local layers are called as torch_dist has them"});
   }
 
   void keep(std::size_t tensor) {
@@ -202,8 +206,10 @@ class FromMegatronFsdp {
                                  .parts = {{.target = whole(kept.size),
                                             .tensor = static_cast<std::uint32_t>(tensor),
                                             .source = whole(kept.size)}}});
-    remarks_.push_back(
-        str_format("{} keeps its key, which is none of Megatron-FSDP's model", quote(kept.key)));
+    findings_.push_back(
+        {FindingCode::kKeysKept,
+         str_format("{} keeps its key, which is none of Megatron-FSDP's model", quote(kept.key)),
+         {kept.key}});
   }
 
   /// Whether all layers have the same tensors, so that Megatron stacks them.
@@ -353,25 +359,28 @@ class FromMegatronFsdp {
     }
     make(name, plain_ ? "fp32_param" : "param", parts, stacks);
     if (!has_main_parameters_ && !run_flag(args_, "bf16") && !run_flag(args_, "fp16"))
-      remarks_.push_back(
-          "weights stay float32, as Megatron-FSDP trains them: no args say another dtype (a map "
-          "can "
-          "cast them)");
+      findings_.push_back(
+          {FindingCode::kValuesNotCast,
+           "weights stay float32, as Megatron-FSDP trains them: no args say another dtype (a map "
+           "can "
+           "cast them)"});
     has_main_parameters_ = true;
   }
 
   /// Without the optimizer nothing else holds the values.
-  void remark_on_kept_precision() {
+  void tell_of_kept_precision() {
     const DType dtype = compute_dtype(args_);
     const auto any = [&](const auto& is) { return std::ranges::any_of(contents_.tensors, is); };
     if (dtype != DType::kFloat32 && any([](const RearrangedTensor& tensor) {
           return tensor.properties.dtype == DType::kFloat32;
         }) &&
         !any([](const RearrangedTensor& tensor) { return is_optimizer_key(tensor.key); }))
-      remarks_.push_back(str_format(
-          "weights stay float32, although the run computed in {}: there is no state of an "
-          "optimizer that would keep their digits",
-          to_string(dtype)));
+      findings_.push_back(
+          {FindingCode::kValuesNotCast,
+           str_format(
+               "weights stay float32, although the run computed in {}: there is no state of an "
+               "optimizer that would keep their digits",
+               to_string(dtype))});
   }
 
   /// Megatron asks for an extra state of every module; without content they do no harm.
@@ -432,7 +441,8 @@ class FromMegatronFsdp {
             {str_format("{}/shard_{}.{}_{}.{}", kRng, at.first, at.second, stages, ranks), 0,
              std::move(state)});
     } else {
-      remarks_.push_back("the RNG states are left out: those of some ranks are missing");
+      findings_.push_back({FindingCode::kStateMissing,
+                           "the RNG states are left out: those of some ranks are missing"});
     }
     common_.mutable_dict().erase(Value(std::string(kRng)));
   }
@@ -497,7 +507,7 @@ class FromMegatronFsdp {
 
   const CheckpointReader& source_;
   const Metadata& metadata_;
-  std::vector<std::string>& remarks_;
+  Findings findings_;
   std::vector<std::pair<std::string, Parts>> weights_;  // by Megatron-Core's key, in order
   std::unordered_map<std::string, std::size_t> weight_index_;
   std::map<std::string, std::map<std::string, Parts>> states_;
@@ -521,12 +531,12 @@ class FromMegatronFsdp {
 
 }  // namespace
 
-std::unique_ptr<CheckpointReader> from_megatron_fsdp(std::unique_ptr<CheckpointReader> source,
-                                                     std::vector<std::string>& remarks) {
-  FromMegatronFsdp conversion(*source, remarks);
+View from_megatron_fsdp(std::unique_ptr<CheckpointReader> source) {
+  FromMegatronFsdp conversion(*source);
   RearrangedContents contents = conversion.run();
-  return converted_reader(rearranged_reader(std::move(source), std::move(contents)),
-                          conversion.casts());
+  return {converted_reader(rearranged_reader(std::move(source), std::move(contents)),
+                           conversion.casts()),
+          conversion.findings()};
 }
 
 }  // namespace dckpt

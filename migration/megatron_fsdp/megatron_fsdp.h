@@ -6,6 +6,7 @@
 
 #include "strategies/contract/reader.h"
 #include "strategies/torch_dist/save_strategy.h"
+#include "strategies/views/view.h"
 
 // Megatron-FSDP's checkpoints (fsdp_dtensor) hold a model's parts under other keys than torch_dist:
 //
@@ -30,19 +31,16 @@
 namespace dckpt {
 
 /// A checkpoint with Megatron-Core's keys as Megatron-FSDP has it. Without a number of
-/// wrappers, the dtype of the model decides, as its args or else its weights say. Says in `remarks`
+/// wrappers, the dtype of the model decides, as its args or else its weights say. The findings say
 /// what is not found again. Throws CheckpointError: (unsupported) for state of an optimizer that is
 /// not of the shapes of the model and for layouts with experts or halves as tensors of their own,
 /// (mismatch) for parameters that fit no group, or several.
-std::unique_ptr<CheckpointReader> to_megatron_fsdp(std::unique_ptr<CheckpointReader> source,
-                                                   const FsdpSaveOptions& options,
-                                                   std::vector<std::string>& remarks);
+View to_megatron_fsdp(std::unique_ptr<CheckpointReader> source, const FsdpSaveOptions& options);
 
 /// The way back: weights and fully reshardable state of the optimizer under Megatron-Core's keys.
 /// Weights that are the optimizer's main parameters get the dtype that the model has them in, as
 /// its args say. Throws CheckpointError (mismatch) if layers, experts or halves of a tensor are
 /// missing.
-std::unique_ptr<CheckpointReader> from_megatron_fsdp(std::unique_ptr<CheckpointReader> source,
-                                                     std::vector<std::string>& remarks);
+View from_megatron_fsdp(std::unique_ptr<CheckpointReader> source);
 
 }  // namespace dckpt

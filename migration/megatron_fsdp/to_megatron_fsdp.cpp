@@ -40,12 +40,10 @@ std::pair<std::string, KeyPath> named(KeyPath path) {
 
 class ToMegatronFsdp {
  public:
-  ToMegatronFsdp(const CheckpointReader& source, const FsdpSaveOptions& options,
-                 std::vector<std::string>& remarks)
+  ToMegatronFsdp(const CheckpointReader& source, const FsdpSaveOptions& options)
       : source_(source),
         metadata_(source.metadata()),
         common_(source.common_state()),
-        remarks_(remarks),
         options_(options) {}
 
   RearrangedContents run() {
@@ -67,6 +65,9 @@ class ToMegatronFsdp {
     describe();
     return std::move(contents_);
   }
+
+  /// Once run() has returned.
+  Findings findings() { return std::move(findings_); }
 
  private:
   struct State {
@@ -369,35 +370,41 @@ class ToMegatronFsdp {
   }
 
   void describe() {
-    remarks_.push_back(
-        str_format("keys: Megatron-Core's became Megatron-FSDP's (fsdp_dtensor), with the state "
-                   "of the optimizer under '{}…'",
-                   wrappers_));
+    findings_.push_back(
+        {FindingCode::kKeysChanged,
+         str_format("keys: Megatron-Core's became Megatron-FSDP's (fsdp_dtensor), with the state "
+                    "of the optimizer under '{}…'",
+                    wrappers_)});
     if (main_parameters_ > 0)
-      remarks_.push_back(str_format(
-          "weights: {} of the optimizer, as Megatron-FSDP has them; the "
-          "model's own, which Megatron makes of these, are left out",
-          counted(main_parameters_, "tensor is a main parameter", "tensors are main parameters")));
+      findings_.push_back(
+          {FindingCode::kFormChanged,
+           str_format("weights: {} of the optimizer, as Megatron-FSDP has them; the "
+                      "model's own, which Megatron makes of these, are left out",
+                      counted(main_parameters_, "tensor is a main parameter",
+                              "tensors are main parameters"))});
     if (others_ > 0)
-      remarks_.push_back(
-          str_format("{} (extra state and others), under which Megatron-FSDP does not "
-                     "look for them",
-                     counted(others_, "object keeps its key", "objects keep their keys")));
+      findings_.push_back(
+          {FindingCode::kKeysKept,
+           str_format("{} (extra state and others), under which Megatron-FSDP does not "
+                      "look for them",
+                      counted(others_, "object keeps its key", "objects keep their keys"))});
     if (!states_.empty() && groups_.empty())
-      remarks_.push_back(
-          "the common state has no param_groups of the optimizer, which Megatron-FSDP asks for");
+      findings_.push_back(
+          {FindingCode::kStateMissing,
+           "the common state has no param_groups of the optimizer, which Megatron-FSDP asks for"});
     if (std::ranges::any_of(metadata_.tensors, [](const TensorStorageMetadata& tensor) {
           return tensor.key.starts_with("mtp.");
         }))
-      remarks_.push_back(
-          "layers of multi-token prediction keep their names, as Megatron-Core 0.16 has them");
+      findings_.push_back(
+          {FindingCode::kKeysKept,
+           "layers of multi-token prediction keep their names, as Megatron-Core 0.16 has them"});
   }
 
   const CheckpointReader& source_;
   const Metadata& metadata_;
   Value common_;
   const Value* args_ = nullptr;
-  std::vector<std::string>& remarks_;
+  Findings findings_;
   FsdpSaveOptions options_;
   std::map<std::size_t, std::vector<State>> states_;  // by the model's tensor
   std::vector<Value> groups_;
@@ -413,11 +420,10 @@ class ToMegatronFsdp {
 
 }  // namespace
 
-std::unique_ptr<CheckpointReader> to_megatron_fsdp(std::unique_ptr<CheckpointReader> source,
-                                                   const FsdpSaveOptions& options,
-                                                   std::vector<std::string>& remarks) {
-  RearrangedContents contents = ToMegatronFsdp(*source, options, remarks).run();
-  return rearranged_reader(std::move(source), std::move(contents));
+View to_megatron_fsdp(std::unique_ptr<CheckpointReader> source, const FsdpSaveOptions& options) {
+  ToMegatronFsdp conversion(*source, options);
+  RearrangedContents contents = conversion.run();
+  return {rearranged_reader(std::move(source), std::move(contents)), conversion.findings()};
 }
 
 }  // namespace dckpt

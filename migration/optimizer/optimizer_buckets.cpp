@@ -181,7 +181,8 @@ class BucketSearch {
     }
   }
 
-  std::vector<BucketPlace> run(std::vector<std::string>& remarks) {
+  FoundInBuckets run() {
+    FoundInBuckets found;
     for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket) {
       if (bucket == 0 || buckets_[bucket].buffer != buckets_[bucket - 1].buffer) {
         used_.assign(chunks_.size(), false);
@@ -193,22 +194,26 @@ class BucketSearch {
       std::vector<std::string> keys;
       for (const std::uint32_t tensor : alike_)
         keys.push_back(reader_.metadata().tensors[tensor].key);
-      remarks.push_back(str_format(
-          "chunks of {} have the same values as others, as norms have before training moves them; "
-          "Megatron's order of modules says whose optimizer state is whose",
-          quoted_list(keys)));
+      found.findings.push_back(
+          {FindingCode::kStateAmbiguous,
+           str_format("chunks of {} have the same values as others, as norms have before training "
+                      "moves them; "
+                      "Megatron's order of modules says whose optimizer state is whose",
+                      quoted_list(keys)),
+           keys});
     }
     if (drifted_ > 0)
-      remarks.push_back(
-          str_format("{} main parameters that differ between ranks which "
-                     "hold the same chunk; those of the first rank were taken",
-                     counted(drifted_, "chunk has", "chunks have")));
-    std::vector<BucketPlace> places;
+      found.findings.push_back(
+          {FindingCode::kStateAmbiguous,
+           str_format("{} main parameters that differ between ranks which "
+                      "hold the same chunk; those of the first rank were taken",
+                      counted(drifted_, "chunk has", "chunks have"))});
     for (std::size_t i = 0; i < chunks_.size(); ++i) {
       if (found_[i])
-        places.push_back({chunks_[i].tensor, chunks_[i].box, found_[i]->bucket, found_[i]->begin});
+        found.places.push_back(
+            {chunks_[i].tensor, chunks_[i].box, found_[i]->bucket, found_[i]->begin});
     }
-    return places;
+    return found;
   }
 
  private:
@@ -507,12 +512,10 @@ std::vector<StoredBucket> optimizer_buckets(const CheckpointReader& reader) {
   return buckets;
 }
 
-std::vector<BucketPlace> find_in_buckets(const CheckpointReader& reader,
-                                         std::span<const StoredBucket> buckets,
-                                         const ReadOptions& options,
-                                         const std::function<void()>& go_on,
-                                         std::vector<std::string>& remarks) {
-  return BucketSearch(reader, buckets, options, go_on).run(remarks);
+FoundInBuckets find_in_buckets(const CheckpointReader& reader,
+                               std::span<const StoredBucket> buckets, const ReadOptions& options,
+                               const std::function<void()>& go_on) {
+  return BucketSearch(reader, buckets, options, go_on).run();
 }
 
 }  // namespace dckpt

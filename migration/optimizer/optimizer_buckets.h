@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "mapping/base/finding.h"
 #include "mapping/geometry/box.h"
 #include "strategies/contract/reader.h"
 #include "strategies/tensor_io/read_tensors.h"
@@ -46,19 +47,23 @@ struct BucketPlace {
   std::int64_t begin = 0;    ///< element in it
 };
 
+/// Where the chunks of a model are.
+struct FoundInBuckets {
+  std::vector<BucketPlace> places{};
+  Findings findings{};
+};
+
 /// Finds the model's tensors in the buckets by their values: after every step Megatron copies the
 /// main parameters, rounded to the model's dtype, into the model. So neither the order of modules
 /// nor the parallel sizes have to be known. Values are compared at the beginning, middle and end of
 /// every chunk, and all of them where that leaves several. What has the same values (norms that
 /// training has not moved yet) is told apart by its place in Megatron's order of modules, and
-/// `remarks` names it. Every chunk is listed once, also if several ranks hold it: that of the
+/// a finding names it. Every chunk is listed once, also if several ranks hold it: that of the
 /// first. `go_on`, if not empty, is called now and then, and throws to stop. Throws
 /// CheckpointError: (mismatch) for a bucket that holds anything else, (unsupported) for equal
 /// values of modules whose order is not known.
-std::vector<BucketPlace> find_in_buckets(const CheckpointReader& reader,
-                                         std::span<const StoredBucket> buckets,
-                                         const ReadOptions& options,
-                                         const std::function<void()>& go_on,
-                                         std::vector<std::string>& remarks);
+FoundInBuckets find_in_buckets(const CheckpointReader& reader,
+                               std::span<const StoredBucket> buckets, const ReadOptions& options,
+                               const std::function<void()>& go_on);
 
 }  // namespace dckpt

@@ -215,13 +215,17 @@ void require_all_values(const CheckpointReader& source) {
       "(--allow-partial without --optimizer)");
 }
 
+struct NamedState {
+  RearrangedContents contents{};
+  Findings findings{};
+};
+
 /// State in buckets, under keys that are made of the model's.
-RearrangedContents name_state(const CheckpointReader& source, std::span<const StoredBucket> buckets,
-                              OptimizerSharding wanted, const ReadOptions& read,
-                              const std::function<void()>& go_on,
-                              std::vector<std::string>& remarks) {
+NamedState name_state(const CheckpointReader& source, std::span<const StoredBucket> buckets,
+                      OptimizerSharding wanted, const ReadOptions& read,
+                      const std::function<void()>& go_on) {
   const Metadata& metadata = source.metadata();
-  std::vector<BucketPlace> places = find_in_buckets(source, buckets, read, go_on, remarks);
+  auto [places, findings] = find_in_buckets(source, buckets, read, go_on);
   if (places.empty())
     throw CheckpointError(ErrorCode::kMismatch,
                           "the buckets of the optimizer hold no parameters of the model");
@@ -251,15 +255,18 @@ RearrangedContents name_state(const CheckpointReader& source, std::span<const St
   for (const auto& [key, path] : metadata.paths) {
     if (!is_in_groups(key)) contents.paths.emplace_back(key, path);
   }
-  remarks.push_back(
-      str_format("the optimizer's state became {}; the model's values say what lies in its {}",
-                 name_of(kOptimizerShardingNames, wanted), counted(buckets.size(), "bucket")));
+  findings.push_back(
+      {FindingCode::kFormChanged,
+       str_format("the optimizer's state became {}; the model's values say what lies in its {}",
+                  name_of(kOptimizerShardingNames, wanted), counted(buckets.size(), "bucket"))});
   if (!stateless.empty())
-    remarks.push_back(
-        str_format("no optimizer state for {} (buffers, or parameters that were not "
-                   "trained)",
-                   quoted_list(stateless)));
-  return contents;
+    findings.push_back(
+        {FindingCode::kStateMissing,
+         str_format("no optimizer state for {} (buffers, or parameters that were not "
+                    "trained)",
+                    quoted_list(stateless)),
+         stateless});
+  return {std::move(contents), std::move(findings)};
 }
 
 /// What each optimizer of the chain keeps apart from tensors is in objects of its groups; the forms
@@ -288,30 +295,31 @@ Value with_objects_of_groups(const CheckpointReader& source, Value common) {
 
 }  // namespace
 
-std::unique_ptr<CheckpointReader> with_optimizer_sharding(std::unique_ptr<CheckpointReader> source,
-                                                          OptimizerSharding wanted,
-                                                          std::vector<std::string>& remarks,
-                                                          const ReadOptions& read,
-                                                          const std::function<void()>& go_on) {
+View with_optimizer_sharding(std::unique_ptr<CheckpointReader> source, OptimizerSharding wanted,
+                             const ReadOptions& read, const std::function<void()>& go_on) {
   Value common = source->common_state();
   const std::string sharding = optimizer_sharding(common);
   RearrangedContents contents;
+  Findings findings;
   const auto stored = value_of(kOptimizerShardingNames, sharding);
   if (stored) {
     contents = rename_state(source->metadata(), wanted);
     if (stored != wanted)
-      remarks.push_back(
-          str_format("the optimizer's state became {}", name_of(kOptimizerShardingNames, wanted)));
+      findings.push_back(
+          {FindingCode::kFormChanged, str_format("the optimizer's state became {}",
+                                                 name_of(kOptimizerShardingNames, wanted))});
   } else {
     require_all_values(*source);
     source = open_gathered_state(std::move(source));
     const std::vector<StoredBucket> buckets = optimizer_buckets(*source);
     if (buckets.empty()) refuse(sharding, wanted);
-    contents = name_state(*source, buckets, wanted, read, go_on, remarks);
+    NamedState named = name_state(*source, buckets, wanted, read, go_on);
+    contents = std::move(named.contents);
+    findings = std::move(named.findings);
     common = with_objects_of_groups(*source, std::move(common));
   }
   contents.common = common_for(wanted, std::move(common));
-  return rearranged_reader(std::move(source), std::move(contents));
+  return {rearranged_reader(std::move(source), std::move(contents)), std::move(findings)};
 }
 
 }  // namespace dckpt

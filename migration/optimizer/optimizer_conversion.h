@@ -8,6 +8,7 @@
 #include "migration/optimizer/optimizer_sharding.h"
 #include "strategies/contract/reader.h"
 #include "strategies/tensor_io/read_tensors.h"
+#include "strategies/views/view.h"
 
 namespace dckpt {
 
@@ -16,14 +17,11 @@ namespace dckpt {
 /// param_state_sharding_type, content_metadata and the parameter groups say what that release looks
 /// for. State in buckets (dp_reshardable, fully_sharded_bucket_space, dp_zero_gather_scatter) gets
 /// such keys, too: see optimizer_buckets.h. Tensors have the model's shapes; flattening them is up
-/// to whoever writes. Says in `remarks` what was changed. `read`: how values of buckets are read;
+/// to whoever writes. The findings say what was changed. `read`: how values of buckets are read;
 /// `go_on` throws to stop. Throws CheckpointError: (unsupported) for a checkpoint without a
 /// distributed optimizer; (mismatch) for state that does not have the shape of its model tensor,
 /// and as open_gathered_state() and find_in_buckets() do.
-std::unique_ptr<CheckpointReader> with_optimizer_sharding(std::unique_ptr<CheckpointReader> source,
-                                                          OptimizerSharding wanted,
-                                                          std::vector<std::string>& remarks,
-                                                          const ReadOptions& read = {},
-                                                          const std::function<void()>& go_on = {});
+View with_optimizer_sharding(std::unique_ptr<CheckpointReader> source, OptimizerSharding wanted,
+                             const ReadOptions& read = {}, const std::function<void()>& go_on = {});
 
 }  // namespace dckpt

@@ -51,14 +51,13 @@ RankFolderOptions read_rank_folder_options(const StrategySpec& strategy) {
   return read_options(schema, strategy);
 }
 
-RankLayout choose_rank_layout(const RankFolderOptions& options, const Value* args,
-                              std::vector<std::string>& remarks) {
+RankLayout choose_rank_layout(const RankFolderOptions& options, const Value* args) {
   RankLayout layout;
   ModelParallelRank& sizes = layout.sizes;
-  std::vector<std::string> of_run;
   const auto size = [&](std::optional<std::int64_t> given, const char* name) {
     const auto saved = given ? given : run_arg(args, name);
-    if (!given && saved.value_or(1) != 1) of_run.push_back(str_format("{} {}", name, *saved));
+    if (!given && saved.value_or(1) != 1)
+      layout.of_run.push_back(str_format("{} {}", name, *saved));
     if (saved.value_or(1) >= 1 && saved.value_or(1) <= kMostRankFolders) return saved.value_or(1);
     refuse(
         str_format("{}: found {}, expected a number from 1 to {}", name, *saved, kMostRankFolders));
@@ -77,9 +76,6 @@ RankLayout choose_rank_layout(const RankFolderOptions& options, const Value* arg
                       sizes.tensor, sizes.pipeline, sizes.expert, kMostRankFolders));
   if (layout.chunks > 1 && sizes.pipeline == 1)
     refuse("virtual_pipeline_model_parallel_size: a single pipeline stage has no chunks");
-  if (!of_run.empty())
-    remarks.push_back("parallel sizes that no option gives are those of the run: " +
-                      quoted_list(of_run));
   return layout;
 }
 

@@ -35,19 +35,20 @@ inline constexpr std::int64_t kMostRankFolders = std::int64_t{1} << 20;
 
 struct RankLayout {
   ModelParallelRank sizes{1, 1, 1};
-  std::int64_t chunks = 1;  ///< of each pipeline stage
-  std::int64_t layers = 0;  ///< of the model
+  std::int64_t chunks = 1;            ///< of each pipeline stage
+  std::int64_t layers = 0;            ///< of the model
+  std::vector<std::string> of_run{};  ///< sizes that are the run's, as no option gives them
 
   /// Chunks of all stages; they follow each other round the stages.
   std::int64_t stages() const { return sizes.pipeline * chunks; }
   std::int64_t layers_of_chunk() const { return layers / stages(); }
 };
 
-/// What the options say, or else `args` of the run (null: there are none), which a remark names.
+/// What the options say, or else `args` of the run (null: there are none), which `of_run` then
+/// names.
 /// The number of layers is not known yet. Throws CheckpointError (invalid argument) for sizes that
 /// cannot be.
-RankLayout choose_rank_layout(const RankFolderOptions& options, const Value* args,
-                              std::vector<std::string>& remarks);
+RankLayout choose_rank_layout(const RankFolderOptions& options, const Value* args);
 
 /// The strategy's own options. Throws CheckpointError (invalid argument) for mistakes in them.
 RankFolderOptions read_rank_folder_options(const StrategySpec& strategy);

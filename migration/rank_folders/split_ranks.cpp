@@ -32,19 +32,21 @@ struct ExtraState {
 
 class Split {
  public:
-  Split(const CheckpointReader& model, const RankFolderOptions& options,
-        std::vector<std::string>& remarks)
+  Split(const CheckpointReader& model, const RankFolderOptions& options)
       : model_(model),
         metadata_(model.metadata()),
         options_(options),
-        remarks_(remarks),
         original_(model.common_state()),
         common_(original_),
         args_(run_args(original_)) {}
 
   RearrangedContents run() {
     for (const TensorStorageMetadata& tensor : metadata_.tensors) refuse_optimizer(tensor.key);
-    layout_ = choose_rank_layout(options_, args_, remarks_);
+    layout_ = choose_rank_layout(options_, args_);
+    if (!layout_.of_run.empty())
+      findings_.push_back({FindingCode::kLayoutAssumed,
+                           "parallel sizes that no option gives are those of the run: " +
+                               quoted_list(layout_.of_run)});
     whole_ = whole_model(metadata_, args_, layout_);
     choose_names();
     read_objects();
@@ -59,6 +61,9 @@ class Split {
     contents_.conventions = kRankFolderConventions;
     return std::move(contents_);
   }
+
+  /// Once run() has returned.
+  Findings findings() { return std::move(findings_); }
 
  private:
   [[noreturn]] static void refuse(const std::string& message) {
@@ -126,24 +131,28 @@ class Split {
     if (rng_states_.size() !=
         static_cast<std::size_t>(layout_.sizes.pipeline * layout_.sizes.tensor)) {
       rng_states_.clear();
-      remarks_.emplace_back(
-          "there are no states of random number generators for these tensor and pipeline ranks; "
-          "load with --no-load-rng");
+      findings_.push_back(
+          {FindingCode::kStateMissing,
+           "there are no states of random number generators for these tensor and pipeline ranks; "
+           "load with --no-load-rng"});
     }
     if (!left_out.empty())
-      remarks_.push_back(str_format("left out, as rank folders have no place for them: {}, {}",
-                                    counted(left_out.size(), "object"), quoted_list(left_out)));
+      findings_.push_back({FindingCode::kKeysDropped,
+                           str_format("left out, as rank folders have no place for them: {}, {}",
+                                      counted(left_out.size(), "object"), quoted_list(left_out)),
+                           left_out});
   }
 
   void prepare_common() {
     if (common_.is_none()) common_ = Value::dict();
     if (args_ == nullptr)
-      remarks_.emplace_back(
-          "the checkpoint has no args, so Megatron compares nothing with them and "
-          "--use-checkpoint-args finds none");
+      findings_.push_back({FindingCode::kStateMissing,
+                           "the checkpoint has no args, so Megatron compares nothing with them and "
+                           "--use-checkpoint-args finds none"});
     if (common_.mutable_dict().erase("optimizer"))
-      remarks_.emplace_back(
-          "the optimizer's settings are left out with its state; load with --no-load-optim");
+      findings_.push_back(
+          {FindingCode::kOptimizerLeftOut,
+           "the optimizer's settings are left out with its state; load with --no-load-optim"});
     common_.mutable_dict().erase("content_metadata");  // of distributed checkpoints
     for (const auto& [key, value] : common_.as_dict()) {
       if (key.is_str() && (is_model_name(key.as_str()) || key.as_str() == "rng_state"))
@@ -154,15 +163,16 @@ class Split {
     }
     common_["checkpoint_version"] = 3.0;
     if (const std::vector<std::string> uneven = uneven_stages(args_); !uneven.empty())
-      remarks_.push_back(str_format("all pipeline stages have {}; start Megatron without {}",
-                                    counted(layout_.layers_of_chunk() * layout_.chunks, "layer"),
-                                    quoted_list(uneven)));
-    remark_padding();
+      findings_.push_back({FindingCode::kLayoutAssumed,
+                           str_format("all pipeline stages have {}; start Megatron without {}",
+                                      counted(layout_.layers_of_chunk() * layout_.chunks, "layer"),
+                                      quoted_list(uneven))});
+    tell_of_padding();
     const auto share = run_arg(args_, "expert_tensor_parallel_size");
     if (whole_.experts > 0 && share.value_or(layout_.sizes.tensor) != layout_.sizes.tensor)
-      remarks_.emplace_back(
-          "experts are cut for the tensor-parallel ranks of the other parameters "
-          "(expert_tensor_parallel_size)");
+      findings_.push_back({FindingCode::kLayoutAssumed,
+                           "experts are cut for the tensor-parallel ranks of the other parameters "
+                           "(expert_tensor_parallel_size)"});
   }
 
   static bool is_model_name(std::string_view name) {
@@ -170,18 +180,19 @@ class Split {
            name.find_first_not_of("0123456789", 5) == std::string_view::npos;
   }
 
-  void remark_padding() {
+  void tell_of_padding() {
     const auto multiple = run_arg(args_, "make_vocab_size_divisible_by");
     const TensorStorageMetadata* const words = metadata_.find_tensor(kWordEmbeddings);
     if (!multiple || *multiple < 1 || words == nullptr || words->global_shape().empty()) return;
     const auto step = checked_mul(*multiple, layout_.sizes.tensor);
     const std::int64_t rows = words->global_shape()[0];
     if (!step || rows % *step != 0)
-      remarks_.push_back(
-          str_format("Megatron pads the vocabulary to a multiple of make_vocab_size_divisible_by "
-                     "({}) times {} ranks, but it has {} rows; start Megatron with "
-                     "--make-vocab-size-divisible-by {}",
-                     *multiple, layout_.sizes.tensor, rows, rows / layout_.sizes.tensor));
+      findings_.push_back(
+          {FindingCode::kVocabularyPadded,
+           str_format("Megatron pads the vocabulary to a multiple of make_vocab_size_divisible_by "
+                      "({}) times {} ranks, but it has {} rows; start Megatron with "
+                      "--make-vocab-size-divisible-by {}",
+                      *multiple, layout_.sizes.tensor, rows, rows / layout_.sizes.tensor)});
   }
 
   // The files.
@@ -316,7 +327,7 @@ class Split {
   const CheckpointReader& model_;
   const Metadata& metadata_;
   const RankFolderOptions& options_;
-  std::vector<std::string>& remarks_;
+  Findings findings_;
   const Value original_;  // common state
   Value common_;          // of all ranks, except args
   const Value* args_;
@@ -330,11 +341,10 @@ class Split {
 
 }  // namespace
 
-std::unique_ptr<CheckpointReader> split_ranks(std::unique_ptr<CheckpointReader> model,
-                                              const RankFolderOptions& options,
-                                              std::vector<std::string>& remarks) {
-  RearrangedContents contents = Split(*model, options, remarks).run();
-  return rearranged_reader(std::move(model), std::move(contents));
+View split_ranks(std::unique_ptr<CheckpointReader> model, const RankFolderOptions& options) {
+  Split split(*model, options);
+  RearrangedContents contents = split.run();
+  return {rearranged_reader(std::move(model), std::move(contents)), split.findings()};
 }
 
 }  // namespace dckpt

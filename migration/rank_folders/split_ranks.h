@@ -7,6 +7,7 @@
 #include "configs/conventions.h"
 #include "migration/rank_folders/rank_layout.h"
 #include "strategies/contract/reader.h"
+#include "strategies/views/view.h"
 
 namespace dckpt {
 
@@ -20,11 +21,9 @@ inline constexpr Conventions kRankFolderConventions{
 /// numbered by stage, and shared out evenly; embeddings that are also the output layer are on the
 /// last stage, too. The args say the new sizes.
 ///
-/// Says in `remarks` what has no place there. Throws CheckpointError: (unsupported) for optimizer
+/// The findings say what has no place there. Throws CheckpointError: (unsupported) for optimizer
 /// state, and for parameters whose stage or partition is not known; (invalid argument) for sizes
 /// that do not divide the model.
-std::unique_ptr<CheckpointReader> split_ranks(std::unique_ptr<CheckpointReader> model,
-                                              const RankFolderOptions& options,
-                                              std::vector<std::string>& remarks);
+View split_ranks(std::unique_ptr<CheckpointReader> model, const RankFolderOptions& options);
 
 }  // namespace dckpt

@@ -52,10 +52,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   open_and_read("iter_0000001_0_local.pt", content,
                 [](const auto& storage) { return open_local(storage); });
   open_and_read("mp_rank_00/model_optim_rng.pt", content, [](const auto& storage) {
-    std::vector<std::string> remarks;
     return split_ranks(
-        join_ranks(open_legacy_torch(storage)),
-        {.pipeline_model_parallel_size = 2, .transformer_impl = TransformerImpl::kLocal}, remarks);
+               join_ranks(open_legacy_torch(storage)),
+               {.pipeline_model_parallel_size = 2, .transformer_impl = TransformerImpl::kLocal})
+        .reader;
   });
   return 0;
 }

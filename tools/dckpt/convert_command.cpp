@@ -46,6 +46,7 @@ struct Options {
   std::string max_memory;
   std::string model_files;
   std::string dtype;
+  std::vector<std::string> error_on;
   std::optional<int> jobs;
   std::vector<LayoutOption> of_layout;
   PolicyArgument policy;
@@ -92,8 +93,8 @@ void print_report(const ConvertReport& report, bool dry_run, bool explain, bool 
     print_steps(report);
     print("\n");
   } else {
-    for (const std::string& remark : report.remarks)
-      print(str_format("note: {}\n", safe_message(remark)));
+    for (const Finding& finding : report.findings)
+      print(str_format("note: {}\n", safe_message(finding.message)));
   }
   print(dry_run ? styled(Style::kYellow, "dry run: nothing was written") + "\n"
                 : styled(Style::kGreen, "written") + "\n");
@@ -189,6 +190,8 @@ ConvertOptions parsed(const Options& options, std::vector<std::string>& unused) 
                             "--dtype is for conversions through a map; name one with --map");
     parsed.map.set.push_back("dtype=" + options.dtype);
   }
+  for (const std::string& code : options.error_on)
+    parsed.error_on.push_back(value_of(kFindingCodeNames, code).value());
   if (!options.model_files.empty()) parsed.model_files = Location(options.model_files);
   if (options.integrity || options.no_integrity) parsed.integrity = options.integrity;
   if (options.trust_source) parsed.check_source = false;
@@ -202,9 +205,18 @@ std::string joined(const std::vector<std::string>& texts) {
   return out;
 }
 
+Finding unused_fields(const std::vector<std::string>& fields) {
+  return {FindingCode::kNoEffect,
+          "the conversion has no use for these fields of the policy: " + joined(fields), fields};
+}
+
 int run_convert(const Options& options) {
   std::vector<std::string> unused;
   ConvertOptions convert_options = parsed(options, unused);
+  if (!unused.empty() && std::ranges::find(convert_options.error_on, FindingCode::kNoEffect) !=
+                             convert_options.error_on.end())
+    throw CheckpointError(ErrorCode::kMismatch,
+                          unused_fields(unused).message + " (--error-on no-effect)");
   ConvertReport report;
   {
     ProgressLine progress("convert ");
@@ -216,10 +228,10 @@ int run_convert(const Options& options) {
     });
   }
   if (!unused.empty()) {
-    report.remarks.push_back("the conversion has no use for these fields of the policy: " +
-                             joined(unused));
-    report.steps.insert(report.steps.begin(),
-                        {"policy", "says what options leave open", {report.remarks.back()}});
+    report.steps.insert(
+        report.steps.begin(),
+        {"policy", "says what options leave open", {unused_fields(unused).message}});
+    report.findings.push_back(unused_fields(unused));
   }
   if (options.json)
     print_json(to_json(report, convert_options.dry_run));
@@ -385,6 +397,12 @@ void add_conduct(Parser command, const std::shared_ptr<Options>& options) {
                    "Do not compare the source with its checksums");
   command.add_flag("--allow-partial", convert.allow_partial,
                    "If data files are missing, convert the keys that are whole");
+  command
+      .add_option("--error-on", options->error_on,
+                  "Write nothing if there are such notes: data-lost, values-rounded, …; repeatable")
+      .type_name("CODE")
+      .repeatable()
+      .one_of(names_of(kFindingCodeNames));
   command
       .add_flag("--dry-run", convert.dry_run,
                 "Say what would be written and how large it is, write nothing")

@@ -118,7 +118,7 @@ void print_report(const Verified& verified) {
     print(str_format("manifest  integrity.json lists {}{}", counted(report.manifest_files, "file"),
                      report.deep ? ", SHA-256 compared\n" : "\n"));
   }
-  for (const std::string& remark : report.remarks) print(str_format("note: {}\n", remark));
+  for (const Finding& finding : report.findings) print(str_format("note: {}\n", finding.message));
   if (report.ok() && report.tensors + report.objects == 0)
     print("note: the checkpoint holds no tensors and no objects\n");
   if (report.ok()) print(str_format("{}  {}\n", styled(Style::kGreen, "OK"), shown(verified.path)));
@@ -177,13 +177,13 @@ class FoldedReport {
     total_.chunks_without_checksum +=
         report.chunks_without_checksum + report.objects_without_checksum;
     const bool is_empty = report.tensors + report.objects == 0;
-    if (report.ok() && report.remarks.empty() && !is_empty) {
+    if (report.ok() && report.findings.empty() && !is_empty) {
       if (sound_++ == 0) first_ = verified.path;
       last_ = verified.path;
       return;
     }
     end_row();
-    if (report.ok()) return print_remarks(verified, is_empty);
+    if (report.ok()) return print_findings(verified, is_empty);
     print(styled(Style::kBold, shown(verified.path)) + "\n");
     print_report(verified);
     damaged_.push_back(name_of(verified.path));
@@ -209,10 +209,10 @@ class FoldedReport {
  private:
   static constexpr std::size_t kNamedDamaged = 10;
 
-  static void print_remarks(const Verified& verified, bool is_empty) {
+  static void print_findings(const Verified& verified, bool is_empty) {
     print(str_format("{}  {}\n", styled(Style::kGreen, "OK"), shown(verified.path)));
-    for (const std::string& remark : verified.report.remarks)
-      print(str_format("    note: {}\n", remark));
+    for (const Finding& finding : verified.report.findings)
+      print(str_format("    note: {}\n", finding.message));
     if (is_empty) print("    note: the checkpoint holds no tensors and no objects\n");
   }
 

@@ -73,8 +73,8 @@ TEST(ModelOpt, ItsStateGoesAlongOrIsNamed) {
   for (const char* const format : {"torch_dist", "zarr", "dcp", "fsdp_dtensor"}) {
     const fs::path made = directory / format;
     const ConvertReport report = convert(source, made, {.to = format});
-    EXPECT_THAT(report.remarks, Contains(StartsWith("ModelOpt's state goes along")));
-    EXPECT_THAT(report.remarks, Not(Contains(HasSubstr("stays behind"))));
+    EXPECT_THAT(messages_of(report.findings), Contains(StartsWith("ModelOpt's state goes along")));
+    EXPECT_THAT(messages_of(report.findings), Not(Contains(HasSubstr("stays behind"))));
     for (const std::string& name : modelopt_files(open_checkpoint(source)->storage())) {
       EXPECT_EQ(content(source / name), content(made / name)) << made / name;
     }
@@ -82,7 +82,7 @@ TEST(ModelOpt, ItsStateGoesAlongOrIsNamed) {
   }
   const ConvertReport report =
       convert(source, directory / "hf", {.to = "safetensors", .map = {.name = "none"}});
-  EXPECT_THAT(report.remarks,
+  EXPECT_THAT(messages_of(report.findings),
               Contains(StartsWith("ModelOpt's state stays behind: 'modelopt_state'")));
   EXPECT_THAT(modelopt_files(open_checkpoint(directory / "hf")->storage()), IsEmpty());
 }
@@ -101,7 +101,7 @@ TEST(ModelOpt, AFolderWithoutFilesIsNoState) {
   fs::copy(golden("mcore-0.14-synthetic"), path, fs::copy_options::recursive);
   fs::create_directory(path / "modelopt_state");
   EXPECT_FALSE(modelopt_state(*open_checkpoint(path)));
-  const auto remarks = convert(path, directory / "x", {.dry_run = true}).remarks;
+  const auto remarks = messages_of(convert(path, directory / "x", {.dry_run = true}).findings);
   EXPECT_THAT(remarks, Not(Contains(HasSubstr("ModelOpt"))));
   EXPECT_THAT(remarks, Contains(HasSubstr("stays behind: 'modelopt_state'")));
 }

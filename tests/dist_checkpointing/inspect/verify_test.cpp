@@ -87,7 +87,7 @@ TEST(Verify, AFolderWithTheNameOfAnotherIterationIsRemarked) {
              fs::copy_options::recursive);
     const VerifyReport report = verify(*open_checkpoint(path));
     EXPECT_TRUE(report.ok()) << "a folder may be renamed";
-    return report.remarks;
+    return messages_of(report.findings);
   };
   EXPECT_THAT(remarks("iter_0000020"),
               ::testing::ElementsAre(HasSubstr("is that of iteration 10, in a folder with the name "

@@ -1,17 +1,29 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <string>
+
 #include "dist_checkpointing/rewrite/convert.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/golden.h"
 #include "tests/support/temp_dir.h"
 
 namespace dckpt {
 namespace {
 
+namespace fs = std::filesystem;
+
+using ::testing::Contains;
 using ::testing::Each;
 using ::testing::ElementsAre;
+using testing::error_of;
 using ::testing::Field;
 using testing::golden;
+using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::StartsWith;
 
@@ -66,9 +78,38 @@ TEST_F(ConversionSteps, EveryRemarkBelongsToAStep) {
     std::vector<std::string> notes;
     for (const ConversionStep& step : report_.steps)
       notes.insert(notes.end(), step.notes.begin(), step.notes.end());
-    EXPECT_EQ(notes, report_.remarks) << format;
+    EXPECT_EQ(notes, messages_of(report_.findings)) << format;
     EXPECT_THAT(report_.steps, Each(Field(&ConversionStep::does, Not("")))) << format;
   }
+}
+
+TEST_F(ConversionSteps, FindingsHaveKeysAndCanBeErrors) {
+  const char* const source = "mcore-0.15-fully-reshardable-tp2pp2dp2";
+  ConvertOptions options{.to = "hf", .map = {.name = "none"}};
+  names(source, options);
+  const auto left_out =
+      std::ranges::find(report_.findings, FindingCode::kOptimizerLeftOut, &Finding::code);
+  ASSERT_NE(left_out, report_.findings.end());
+  EXPECT_THAT(left_out->keys, Contains(StartsWith("optimizer.state.exp_avg.")));
+  options.error_on = {FindingCode::kDataLost, FindingCode::kOptimizerLeftOut};
+  const CheckpointError error =
+      error_of([&] { convert(golden(source), directory_ / "none", options); });
+  EXPECT_EQ(error.code(), ErrorCode::kMismatch);
+  EXPECT_THAT(error.what(), HasSubstr("optimizer-left-out: the optimizer stays behind"));
+  EXPECT_FALSE(fs::exists(directory_ / "none"));
+  options.error_on = {FindingCode::kDataLost};
+  convert(golden(source), directory_ / "some", options);
+  options.error_on = {FindingCode::kNoEffect};
+  options.resume = true;
+  EXPECT_THAT(error_of([&] { convert(golden(source), directory_ / "none", options); }).what(),
+              HasSubstr("nothing to resume"));
+}
+
+TEST(Findings, AreExplainedInTheDocumentation) {
+  std::ifstream file("docs/tool.md");
+  const std::string page(std::istreambuf_iterator<char>(file), {});
+  for (const auto& [code, name] : kFindingCodeNames)
+    EXPECT_THAT(page, HasSubstr("| `" + std::string(name) + "` |"));
 }
 
 }  // namespace

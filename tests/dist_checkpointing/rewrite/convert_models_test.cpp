@@ -47,10 +47,12 @@ TEST_F(ConvertModels, ToSafetensorsAndBackKeepsTheTensorsAndNamesTheRest) {
   EXPECT_EQ(planned.files, report.files);
   EXPECT_EQ(report.chunks_after, report.tensors);
   EXPECT_GT(report.left_out, 0U);
-  EXPECT_THAT(report.remarks, Contains(AllOf(HasSubstr("left out"), HasSubstr("20 objects"))));
-  EXPECT_THAT(report.remarks, Contains(AllOf(HasSubstr("left out"), HasSubstr("common state"),
-                                             HasSubstr("'args'"))));
-  EXPECT_THAT(report.remarks, Contains(HasSubstr("no config.json")));
+  EXPECT_THAT(messages_of(report.findings),
+              Contains(AllOf(HasSubstr("left out"), HasSubstr("20 objects"))));
+  EXPECT_THAT(
+      messages_of(report.findings),
+      Contains(AllOf(HasSubstr("left out"), HasSubstr("common state"), HasSubstr("'args'"))));
+  EXPECT_THAT(messages_of(report.findings), Contains(HasSubstr("no config.json")));
   convert(at("model"), at("back"), {.to = "torch_dist", .ranks = 3});
   ConvertOptions again = to_hf;
   again.to = "safetensors";
@@ -79,8 +81,9 @@ TEST_F(ConvertModels, TheModelsFilesGoAlongFromFolderToFolder) {
   const ConvertReport report = convert(at("model"), at("copy"), {.integrity = true});
   EXPECT_THAT(files("copy"), UnorderedElementsAreArray({"config.json", "integrity.json",
                                                         "model.safetensors", "tokenizer.model"}));
-  EXPECT_THAT(report.remarks, Contains(HasSubstr("'config.json', 'tokenizer.model'")));
-  EXPECT_THAT(report.remarks, Contains(HasSubstr("not copied")));
+  EXPECT_THAT(messages_of(report.findings),
+              Contains(HasSubstr("'config.json', 'tokenizer.model'")));
+  EXPECT_THAT(messages_of(report.findings), Contains(HasSubstr("not copied")));
   write("copy/config.json", "{ }");
   EXPECT_EQ(refusal_of([&] { convert(at("copy"), at("x"), {.verify_integrity = true}); }).first,
             ErrorCode::kCorrupt);
@@ -136,7 +139,7 @@ TEST_F(ConvertModels, WhatFilesSayAboutTheModelGoesAlong) {
   };
   convert(at("model.safetensors"), at("copy"), {.to = "hf"});
   EXPECT_THAT(annotations("copy"), ElementsAre(Pair("license", ""), Pair("who \"?\n", "née: {x}")));
-  EXPECT_THAT(convert(at("copy"), at("megatron"), {.to = "torch_dist"}).remarks,
+  EXPECT_THAT(messages_of(convert(at("copy"), at("megatron"), {.to = "torch_dist"}).findings),
               Contains(HasSubstr("__metadata__ stays behind: 'license'")));
 }
 
@@ -158,9 +161,9 @@ TEST_F(ConvertModels, ConfigJsonDoesNotSpeakOfFloat8ThatIsGone) {
 
 TEST_F(ConvertModels, AModelsFilesAreNamedUnderAMapToo) {
   const fs::path model = fs::path(DCKPT_TEST_DATA) / "hf_pairs/qwen2/hf";
-  EXPECT_THAT(convert(model, at("megatron"), {.map = {"auto", {}}}).remarks,
+  EXPECT_THAT(messages_of(convert(model, at("megatron"), {.map = {"auto", {}}}).findings),
               Contains("the model's files stay behind: 'config.json'"));
-  EXPECT_THAT(convert(model, at("again"), {.map = {"auto", {"keys=hf"}}}).remarks,
+  EXPECT_THAT(messages_of(convert(model, at("again"), {.map = {"auto", {"keys=hf"}}}).findings),
               Contains("the model's files go along: 'config.json'"));
 }
 
@@ -236,7 +239,7 @@ TEST_F(ConvertModels, AModelsFolderHasTheKeysOfItsModelUnlessOneInsists) {
   EXPECT_THAT(refusal_of([&] { convert(source, at("x"), {.to = "safetensors"}); }).second,
               HasSubstr("no shipped map fits this model"));
   const ConvertReport report = convert(source, at("model"), {.to = "hf", .map = {.name = "none"}});
-  EXPECT_THAT(report.remarks, Contains(HasSubstr("the optimizer stays behind")));
+  EXPECT_THAT(messages_of(report.findings), Contains(HasSubstr("the optimizer stays behind")));
   const auto model = open_checkpoint(at("model"));
   for (const TensorStorageMetadata& tensor : model->metadata().tensors)
     EXPECT_FALSE(is_optimizer_key(tensor.key)) << tensor.key;

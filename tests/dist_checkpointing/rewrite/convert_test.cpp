@@ -117,7 +117,8 @@ TEST_F(Convert, RecordsThatAreNoPlainTensorsAreCopiedAsTheyAre) {
 
   for (const std::string format : {"dcp", "torch_dist"}) {
     const ConvertReport report = run("source", format, {.to = format});
-    EXPECT_THAT(report.remarks, Contains(HasSubstr("not as plain tensors: 'w'; only trainers")));
+    EXPECT_THAT(messages_of(report.findings),
+                Contains(HasSubstr("not as plain tensors: 'w'; only trainers")));
     const auto reader = open_checkpoint(at(format));
     const StorageInfo& place = reader->metadata().find_tensor("w")->places[0];
     Bytes copied(place.length);
@@ -176,7 +177,7 @@ TEST_F(Convert, ValuesOfACommonStateAreAlsoObjectsUnderTheirPathsInADcpDirectory
     EXPECT_EQ(differences(at("a"), at(to)), 0U) << to;
     EXPECT_EQ(open_checkpoint(at(to))->common_state(), common) << to;
     EXPECT_TRUE(verify(*open_checkpoint(at(to)), {.deep = true}).ok()) << to;
-    return report.remarks;
+    return messages_of(report.findings);
   };
   copied("a", "zarr", "zarr");
   EXPECT_THAT(copied("zarr", "dcp", "dcp"),
@@ -271,7 +272,7 @@ TEST_F(Convert, ACopyInTheSameFormatKeepsItsForm) {
                                         {.flattened = FlattenedForm::kMegatron}}) {
     const ConvertReport report = convert(flattened, at("copy"), options);
     EXPECT_TRUE(open_checkpoint(at("copy"))->metadata().has_mcore_data);
-    EXPECT_THAT(report.remarks,
+    EXPECT_THAT(messages_of(report.findings),
                 Contains(HasSubstr("the optimizer continues in: Megatron-Core 0.8 to 0.15")));
     EXPECT_EQ(differences(flattened, at("copy")), 0U);
     fs::remove_all(at("copy"));
@@ -281,7 +282,8 @@ TEST_F(Convert, ACopyInTheSameFormatKeepsItsForm) {
   const ConvertReport old =
       convert(golden("mcore-head-synthetic"), at("old"), {.compat = Compat::kMegatron});
   EXPECT_TRUE(fs::exists(at("old") / "common.pt"));
-  EXPECT_THAT(old.remarks, Contains(HasSubstr("the model loads in: Megatron-Core 0.6 and newer")));
+  EXPECT_THAT(messages_of(old.findings),
+              Contains(HasSubstr("the model loads in: Megatron-Core 0.6 and newer")));
 }
 
 TEST_F(Convert, AFormFromWhichNoReleaseResumesIsRefusedWithTheWaysOn) {
@@ -298,14 +300,14 @@ TEST_F(Convert, AFormFromWhichNoReleaseResumesIsRefusedWithTheWaysOn) {
     options.keys = {};
     options.flattened.reset();
     options.optimizer = OptimizerSharding::kFullyReshardable;
-    EXPECT_THAT(convert(flattened, at("x"), options).remarks,
+    EXPECT_THAT(messages_of(convert(flattened, at("x"), options).findings),
                 Contains(HasSubstr("the optimizer continues in: Megatron-Core 0.1")));
   }
 }
 
 TEST_F(Convert, NobodyContinuesWithAnOptimizerOfWhichPartsAreLeftOut) {
   const auto remarks = [&](const char* source, const ConvertOptions& options) {
-    return convert(golden(source), at("x"), options).remarks;
+    return messages_of(convert(golden(source), at("x"), options).findings);
   };
   constexpr const char* kState = "mcore-0.16-fully-reshardable-tp2pp2dp2";
   ConvertOptions options{.keys = {.exclude = {"*exp_avg_sq*"}}, .dry_run = true};
@@ -421,7 +423,7 @@ TEST_F(Convert, AnOptimizerThatIsLeftOutGetsNoForm) {
     EXPECT_EQ(error.first, ErrorCode::kInvalidArgument);
     EXPECT_THAT(error.second, HasSubstr("(--include, --exclude) leave out the optimizer's state"));
     options.keys = {.include = {"optimizer.state.exp_avg.*"}};
-    EXPECT_THAT(convert(golden(name), at("out"), options).remarks,
+    EXPECT_THAT(messages_of(convert(golden(name), at("out"), options).findings),
                 Contains(HasSubstr("optimizer's state became")));
   }
 }
@@ -429,13 +431,13 @@ TEST_F(Convert, AnOptimizerThatIsLeftOutGetsNoForm) {
 TEST_F(Convert, BucketsThatCannotBeNamedAfterwardsAreSaid) {
   const auto source = golden("mcore-0.16-dp-reshardable-tp2pp1dp2");
   const auto said = Contains(HasSubstr("cut anew here"));
-  EXPECT_THAT(convert(source, at("cut"), {.ranks = 3}).remarks, said);
+  EXPECT_THAT(messages_of(convert(source, at("cut"), {.ranks = 3}).findings), said);
   EXPECT_THAT(refusal_of([&] {
                 convert(at("cut"), at("x"), {.optimizer = OptimizerSharding::kFullyReshardable});
               }).second,
               HasSubstr("convert --ranks"));
   const ConvertOptions both{.ranks = 3, .optimizer = OptimizerSharding::kFullyReshardable};
-  EXPECT_THAT(convert(source, at("named"), both).remarks, Not(said));
+  EXPECT_THAT(messages_of(convert(source, at("named"), both).findings), Not(said));
 }
 
 TEST_F(Convert, ADryRunTellsFilesAndSpace) {

@@ -198,15 +198,18 @@ TEST_F(ConvertToRanks, TheModelOfEveryMegatronIsTheSame) {
 TEST_F(ConvertToRanks, WhatLiesBesideTheSourceIsNamed) {
   save_model([](StateDict&) {});
   std::ofstream(at("model") / "run_config.yaml") << "a: 1";
-  EXPECT_THAT(to_ranks(at("model"), "").remarks, Contains(HasSubstr("'run_config.yaml'")));
+  EXPECT_THAT(messages_of(to_ranks(at("model"), "").findings),
+              Contains(HasSubstr("'run_config.yaml'")));
 }
 
 TEST_F(ConvertToRanks, StatesOfGeneratorsStayWithTheirRanks) {
   const fs::path source = golden("mcore-0.16-fully-reshardable-tp2pp2dp2");
-  EXPECT_THAT(to_ranks(source, "").remarks, Not(Contains(HasSubstr("--no-load-rng"))));
+  EXPECT_THAT(messages_of(to_ranks(source, "").findings),
+              Not(Contains(HasSubstr("--no-load-rng"))));
   EXPECT_NE(open_checkpoint(at("ranks"))->metadata().find_object("rng_state/shard_1.0_2.2"),
             nullptr);
-  EXPECT_THAT(to_ranks(source, sizes(2, 1)).remarks, Contains(HasSubstr("--no-load-rng")));
+  EXPECT_THAT(messages_of(to_ranks(source, sizes(2, 1)).findings),
+              Contains(HasSubstr("--no-load-rng")));
   EXPECT_EQ(open_checkpoint(at("ranks"))->metadata().find_object("rng_state/shard_0.0_1.2"),
             nullptr);
 }
@@ -293,7 +296,7 @@ TEST_F(ConvertToRanks, StagesAreEvenWhateverTheRunHad) {
     state["args"].mutable_dict().set("decoder_first_pipeline_num_layers", 3);
     state["args"].mutable_dict().set("account_for_loss_in_pipeline_split", false);
   });
-  EXPECT_THAT(to_ranks(at("model"), sizes(1, 2)).remarks,
+  EXPECT_THAT(messages_of(to_ranks(at("model"), sizes(1, 2)).findings),
               Contains(HasSubstr("without 'decoder_first_pipeline_num_layers'")));
   const Value common = open_checkpoint(at("ranks"))->common_state();
   EXPECT_TRUE(common.at("args").at("decoder_first_pipeline_num_layers").is_none());
@@ -302,7 +305,8 @@ TEST_F(ConvertToRanks, StagesAreEvenWhateverTheRunHad) {
 
 TEST_F(ConvertToRanks, WithoutArgsTheLayoutIsGiven) {
   save_model([](StateDict& state) { state.mutable_dict().erase("args"); });
-  EXPECT_THAT(to_ranks(at("model"), sizes(2, 2)).remarks, Contains(HasSubstr("no args")));
+  EXPECT_THAT(messages_of(to_ranks(at("model"), sizes(2, 2)).findings),
+              Contains(HasSubstr("no args")));
   EXPECT_EQ(folders().size(), 4U);
   EXPECT_EQ(open_checkpoint(at("ranks"))->common_state().at("checkpoint_version"), Value(3.0));
 }

@@ -81,7 +81,8 @@ TEST_F(MissingData, WhatIsWholeIsTakenOnRequest) {
     const std::set<std::string> lost = keys_in(kModel, kLost);
     EXPECT_EQ(std::set<std::string>(report.lost.begin(), report.lost.end()), lost);
     EXPECT_EQ(report.left_out, lost.size());
-    EXPECT_THAT(report.remarks, ::testing::Contains(HasSubstr("left out, as data files are")));
+    EXPECT_THAT(messages_of(report.findings),
+                ::testing::Contains(HasSubstr("left out, as data files are")));
     EXPECT_TRUE(verify(*open_checkpoint(copy_), {.deep = true}).ok());
     std::set<std::string> differ;
     for (const Difference& difference :

@@ -262,7 +262,7 @@ TEST_F(InterruptedConversion, AJournalThatBreaksOffLosesItsEnd) {
 TEST_F(Resume, WithoutALeftoverItConvertsAndSaysSo) {
   const ConvertReport report = run({}, true);
   EXPECT_EQ(report.kept_files, 0U);
-  EXPECT_THAT(report.remarks, Contains(HasSubstr("nothing to resume")));
+  EXPECT_THAT(messages_of(report.findings), Contains(HasSubstr("nothing to resume")));
   expect_error([&] { run({}, true); }, ErrorCode::kAlreadyExists, "");
 }
 

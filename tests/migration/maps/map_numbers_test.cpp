@@ -50,8 +50,9 @@ TEST(MapNumbers, ArgsAndConfigJsonMustBeOfOneModel) {
                         "(num_attention_heads of config.json)"));
   MapReport report;
   EXPECT_FALSE(model.mapped({"llama", {"num_attention_heads=4"}}, &report).empty());
-  EXPECT_THAT(report.remarks, Contains("numbers: num_attention_heads is 4 as set, not 8 "
-                                       "(num_attention_heads of args)"));
+  EXPECT_THAT(messages_of(report.findings),
+              Contains("numbers: num_attention_heads is 4 as set, not 8 "
+                       "(num_attention_heads of args)"));
 }
 
 TEST(MapNumbers, NumbersAreThoseOfABridgesRunConfigToo) {
@@ -142,8 +143,8 @@ TEST(MapNumbers, TiedEmbeddingsHaveNoOutputLayer) {
   tied.config.insert(1, R"("tie_word_embeddings": true, )");
   MapReport report;
   EXPECT_FALSE(tied.mapped({"llama", {}}, &report).contains("output_layer.weight"));
-  EXPECT_THAT(report.remarks, Contains("dropped: 'lm_head.weight', as tied is true "
-                                       "(tie_word_embeddings of config.json)"));
+  EXPECT_THAT(messages_of(report.findings), Contains("dropped: 'lm_head.weight', as tied is true "
+                                                     "(tie_word_embeddings of config.json)"));
   // Nobody says it: what is there counts.
   EXPECT_FALSE(
       llama().without("lm_head.weight").mapped({"llama", {}}).contains("output_layer.weight"));

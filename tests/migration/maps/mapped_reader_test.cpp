@@ -110,7 +110,8 @@ TEST(MappedReader, ParametersInAndOutAreCounted) {
   EXPECT_THAT(contents.at("output_layer.weight"), HasSubstr("int32 (12, 8)"));
   EXPECT_EQ(report.keys.elements_in, report.keys.elements_out - report.keys.padding_out);
   EXPECT_EQ(report.keys.padding_out, 2 * 8);
-  EXPECT_THAT(report.remarks, Contains(HasSubstr("16 that pad the vocabulary after")));
+  EXPECT_THAT(messages_of(report.findings),
+              Contains(HasSubstr("16 that pad the vocabulary after")));
 }
 
 TEST(MappedReader, BiasesOfAttentionAndMlpGoAlongInAllLayersOrNone) {
@@ -244,8 +245,9 @@ TEST_F(MultiTokenPrediction, LayersBehindTheModelsAreMegatronsOwn) {
   const auto there = mapped_reader(hugging_face(2), {"auto", {}}, &report);
   EXPECT_EQ(contents_of(*there), contents_of(*megatron()));
   EXPECT_EQ(report.keys.mtp_layers, 2);
-  EXPECT_THAT(report.remarks, Contains("dropped: 'model.layers.{}.embed_tokens.weight' (2 keys), "
-                                       "as the map ignores them"));
+  EXPECT_THAT(messages_of(report.findings),
+              Contains("dropped: 'model.layers.{}.embed_tokens.weight' (2 keys), "
+                       "as the map ignores them"));
   EXPECT_THAT(object_keys(*there),
               IsSupersetOf({"mtp.layers.1.eh_proj._extra_state/shard_0_1",
                             "mtp.layers.0.transformer_layer.mlp.experts.experts.linear_fc1."
@@ -276,8 +278,9 @@ TEST_F(MultiTokenPrediction, CopiesOfEmbeddingAndHeadInGlm45AreDropped) {
       mapped_reader(std::make_unique<FakeReader>(std::move(published)), {"auto", {}}, &report);
   EXPECT_EQ(contents_of(*megatron), contents_of(*megatron_of("glm4_moe")));
   EXPECT_EQ(report.keys.mtp_layers, 1);
-  EXPECT_THAT(report.remarks, Contains("dropped: 'model.layers.3.embed_tokens.weight', as the map "
-                                       "ignores them"));
+  EXPECT_THAT(messages_of(report.findings),
+              Contains("dropped: 'model.layers.3.embed_tokens.weight', as the map "
+                       "ignores them"));
 }
 
 TEST_F(MultiTokenPrediction, LayoutsHoldTheSameLayers) {
@@ -302,8 +305,9 @@ TEST_F(MultiTokenPrediction, ConfigurationsThatSayOtherwiseAreNamed) {
   const auto none =
       mapped_reader(hugging_face_of("deepseek_v3"), {"auto", {"mtp_num_layers=1"}}, &report);
   EXPECT_TRUE(none->common_state().at("args").as_opaque().states[0].at("mtp_num_layers").is_none());
-  EXPECT_THAT(report.remarks, Contains("there are no layers for multi-token prediction, although "
-                                       "mtp_num_layers is 1 (as set)"));
+  EXPECT_THAT(messages_of(report.findings),
+              Contains("there are no layers for multi-token prediction, although "
+                       "mtp_num_layers is 1 (as set)"));
 }
 
 /// A map of one's own may know nothing of them.
@@ -519,8 +523,9 @@ TEST(MappedReader, OfModelsOfTextAndImagesTheTextIsMapped) {
     const Model model = multimodal(of_all, of_layers);
     MapReport report;
     EXPECT_EQ(model.mapped({"auto", {"parts=text"}}, &report), expected) << of_layers;
-    EXPECT_THAT(report.remarks, Contains("dropped: 'vision_tower.layers.{}.weight' (2 keys), as "
-                                         "only the language model is wanted (parts=text)"));
+    EXPECT_THAT(messages_of(report.findings),
+                Contains("dropped: 'vision_tower.layers.{}.weight' (2 keys), as "
+                         "only the language model is wanted (parts=text)"));
     EXPECT_THAT(model.error({"auto", {}}),
                 HasSubstr("not of the language model: 'vision_tower.layers.{}.weight' (2 keys)\n"
                           "  the map is for the language model; --set parts=text drops"));

@@ -69,7 +69,8 @@ TEST(MappedValues, WeightsWithScalesAreDequantized) {
   EXPECT_EQ(contents_of(*mapped_reader(quantised_llama(true), {"auto", {}}, &report)),
             contents_of(*mapped_reader(quantised_llama(false), {"auto", {}})));
   EXPECT_EQ(report.dequantized, 14);
-  EXPECT_THAT(report.remarks, Contains(HasSubstr("dequantized: 14 weights are bfloat16 now")));
+  EXPECT_THAT(messages_of(report.findings),
+              Contains(HasSubstr("dequantized: 14 weights are bfloat16 now")));
   EXPECT_EQ(contents_of(*mapped_reader(quantised_llama(true), {"auto", {"keys=hf"}})),
             contents_of(*quantised_llama(false)));
   const RoundTrip trip = round_trip([&] { return quantised_llama(true); }, {"auto", {}});
@@ -163,19 +164,21 @@ TEST_F(Router, KeepsTheDigitsOfItsBiasWhereWeightsAreCast) {
   const auto narrow = mapped(map("", {"dtype=float16"}));
   EXPECT_THAT(narrow.at("gate.weight"), HasSubstr("float16 (2,)"));
   EXPECT_THAT(narrow.at("gate.bias"), HasSubstr("float32 (2,)"));
-  EXPECT_THAT(report_.remarks,
+  EXPECT_THAT(messages_of(report_.findings),
               Contains("not cast: 'gate.bias', float32, as models need their digits"));
   const auto wide = mapped(map("", {"dtype=float32"}));
   EXPECT_THAT(wide.at("gate.weight"), HasSubstr("float32 (2,)"));
-  EXPECT_THAT(report_.remarks, Contains("converted: 1 bfloat16 tensors became float32"));
+  EXPECT_THAT(messages_of(report_.findings),
+              Contains("converted: 1 bfloat16 tensors became float32"));
   mapped(map("", {"dtype=bfloat16"}));
-  EXPECT_THAT(report_.remarks, Contains("no tensor was cast: the rest is bfloat16 already"));
+  EXPECT_THAT(messages_of(report_.findings),
+              Contains("no tensor was cast: the rest is bfloat16 already"));
 }
 
 TEST_F(Router, HasTheTypeThatItsRowSays) {
   EXPECT_THAT(mapped(map(", cast: {hf: bfloat16}", {"dtype=float32"})).at("gate.bias"),
               HasSubstr("bfloat16 (2,)"));
-  EXPECT_THAT(report_.remarks,
+  EXPECT_THAT(messages_of(report_.findings),
               Contains("not cast: 'gate.bias', bfloat16, as the map says their type"));
 }
 
@@ -211,7 +214,8 @@ TEST_F(Norms, AreCastAndHaveTheirOneAddedAndBack) {
   MapReport report;
   const auto there = mapped_reader(model({kHalf, kTiny}), plus, &report);
   EXPECT_THAT(floats(*there), ElementsAre(1.5F, 1.001953125F, 1.5F, 1.001953125F));
-  EXPECT_THAT(report.remarks, Contains("converted: 2 bfloat16 tensors became float32, plus 1"));
+  EXPECT_THAT(messages_of(report.findings),
+              Contains("converted: 2 bfloat16 tensors became float32, plus 1"));
   EXPECT_EQ(contents_of(*mapped_reader(mapped_reader(model({kHalf, kTiny}), plus), plus)),
             contents_of(*model({kHalf, kTiny})));
   const RoundTrip trip = round_trip([] { return model({kHalf, kTiny}); }, plus);
@@ -229,8 +233,9 @@ TEST_F(Norms, ThatWouldNotComeBackAreRefusedUnlessTheMapRounds) {
   const KeyMapOptions rounded = map("add: {value: 1, rounded: true}");
   MapReport report;
   read(*mapped_reader(model({kHalf, kTiny}), rounded, &report));
-  EXPECT_THAT(report.remarks, Contains("converted: 2 bfloat16 tensors, plus 1, rounded; they do "
-                                       "not come back as they were"));
+  EXPECT_THAT(messages_of(report.findings),
+              Contains("converted: 2 bfloat16 tensors, plus 1, rounded; they do "
+                       "not come back as they were"));
   EXPECT_THAT(error_of([&] {
                 round_trip([] { return model({kHalf, kTiny}); }, rounded);
               }).message(),
@@ -246,7 +251,7 @@ TEST_F(Norms, OfACastThatRoundsARoundTripComparesWhatIsLeft) {
   const KeyMapOptions narrow = map("cast: {megatron: bfloat16}");
   MapReport report;
   mapped_reader(wide(0.1F), narrow, &report);
-  EXPECT_THAT(report.remarks,
+  EXPECT_THAT(messages_of(report.findings),
               Contains("converted: 1 float32 tensors became bfloat16, rounded; they stay so on the "
                        "way back, and a round trip compares these values"));
   const RoundTrip trip = round_trip([&] { return wide(0.1F); }, narrow);
@@ -314,7 +319,7 @@ TEST_F(Norms, GetNothingAddedWhereANumberSaysSo) {
   MapReport report;
   EXPECT_THAT(contents_of(*mapped_reader(model({kHalf, kTiny}), never, &report)),
               ElementsAre(::testing::Pair("layers.norm", HasSubstr("bfloat16 (2, 2)"))));
-  EXPECT_THAT(report.remarks, Not(Contains(HasSubstr("converted"))));
+  EXPECT_THAT(messages_of(report.findings), Not(Contains(HasSubstr("converted"))));
 }
 
 }  // namespace

@@ -160,8 +160,7 @@ TEST(MegatronFsdp, AChainOfPlainOptimizersKeepsItsKeys) {
           .write();
       return source;
     };
-    std::vector<std::string> remarks;
-    const auto back = from_megatron_fsdp(to_megatron_fsdp(make(), {}, remarks), remarks);
+    const auto back = from_megatron_fsdp(to_megatron_fsdp(make(), {}).reader).reader;
     EXPECT_THAT(keys_of(*back), UnorderedElementsAreArray(keys_of(*make())));
     EXPECT_EQ(back->common_state(), common);
   }
@@ -209,8 +208,9 @@ TEST(MegatronFsdp, StateThatWasFlattenedComesBackAsNewerReleasesResumeIt) {
   TempDir directory;
   convert(golden("mcore-0.14-zarr-tp2pp1dp2"), directory / "fsdp", {.to = "fsdp_dtensor"});
   const ConvertReport back = convert(directory / "fsdp", directory / "back", {.to = "torch_dist"});
-  EXPECT_THAT(back.remarks, Contains("the optimizer continues in: Megatron-Core 0.15 and newer, "
-                                     "under any layout"));
+  EXPECT_THAT(messages_of(back.findings),
+              Contains("the optimizer continues in: Megatron-Core 0.15 and newer, "
+                       "under any layout"));
 }
 
 TEST(MegatronFsdp, StateOfOtherOptimizersIsLeftOutFirst) {
@@ -218,9 +218,8 @@ TEST(MegatronFsdp, StateOfOtherOptimizersIsLeftOutFirst) {
   plain->tensor("output_layer.weight", DType::kFloat32, {2}, counting<float>(2));
   plain->tensor("optim.state.w.exp_avg", DType::kFloat32, {2}, counting<float>(2));
   plain->write();
-  std::vector<std::string> remarks;
   const CheckpointError error =
-      error_of([&] { to_megatron_fsdp(std::move(plain), {.wrappers = 2}, remarks); });
+      error_of([&] { to_megatron_fsdp(std::move(plain), {.wrappers = 2}); });
   EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
   EXPECT_THAT(error.what(), HasSubstr("leave it out (--exclude 'optim.*', in a conversion of its"));
   EXPECT_THAT(error.what(), Not(HasSubstr("fully_reshardable")));
@@ -255,8 +254,9 @@ TEST(MegatronFsdp, WeightsAreInThePrecisionThatTheRunComputesIn) {
   const ConvertReport report =
       convert(directory / "weights", directory / "float32", {.to = "torch_dist"});
   EXPECT_EQ(dtype("float32", "output_layer.weight"), DType::kFloat32);
-  EXPECT_THAT(report.remarks, Contains(HasSubstr("weights stay float32, although the run computed "
-                                                 "in bfloat16")));
+  EXPECT_THAT(messages_of(report.findings),
+              Contains(HasSubstr("weights stay float32, although the run computed "
+                                 "in bfloat16")));
 }
 
 std::unique_ptr<FakeReader> model_with_groups(std::initializer_list<Value> groups) {
@@ -275,9 +275,8 @@ TEST(MegatronFsdp, AParameterHasTheOptionsOfItsGroup) {
   const auto group = [](double decay, double rate) {
     return Value::dict({{"wd_mult", decay}, {"lr_mult", rate}});
   };
-  std::vector<std::string> remarks;
   const auto made =
-      to_megatron_fsdp(model_with_groups({group(0, 1), group(1, 1)}), {.wrappers = 1}, remarks);
+      to_megatron_fsdp(model_with_groups({group(0, 1), group(1, 1)}), {.wrappers = 1}).reader;
   std::vector<std::string> keys;
   for (std::size_t i = 0; i < made->metadata().objects.size(); ++i) {
     keys.push_back(made->metadata().objects[i].key);
@@ -287,7 +286,7 @@ TEST(MegatronFsdp, AParameterHasTheOptionsOfItsGroup) {
   }
   EXPECT_THAT(keys, Contains("optimizer.param_to_group_meta.module.output_layer.weight.wd_mult"));
   const CheckpointError error = error_of([&] {
-    to_megatron_fsdp(model_with_groups({group(1, 1), group(1, 2)}), {.wrappers = 1}, remarks);
+    to_megatron_fsdp(model_with_groups({group(1, 1), group(1, 2)}), {.wrappers = 1});
   });
   EXPECT_EQ(error.code(), ErrorCode::kMismatch);
   EXPECT_THAT(error.what(), HasSubstr("'output_layer.weight': 2 groups"));
@@ -301,9 +300,8 @@ TEST(MegatronFsdp, HalvesAndLayersThatAreMissingAreNamed) {
     source->write();
     return source;
   };
-  std::vector<std::string> remarks;
   const auto fails = [&](std::initializer_list<std::string> keys) {
-    const CheckpointError error = error_of([&] { from_megatron_fsdp(with(keys), remarks); });
+    const CheckpointError error = error_of([&] { from_megatron_fsdp(with(keys)); });
     EXPECT_EQ(error.code(), ErrorCode::kMismatch);
     EXPECT_THAT(error.what(), HasSubstr("layers, experts or halves are missing"));
   };
@@ -313,7 +311,7 @@ TEST(MegatronFsdp, HalvesAndLayersThatAreMissingAreNamed) {
   fails({"decoder.layers.0.mlp.linear_fc1.bias_w", "decoder.layers.0.mlp.linear_fc1.bias_v",
          "decoder.layers.0.mlp.linear_fc1.bias"});
   const auto made =
-      from_megatron_fsdp(with({"decoder.layers.0.a", "decoder.layers.1.b", "steps"}), remarks);
+      from_megatron_fsdp(with({"decoder.layers.0.a", "decoder.layers.1.b", "steps"})).reader;
   EXPECT_NE(made->metadata().find_tensor("decoder.layers.1.b"), nullptr);  // layers differ
 }
 
@@ -369,9 +367,7 @@ TEST(MegatronFsdp, KeysThatAreNotMegatronsAreRefused) {
     source->tensor("w", DType::kFloat32, {2}, counting<float>(2))
         .tensor(key, DType::kFloat32, {2}, counting<float>(2))
         .write();
-    std::vector<std::string> remarks;
-    const CheckpointError error =
-        error_of([&] { to_megatron_fsdp(std::move(source), {}, remarks); });
+    const CheckpointError error = error_of([&] { to_megatron_fsdp(std::move(source), {}); });
     EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
     EXPECT_THAT(error.what(), HasSubstr(str_format("under its own: 'w', '{}'", key)));
   }

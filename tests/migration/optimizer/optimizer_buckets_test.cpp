@@ -60,10 +60,9 @@ TEST(OptimizerBuckets, TheStateOfEveryTensorIsFoundInRealCheckpoints) {
         "mcore-0.14-dp-zero-tp2pp1dp2", "mcore-0.15-dp-reshardable-tp2pp1dp2",
         "mcore-head-dp-reshardable-tp2pp1dp2"}) {
     SCOPED_TRACE(name);
-    std::vector<std::string> remarks;
-    const auto made =
-        with_optimizer_sharding(open_checkpoint(golden(name)), kFullyReshardable, remarks);
-    EXPECT_THAT(remarks, ElementsAre(HasSubstr("became fully_reshardable")));
+    const auto [made, findings] =
+        with_optimizer_sharding(open_checkpoint(golden(name)), kFullyReshardable);
+    EXPECT_THAT(messages_of(findings), ElementsAre(HasSubstr("became fully_reshardable")));
     for (const TensorStorageMetadata& tensor : made->metadata().tensors) {
       EXPECT_THAT(tensor.key, ::testing::Not(HasSubstr("dp_group_idx")));
       if (tensor.key.starts_with("optimizer.")) continue;
@@ -118,12 +117,11 @@ class Job {
     return *this;
   }
 
-  std::unique_ptr<CheckpointReader> convert(std::vector<std::string>& remarks,
-                                            OptimizerSharding wanted = kFullyReshardable) {
+  View convert(OptimizerSharding wanted = kFullyReshardable) {
     reader_->common(Value::dict(
         {{"optimizer", Value::dict({{"param_state_sharding_type", "dp_reshardable"}})}}));
     reader_->write();
-    return with_optimizer_sharding(std::move(reader_), wanted, remarks);
+    return with_optimizer_sharding(std::move(reader_), wanted);
   }
 
  private:
@@ -135,21 +133,20 @@ constexpr const char* kGroup1 = "optimizer.distributed.dp_group_idx_1";
 
 TEST(OptimizerBuckets, ShardsOfRanksAndPartsOfAParameterComeTogether) {
   // Two ranks of tensor parallelism hold the halves of `gated`'s two parts, and all of `norm`.
-  std::vector<std::string> remarks;
-  const auto made =
+  const auto [made, findings] =
       Job()
           .model("norm", {2}, {100, 200})
           .model("gated", {4, 2}, {1, 2, 3, 4, 5, 6, 7, 8},
                  {{{0, 0}, {1, 2}}, {{1, 0}, {1, 2}}, {{2, 0}, {1, 2}}, {{3, 0}, {1, 2}}})
           .bucket(kGroup0, {{1, 2, 5, 6}, {100, 200}}, 30)
           .bucket(kGroup1, {{3, 4, 7, 8}, {100, 200}})
-          .convert(remarks);
+          .convert();
   EXPECT_THAT(floats(read(*made, "optimizer.state.param.gated")),
               ElementsAre(1, 2, 3, 4, 5, 6, 7, 8));
   EXPECT_THAT(floats(read(*made, "optimizer.state.exp_avg.gated")),
               ElementsAre(0, 1, 0, 1, 2, 3, 2, 3));
   EXPECT_THAT(floats(read(*made, "optimizer.state.exp_avg.norm")), ElementsAre(64, 65));
-  EXPECT_THAT(remarks, ElementsAre(HasSubstr("2 buckets")));
+  EXPECT_THAT(messages_of(findings), ElementsAre(HasSubstr("2 buckets")));
 }
 
 TEST(OptimizerBuckets, JoinedBucketsBeginAnywhere) {
@@ -168,8 +165,7 @@ TEST(OptimizerBuckets, JoinedBucketsBeginAnywhere) {
   source->tensor(key + "param", DType::kFloat32, {131}, buffer)
       .tensor(key + "exp_avg", DType::kFloat32, {131}, testing::counting<float>(131))
       .write();
-  std::vector<std::string> remarks;
-  const auto made = with_optimizer_sharding(std::move(source), kFullyReshardable, remarks);
+  const auto [made, findings] = with_optimizer_sharding(std::move(source), kFullyReshardable);
   EXPECT_THAT(floats(read(*made, "optimizer.state.exp_avg.b")), ElementsAre(64, 65));
   EXPECT_THAT(floats(read(*made, "optimizer.state.exp_avg.c")), ElementsAre(66, 67));
   EXPECT_THAT(floats(read(*made, "optimizer.state.exp_avg.d")), ElementsAre(130));
@@ -180,8 +176,7 @@ TEST(OptimizerBuckets, EqualValuesAreToldApartByTheOrderOfModules) {
   const std::string layers = "decoder.layers.";
   const std::vector<Box> rows{{{0, 0}, {1, 2}}, {{1, 0}, {1, 2}}};
   const std::vector<float> ones{1, 1};
-  std::vector<std::string> remarks;
-  const auto made =
+  const auto [made, findings] =
       Job()
           .model(layers + "mlp.linear_fc1.layer_norm_weight", {2, 2}, {1, 1, 1, 1}, rows)
           .model(layers + "self_attention.linear_qkv.layer_norm_weight", {2, 2}, {1, 1, 1, 1}, rows)
@@ -195,7 +190,7 @@ TEST(OptimizerBuckets, EqualValuesAreToldApartByTheOrderOfModules) {
                             ones,
                             {20, 21},
                             ones})
-          .convert(remarks);
+          .convert();
   EXPECT_THAT(
       floats(
           read(*made, "optimizer.state.exp_avg.decoder.layers.mlp.linear_fc1.layer_norm_weight")),
@@ -204,38 +199,38 @@ TEST(OptimizerBuckets, EqualValuesAreToldApartByTheOrderOfModules) {
                           "optimizer.state.exp_avg.decoder.layers.self_attention.linear_qkv."
                           "layer_norm_weight")),
               ElementsAre(7 * 64, 7 * 64 + 1, 3 * 64, 3 * 64 + 1));
-  EXPECT_THAT(remarks, ElementsAre(HasSubstr("order of modules"), HasSubstr("in its 1 bucket")));
+  EXPECT_THAT(messages_of(findings),
+              ElementsAre(HasSubstr("order of modules"), HasSubstr("in its 1 bucket")));
 }
 
 TEST(OptimizerBuckets, NormsOfQueriesAndKeysComeAsMegatronDeclaresThem) {
   // linear_proj, linear_qkv, q_layernorm, k_layernorm: not the order of the alphabet.
   const std::string attention = "decoder.layers.0.self_attention.";
   const std::vector<float> ones{1, 1};
-  std::vector<std::string> remarks;
-  const auto made = Job()
-                        .model(attention + "k_layernorm.weight", {2}, ones)
-                        .model(attention + "linear_proj.weight", {2}, {2, 3})
-                        .model(attention + "linear_qkv.weight", {2}, {4, 5})
-                        .model(attention + "q_layernorm.weight", {2}, ones)
-                        .bucket(kGroup0, {ones, ones, {4, 5}, {2, 3}})
-                        .convert(remarks);
+  const auto [made, findings] = Job()
+                                    .model(attention + "k_layernorm.weight", {2}, ones)
+                                    .model(attention + "linear_proj.weight", {2}, {2, 3})
+                                    .model(attention + "linear_qkv.weight", {2}, {4, 5})
+                                    .model(attention + "q_layernorm.weight", {2}, ones)
+                                    .bucket(kGroup0, {ones, ones, {4, 5}, {2, 3}})
+                                    .convert();
   EXPECT_THAT(floats(read(*made, "optimizer.state.exp_avg." + attention + "k_layernorm.weight")),
               ElementsAre(0, 1));
   EXPECT_THAT(floats(read(*made, "optimizer.state.exp_avg." + attention + "q_layernorm.weight")),
               ElementsAre(64, 65));
-  EXPECT_THAT(remarks, ::testing::Contains(HasSubstr("k_layernorm")));
+  EXPECT_THAT(messages_of(findings), ::testing::Contains(HasSubstr("k_layernorm")));
 }
 
 TEST(OptimizerBuckets, EqualExpertsAreToldApartToo) {
   // Copies of one expert, the state of which lies from the last to the first, matrix by matrix.
   const std::string experts = "decoder.layers.mlp.experts.experts.";
   const std::vector<Box> each{{{0, 0, 0}, {1, 1, 2}}, {{0, 1, 0}, {1, 1, 2}}};
-  std::vector<std::string> remarks;
-  const auto made = Job()
-                        .model(experts + "linear_fc1.weight", {1, 2, 2}, {1, 2, 1, 2}, each)
-                        .model(experts + "linear_fc2.weight", {1, 2, 2}, {3, 4, 3, 4}, each)
-                        .bucket(kGroup0, {{3, 4}, {1, 2}, {3, 4}, {1, 2}})
-                        .convert(remarks);
+  const auto [made, findings] =
+      Job()
+          .model(experts + "linear_fc1.weight", {1, 2, 2}, {1, 2, 1, 2}, each)
+          .model(experts + "linear_fc2.weight", {1, 2, 2}, {3, 4, 3, 4}, each)
+          .bucket(kGroup0, {{3, 4}, {1, 2}, {3, 4}, {1, 2}})
+          .convert();
   EXPECT_THAT(floats(read(*made, "optimizer.state.exp_avg." + experts + "linear_fc2.weight")),
               ElementsAre(128, 129, 0, 1));
   EXPECT_THAT(floats(read(*made, "optimizer.state.exp_avg." + experts + "linear_fc1.weight")),
@@ -246,23 +241,21 @@ TEST(OptimizerBuckets, ChunksThatDifferOutsideOfTheirSamplesAreToldApart) {
   std::vector<float> a(1000, 1);
   std::vector<float> b = a;
   b[200] = 2;
-  std::vector<std::string> remarks;
-  const auto made =
-      Job().model("a", {1000}, a).model("b", {1000}, b).bucket(kGroup0, {a, b}).convert(remarks);
+  const auto [made, findings] =
+      Job().model("a", {1000}, a).model("b", {1000}, b).bucket(kGroup0, {a, b}).convert();
   EXPECT_EQ(floats(read(*made, "optimizer.state.param.a")), a);
   EXPECT_EQ(floats(read(*made, "optimizer.state.param.b")), b);
-  EXPECT_THAT(remarks, ElementsAre(HasSubstr("became fully_reshardable")));
+  EXPECT_THAT(messages_of(findings), ElementsAre(HasSubstr("became fully_reshardable")));
 }
 
 TEST(OptimizerBuckets, EveryOptimizerOfAChainIsNamed) {
-  std::vector<std::string> remarks;
-  const auto made = Job()
-                        .model("dense", {2}, {1, 2})
-                        .model("experts", {2}, {3, 4})
-                        .model("frozen", {2}, {5, 6})
-                        .bucket(std::string("chained_0.") + kGroup0, {{1, 2}})
-                        .bucket(std::string("chained_1.") + kGroup0, {{3, 4}})
-                        .convert(remarks, kFullyShardedModelSpace);
+  const auto [made, findings] = Job()
+                                    .model("dense", {2}, {1, 2})
+                                    .model("experts", {2}, {3, 4})
+                                    .model("frozen", {2}, {5, 6})
+                                    .bucket(std::string("chained_0.") + kGroup0, {{1, 2}})
+                                    .bucket(std::string("chained_1.") + kGroup0, {{3, 4}})
+                                    .convert(kFullyShardedModelSpace);
   EXPECT_THAT(floats(read(*made, "optimizer.state.fp32_param.experts")), ElementsAre(3, 4));
   EXPECT_THAT(made->metadata().objects, IsEmpty());
   const Value common = made->common_state();
@@ -273,7 +266,8 @@ TEST(OptimizerBuckets, EveryOptimizerOfAChainIsNamed) {
     EXPECT_EQ(*optimizer->find("optimizer")->find("param_groups")->items()[0].find("step"),
               Value(3));
   }
-  EXPECT_THAT(remarks, ::testing::Contains(HasSubstr("no optimizer state for 'frozen'")));
+  EXPECT_THAT(messages_of(findings),
+              ::testing::Contains(HasSubstr("no optimizer state for 'frozen'")));
 }
 
 TEST(OptimizerBuckets, MainParametersOfFloat8WeightsAreRefused) {
@@ -284,19 +278,15 @@ TEST(OptimizerBuckets, MainParametersOfFloat8WeightsAreRefused) {
                          ".gbuf_idx_0.dtype_(torch.uint8, torch.float32).bucket_idx_0.param",
                      DType::kFloat32, {2}, {1.03F, 1.98F})
       .write();
-  std::vector<std::string> remarks;
   const CheckpointError error =
-      error_of([&] { with_optimizer_sharding(std::move(source), kFullyReshardable, remarks); });
+      error_of([&] { with_optimizer_sharding(std::move(source), kFullyReshardable); });
   EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
   EXPECT_THAT(error.what(), ::testing::AllOf(HasSubstr("float8 weights (--fp8-param-gather)"),
                                              HasSubstr("--dist-ckpt-optim-fully-reshardable")));
 }
 
 TEST(OptimizerBuckets, WhatIsNotTheModelsIsRefused) {
-  const auto message = [](Job job) {
-    std::vector<std::string> remarks;
-    return std::string(error_of([&] { job.convert(remarks); }).what());
-  };
+  const auto message = [](Job job) { return std::string(error_of([&] { job.convert(); }).what()); };
   EXPECT_THAT(message(std::move(Job().model("w", {2}, {1, 2}).bucket(kGroup0, {{1, 2}, {3, 4}}))),
               HasSubstr("from element 64 to 66 are, rounded, not the values of any"));
   const std::vector<float> ones{1, 1};

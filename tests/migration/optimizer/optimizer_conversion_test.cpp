@@ -82,8 +82,7 @@ TEST(OptimizerConversion, ChainsLoseTheirPrefixAndEveryMemberIsChanged) {
       .object("chained_0.optimizer.extra/shard_0_1", Value(1))
       .common(Value::dict({{"optimizer", Value::dict({{0, member()}, {1, member()}})}}))
       .write();
-  std::vector<std::string> remarks;
-  const auto made = with_optimizer_sharding(std::move(source), kFullyReshardable, remarks);
+  const auto [made, findings] = with_optimizer_sharding(std::move(source), kFullyReshardable);
   EXPECT_THAT(keys_of(made->metadata()),
               ElementsAre("w", "optimizer.state.param.w", "optimizer.state.momentum_buffer.e"));
   const Value common = made->common_state();
@@ -93,7 +92,7 @@ TEST(OptimizerConversion, ChainsLoseTheirPrefixAndEveryMemberIsChanged) {
     EXPECT_EQ(*at(common, {"optimizer", i, "optimizer", "param_groups", 0, "step"}), Value(3));
   }
   EXPECT_EQ(*at(common, {"content_metadata", "chained_optim_avoid_prefix"}), Value(true));
-  EXPECT_THAT(remarks, ElementsAre(HasSubstr("became fully_reshardable")));
+  EXPECT_THAT(messages_of(findings), ElementsAre(HasSubstr("became fully_reshardable")));
 }
 
 TEST(OptimizerConversion, WhatCannotBeConvertedIsRefused) {
@@ -106,10 +105,8 @@ TEST(OptimizerConversion, WhatCannotBeConvertedIsRefused) {
     Value optimizer = Value::dict();
     if (sharding != nullptr) optimizer.mutable_dict().set("param_state_sharding_type", sharding);
     source->common(Value::dict({{"optimizer", optimizer}})).write();
-    std::vector<std::string> remarks;
-    return std::string(error_of([&] {
-                         with_optimizer_sharding(std::move(source), kFullyReshardable, remarks);
-                       }).what());
+    return std::string(
+        error_of([&] { with_optimizer_sharding(std::move(source), kFullyReshardable); }).what());
   };
   EXPECT_THAT(message(nullptr), HasSubstr("no distributed optimizer"));
   EXPECT_THAT(message("dp_reshardable"), HasSubstr("--dist-ckpt-optim-fully-reshardable"));

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <memory>
+
+#include "mapping/base/finding.h"
+#include "strategies/contract/reader.h"
+
+namespace dckpt {
+
+/// A checkpoint as another reader shows it, and what there is to say of that.
+struct View {
+  std::unique_ptr<CheckpointReader> reader;
+  Findings findings{};
+};
+
+}  // namespace dckpt
