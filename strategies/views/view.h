@@ -2,10 +2,11 @@
 
 #include <memory>
 
+#include "mapping/base/api.h"
 #include "mapping/base/finding.h"
 #include "strategies/contract/reader.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// A checkpoint as another reader shows it, and what there is to say of that.
 struct View {
