@@ -313,9 +313,10 @@ void take_steps(Draft& draft, const ConvertOptions& options, ConvertReport& repo
   for (const ViewStep& step : kSteps) {
     if (!step.applies(draft, options)) continue;
     std::string does = step.apply(draft, options, report);
-    append(draft.findings, std::exchange(draft.contents.findings, {}));
-    append(draft.findings, std::exchange(draft.folder.findings, {}));
-    add_step(report, std::string(step.name), std::move(does), std::exchange(draft.findings, {}));
+    Findings findings = std::exchange(draft.contents.findings, {});
+    append(findings, std::exchange(draft.folder.findings, {}));
+    append(findings, std::exchange(draft.findings, {}));
+    add_step(report, std::string(step.name), std::move(does), std::move(findings));
   }
   report.left_out += draft.contents.left_out;
 }
