@@ -246,6 +246,8 @@ void check_has_name(const YamlNode& node, const std::string&, const KeyMap& map,
   if (node.find("version") == nullptr)
     problems.push_back(
         {node.place, "the version of the schema is missing; begin with the line 'version: 1'"});
+  if (node.find("dequantize") != nullptr && node.find("dequantise") != nullptr)
+    problems.push_back({node.place, "'dequantize' is there twice, in two spellings; keep one"});
   if (map.family.empty()) problems.push_back({node.place, "'family' is missing"});
 }
 

@@ -62,7 +62,7 @@ void cut_in_half(Storage& storage, const std::string& file) {
   write(storage, file, ByteView(content).first(content.size() / 2));
 }
 
-/// What is saved is loaded again.
+/// Checks that a load returns what a save has stored.
 struct RoundTrips : StrategyTrial {
   using StrategyTrial::StrategyTrial;
 

@@ -46,7 +46,7 @@ class StrategyTrial {
   void expect_all(const Location& checkpoint);
 
   Location path(const std::string& name) const { return scratch_ / name; }
-  /// What a rank holds for a save that the strategy can do.
+  /// Returns the state of a rank in a form that the strategy can save.
   StateDict saved_by(int rank, int ranks) const;
 
   const SaveOptions& options_;

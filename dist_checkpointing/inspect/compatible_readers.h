@@ -12,14 +12,15 @@
 
 namespace dckpt {
 
-/// What determines which releases can load a checkpoint.
+/// A checkpoint as far as it determines which releases can load it.
 struct StoredForm {
   Conventions conventions{};
   bool common_file = false;  ///< the common state is a separate file
   const Metadata& metadata;
   const Value& common;
   std::string_view readers{};  ///< see CheckpointInfo
-  /// Of the optimizer, tensors and objects that a conversion has left out, while others are there.
+  /// Number of the optimizer's tensors and objects that a conversion has left out although it has
+  /// taken others.
   std::uint64_t state_left_out = 0;
 };
 
@@ -28,8 +29,9 @@ Readers readers_of(const StoredForm& form);
 /// The same as sentences.
 std::vector<std::string> describe_readers(const StoredForm& form);
 
-/// What a run that resumes the optimizer may change, for people: "TP, PP, EP, DP", "DP only" or
-/// "no, because …"; empty if no optimizer state is stored, or nothing is known of its form.
+/// Tells people which parallel sizes a run that resumes the optimizer may change: "TP, PP, EP, DP",
+/// "DP only" or "no, because …". The text is empty if no optimizer state is stored or its form is
+/// unknown.
 std::string describe_resharding(const StoredForm& form);
 
 }  // namespace dckpt

@@ -7,7 +7,7 @@
 
 namespace DCKPT_API dckpt {
 
-/// What is known of one name: a strategy may be there for reading, for writing, or both.
+/// The strategies of one name: there may be one that reads, one that writes, or both.
 struct FormatEntry {
   std::string name;
   std::vector<int> versions{};  ///< ascending

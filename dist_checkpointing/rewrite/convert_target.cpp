@@ -109,7 +109,7 @@ ConvertTarget choose_target(const CheckpointReader& reader, const std::string& s
       can_have_one && (source_has_one || !target.format->conventions.records));
   if (source_has_one && !can_have_one)
     target.findings.push_back(
-        {FindingCode::kFormChanged,
+        {FindingCode::kModelFilesLeftOut,
          str_format("the source has a manifest (integrity.json), but the format {} can have none",
                     quote(format))});
   return target;

@@ -225,6 +225,10 @@ dequantize: {scales: .scales, block: [rows, 32]}
                               "dequantise: {scales: .scales, block: [1, 32]}")
                 .dequantize.scales,
             ".scales");
+  EXPECT_THAT(problems_of("version: 1\nextends: llama\nfamily: mine\n"
+                          "dequantise: {scales: .a, block: [1, 32]}\n"
+                          "dequantize: {scales: .b, block: [1, 32]}\n"),
+              ElementsAre(HasSubstr("in two spellings; keep one")));
   EXPECT_THAT(
       problems_of(R"(version: 1
 family: mine
