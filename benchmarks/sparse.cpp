@@ -17,6 +17,7 @@
 #include "dist_checkpointing/registry.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/save/global_plan.h"
+#include "strategies/storage/buffered_file.h"
 #include "strategies/storage/forwarding.h"
 #include "strategies/storage/posix.h"
 
@@ -125,7 +126,10 @@ void write_sparse(const std::filesystem::path& directory) {
     files.push_back(std::move(written.files));
   }
   const CommonState common(Value::dict({{"iteration", 1}}));
-  strategy->write_metadata(storage, "", written_metadata(plan, places, files), &common);
+  const Metadata metadata = written_metadata(plan, places, files);
+  strategy->write_index(storage, "", metadata, &common);
+  const MarkerFile marker = strategy->marker(storage, metadata, &common).value();
+  write_small_file(storage, marker.name, marker.content, false);
 }
 
 template <typename Call>

@@ -347,23 +347,24 @@ bool Checkpointer::still_has_root() {
 }
 
 std::unique_ptr<StorageLock> Checkpointer::lock_root() const {
+  std::unique_ptr<StorageLock> lock;
   try {
-    return root_.directory()->lock(kLockFile, "job " + staging_token());
+    lock = root_.directory()->lock(kLockFile, "job " + staging_token());
   } catch (const CheckpointError& error) {
-    if (error.code() == ErrorCode::kAborted) {
-      throw CheckpointError(error.code(),
-                            str_format("another job saves to this training root ({}): wait until "
-                                       "it has ended, or give this one a root of its own",
-                                       error.message()),
-                            {.file = root_.display()});
-    }
-    if (error.code() != ErrorCode::kUnsupported) throw;
+    if (error.code() != ErrorCode::kAborted) throw;
+    throw CheckpointError(error.code(),
+                          str_format("another job saves to this training root ({}): wait until it "
+                                     "has ended, or give this one a root of its own",
+                                     error.message()),
+                          {.file = root_.display()});
+  }
+  if (!lock) {
     log_warning(
         str_format("training root {}: make sure that no other job saves here; leftovers of killed "
-                   "saves are not removed, because locking failed: {}",
-                   quote(root_.display()), error.what()));
-    return nullptr;
+                   "saves are not removed, because this storage has no locks",
+                   quote(root_.display())));
   }
+  return lock;
 }
 
 bool Checkpointer::must_replace(std::uint64_t iteration) {

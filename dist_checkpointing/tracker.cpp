@@ -8,7 +8,6 @@
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "strategies/formats/torch_archive/torch_file.h"
-#include "strategies/storage/publish.h"
 
 namespace dckpt {
 namespace {
@@ -119,7 +118,7 @@ std::optional<std::string> read_tracker(const Storage& root) {
 }
 
 void write_tracker(Storage& root, std::uint64_t iteration) {
-  write_file_atomically(root, kTrackerFile, as_bytes(std::to_string(iteration)));
+  root.put(kTrackerFile, as_bytes(std::to_string(iteration)));
 }
 
 std::vector<std::uint64_t> list_iterations(const Location& root) {

@@ -1,11 +1,13 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
+#include <thread>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -85,6 +87,14 @@ class StorageTrial {
     Names found;
     for (const FileInfo& entry : storage_->list(directory)) found.push_back(entry.name);
     return found;
+  }
+  /// For storages whose lists may be late: waits some seconds for the names.
+  void lists(const std::string& directory, const Names& expected, int line = __builtin_LINE()) {
+    constexpr int kTries = 1000;
+    const bool may_be_late = !storage_->capabilities().rename;
+    for (int tries = 0; may_be_late && tries < kTries && names(directory) != expected; ++tries)
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    equal(names(directory), expected, line);
   }
 
  private:

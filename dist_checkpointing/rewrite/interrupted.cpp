@@ -13,7 +13,7 @@
 #include "mapping/base/text.h"
 #include "mapping/planning/save/messages.h"
 #include "strategies/formats/json/json.h"
-#include "strategies/storage/publish.h"
+#include "strategies/storage/hidden_sibling.h"
 
 namespace dckpt {
 namespace {

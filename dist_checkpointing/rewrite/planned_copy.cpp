@@ -180,8 +180,10 @@ void measure(const PlannedCopy& copy, ConvertReport& report) {
         files->make_directory(parent);
       files->create(name)->close();
     }
-    strategy->write_metadata(*files, "", metadata, nullptr);
+    strategy->write_index(*files, "", metadata, nullptr);
     report.disk_bytes += counters->bytes_written;
+    if (const auto marker = strategy->marker(*files, metadata, nullptr))
+      report.disk_bytes += marker->content.size();
   } else {
     report.disk_bytes = report.bytes;
     for (const BytesStorageMetadata& object : contents.metadata.objects)

@@ -41,7 +41,7 @@
 #include "strategies/formats/dcp/metadata_filter.h"
 #include "strategies/formats/dcp/metadata_reader.h"
 #include "strategies/formats/pickle/read_pickle_file.h"
-#include "strategies/storage/publish.h"
+#include "strategies/storage/staged_file.h"
 #include "strategies/torch_dist/reader.h"
 
 namespace dckpt {
@@ -73,6 +73,8 @@ class KeyRemover {
 
   void run() {
     const Bytes new_pickle = rewritten();
+    std::string without_metadata;
+    std::string with_metadata;
     std::optional<StagedFile> unclaiming;
     std::optional<StagedFile> claiming;
     StagedFile metadata(*storage_, kMetadataFile, new_pickle);  // 1
@@ -80,9 +82,11 @@ class KeyRemover {
       std::erase_if(manifest_->files, [&](const IntegrityManifest::Entry& entry) {
         return entry.name == kMetadataFile || is_deleted(entry.name);
       });
-      unclaiming.emplace(*storage_, kIntegrityFile, as_bytes(write_integrity_manifest(*manifest_)));
+      without_metadata = write_integrity_manifest(*manifest_);
+      unclaiming.emplace(*storage_, kIntegrityFile, as_bytes(without_metadata));
       manifest_->files.push_back({kMetadataFile, sha256_hex(new_pickle), new_pickle.size()});
-      claiming.emplace(*storage_, kIntegrityFile, as_bytes(write_integrity_manifest(*manifest_)));
+      with_metadata = write_integrity_manifest(*manifest_);
+      claiming.emplace(*storage_, kIntegrityFile, as_bytes(with_metadata));
     }
     require_unchanged();
     if (unclaiming) unclaiming->commit();  // 2
@@ -275,16 +279,18 @@ class RemovalLock {
     try {
       lock_ = storage_->lock(kRemovalLock, "job " + staging_token());
     } catch (const CheckpointError& error) {
-      if (error.code() == ErrorCode::kAborted) {
-        throw CheckpointError(error.code(),
-                              str_format("another job removes keys from this checkpoint ({}); "
-                                         "nothing was changed, try again when it has ended",
-                                         error.message()),
-                              {.file = storage_->display_path("")});
-      }
-      if (error.code() != ErrorCode::kUnsupported) throw;
-      log_warning(str_format("{}: make sure that no other job removes keys here: {}",
-                             quote(storage_->display_path("")), error.what()));
+      if (error.code() != ErrorCode::kAborted) throw;
+      throw CheckpointError(error.code(),
+                            str_format("another job removes keys from this checkpoint ({}); "
+                                       "nothing was changed, try again when it has ended",
+                                       error.message()),
+                            {.file = storage_->display_path("")});
+    }
+    if (!lock_) {
+      log_warning(
+          str_format("{}: make sure that no other job removes keys here, since this "
+                     "storage has no locks",
+                     quote(storage_->display_path(""))));
     }
   }
   RemovalLock(const RemovalLock&) = delete;

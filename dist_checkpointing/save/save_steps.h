@@ -18,7 +18,7 @@
 #include "strategies/comm/heartbeat.h"
 #include "strategies/contract/save_strategy.h"
 #include "strategies/storage/location.h"
-#include "strategies/storage/publish.h"
+#include "strategies/storage/publication.h"
 
 namespace dckpt {
 

@@ -1,6 +1,7 @@
 #include "dist_checkpointing/save/write_checkpoint.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include "dist_checkpointing/integrity.h"
@@ -9,6 +10,8 @@
 #include "dist_checkpointing/training_root/removal.h"
 #include "dist_checkpointing/training_root/staging_token.h"
 #include "dist_checkpointing/training_root/target.h"
+#include "mapping/base/error.h"
+#include "mapping/base/hash.h"
 #include "mapping/base/storage_name.h"
 #include "mapping/planning/save/plan_file.h"
 #include "strategies/storage/buffered_file.h"
@@ -46,28 +49,32 @@ class Meter {
   const std::shared_ptr<Storage> storage_;
 };
 
+Publication::Options publication_options(const Location& target, const SaveOptions& options) {
+  return {.overwrite = options.overwrite,
+          .sync = options.io.fsync,
+          .foreign = [target] { return foreign_entries(target); },
+          .markers = marker_files(),
+          .has_ended = made_by_ended_process};
+}
+
 }  // namespace
 
 Publication begin_publication(const Location& target, const SaveOptions& options) {
   if (options.overwrite) check_replaceable(target);
   remove_dead_attempts(target);
   return Publication::begin(target.storage(), target.name(), staging_token(),
-                            {.overwrite = options.overwrite,
-                             .sync = options.io.fsync,
-                             .foreign = [target] { return foreign_entries(target); }});
+                            publication_options(target, options));
 }
 
 Publication begin_resumable(const Location& target, const SaveOptions& options,
                             const std::string& left) {
   if (options.overwrite) check_replaceable(target);
-  const Publication::Options kept{.overwrite = options.overwrite,
-                                  .sync = options.io.fsync,
-                                  .keep_unfinished = true,
-                                  .foreign = [target] { return foreign_entries(target); }};
-  Publication publication =
-      left.empty()
-          ? Publication::begin(target.storage(), target.name(), staging_token(), kept)
-          : Publication::adopt(target.storage(), target.name(), left, staging_token(), kept);
+  Publication::Options kept = publication_options(target, options);
+  kept.keep_unfinished = true;
+  Publication publication = left.empty() ? Publication::begin(target.storage(), target.name(),
+                                                              staging_token(), std::move(kept))
+                                         : Publication::adopt(target.storage(), target.name(), left,
+                                                              staging_token(), std::move(kept));
   remove_dead_attempts(target);
   return publication;
 }
@@ -106,16 +113,36 @@ WrittenFiles publish_checkpoint(Publication publication, const WriteTarget& targ
                                 bool sync, const std::function<void()>& check,
                                 const SideFiles& side_files) {
   Meter meter(target, digests);
-  strategy.write_metadata(meter.storage(), target.directory, metadata, common);
-  const auto write = [&](const char* name, ByteView bytes) {
-    write_small_file(meter.storage(), join_name(target.directory, name), bytes, sync);
+  Storage& storage = meter.storage();
+  strategy.write_index(storage, target.directory, metadata, common);
+  const std::optional<MarkerFile> marker = strategy.marker(storage, metadata, common);
+  if (!marker && !storage.capabilities().rename) {
+    throw CheckpointError(
+        ErrorCode::kUnsupported,
+        "this format has no file that tells readers that it is complete, and this "
+        "storage cannot rename a directory whose files are all there; save in "
+        "another format, or to a file system",
+        {.file = target.storage->display_path(target.directory)});
+  }
+  const auto write = [&](const std::string& name, ByteView bytes) {
+    write_small_file(storage, join_name(target.directory, name), bytes, sync);
   };
   if (!side_files.plans.empty()) write(kPlanFile, side_files.plans);
-  if (side_files.report) write(kReportFile, as_bytes(side_files.report(meter.written())));
-  if (target.integrity)
-    write_manifest(meter.storage(), target.directory, meter.written().digests, sync);
+  if (side_files.report) {
+    WrittenFiles all = meter.written();
+    all.count += marker ? 1 : 0;
+    all.bytes += marker ? marker->content.size() : 0;
+    write(kReportFile, as_bytes(side_files.report(all)));
+  }
+  if (target.integrity) {
+    ManifestDigests listed = meter.written().digests;
+    if (marker) listed[marker->name] = {sha256_hex(marker->content), marker->content.size()};
+    write_manifest(storage, target.directory, listed, sync);
+  }
   check();
-  publication.commit();
+  publication.commit([&] {
+    if (marker) write(marker->name, marker->content);
+  });
   return meter.written();
 }
 

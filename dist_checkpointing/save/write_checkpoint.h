@@ -13,7 +13,7 @@
 #include "strategies/contract/save_strategy.h"
 #include "strategies/storage/hashing.h"
 #include "strategies/storage/location.h"
-#include "strategies/storage/publish.h"
+#include "strategies/storage/publication.h"
 
 namespace dckpt {
 
@@ -70,8 +70,9 @@ WrittenFiles copy_files(const WriteTarget& target, const Storage& from,
                         std::span<const std::string> names, bool sync);
 
 /// On the rank that began it, when all ranks have written: writes what readers start from and,
-/// with `target.integrity`, the manifest of these files and of those in `digests`; makes the
-/// checkpoint visible. `check` throws if it is not to be published after all; it is called last.
+/// with `target.integrity`, the manifest of these files and of those in `digests`, then the marker
+/// of a complete checkpoint; makes it visible. `check` throws if it is not to be published after
+/// all; it is called before the marker is written.
 /// Returns what was written here. If anything fails, everything written is removed.
 WrittenFiles publish_checkpoint(Publication publication, const WriteTarget& target,
                                 const SaveStrategy& strategy, const Metadata& metadata,

@@ -11,7 +11,7 @@
 #include "strategies/contract/common_state.h"
 #include "strategies/formats/dcp/megatron_json.h"
 #include "strategies/formats/safetensors/index.h"
-#include "strategies/storage/publish.h"
+#include "strategies/storage/hidden_sibling.h"
 #include "strategies/torch_dist/reader.h"
 
 namespace dckpt {
@@ -59,6 +59,10 @@ bool is_own(const Storage& directory, const FileInfo& entry) {
 }
 
 }  // namespace
+
+std::vector<std::string> marker_files() {
+  return {kConfigFile, kMetadataFile, "model.safetensors.index.json"};
+}
 
 std::vector<std::string> foreign_entries(const Location& checkpoint) {
   const std::shared_ptr<Storage> directory = checkpoint.directory();

@@ -21,6 +21,10 @@
 //   1  rename N to D = `.N.deleting-TOKEN`        N, or D complete but hidden
 //   2  sync the root                              D: N cannot come back half removed
 //   3  remove D                                   some of D
+//
+// In a storage without rename there are no such names. Unfinished saves are directories without
+// their marker (strategies/storage/publish_in_place.cpp); deleting N removes the markers first, so
+// that a crash leaves an incomplete N.
 
 #include "dist_checkpointing/training_root/removal.h"
 
@@ -33,8 +37,10 @@
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/log.h"
+#include "mapping/base/storage_name.h"
 #include "mapping/base/text.h"
-#include "strategies/storage/publish.h"
+#include "strategies/storage/hidden_sibling.h"
+#include "strategies/storage/publication.h"
 
 namespace dckpt {
 namespace {
@@ -96,6 +102,11 @@ void delete_checkpoint(Storage& root, const std::string& name) {
   if (!entry || entry->kind != FileInfo::Kind::kDirectory) {
     throw CheckpointError(ErrorCode::kInvalidArgument, "refusing to delete: it is not a directory",
                           {.file = root.display_path(name)});
+  }
+  if (!root.capabilities().rename) {
+    for (const std::string& marker : marker_files()) root.remove_all(join_name(name, marker));
+    root.remove_all(name);
+    return;
   }
   const std::string hidden = to_string(HiddenSibling{name, kDeleting, staging_token()});
   root.rename(name, hidden);  // 1

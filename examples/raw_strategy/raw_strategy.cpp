@@ -44,13 +44,9 @@ class Saver final : public dckpt::SaveStrategy {
     return written;
   }
 
-  void write_metadata(dckpt::Storage& storage, const std::string& directory,
-                      const dckpt::Metadata& metadata,
-                      const dckpt::CommonState* common) const override {
-    const auto file = storage.create(inside(directory, kIndexFile));
-    file->append(encode(metadata, common));
-    if (sync_) file->sync();
-    file->close();
+  std::optional<dckpt::MarkerFile> marker(const dckpt::Storage&, const dckpt::Metadata& metadata,
+                                          const dckpt::CommonState* common) const override {
+    return dckpt::MarkerFile{kIndexFile, encode(metadata, common)};
   }
 
  private:

@@ -45,7 +45,7 @@ class CommonState {
 };
 
 enum class CommonForm : std::uint8_t {
-  kFile,    ///< a strategy's write_metadata() gets it
+  kFile,    ///< a strategy's write_index() gets it
   kObject,  ///< one of the items
 };
 /// How a save stores it, if there is one.

@@ -44,12 +44,9 @@ class ItemSource {
   virtual bool has_parts(const WriteItem& /*item*/) const { return false; }
   /// Delivers the part that begins at byte `begin`, a multiple of kPartBytes below `item.nbytes`,
   /// as tensor() would. Each part is requested at most once, in any order, and none of an item that
-  /// is requested whole. By default throws CheckpointError (unsupported).
-  virtual void part(const WriteItem& item, std::uint64_t /*begin*/,
-                    const std::function<void(ByteView)>& /*sink*/) {
-    throw CheckpointError(ErrorCode::kUnsupported, "this source delivers items as a whole only",
-                          {.key = item.key});
-  }
+  /// is requested whole. By default it picks the part out of the whole item.
+  virtual void part(const WriteItem& item, std::uint64_t begin,
+                    const std::function<void(ByteView)>& sink);
 
   /// A source for a thread that is about to request these items of a plan whole, once each, in this
   /// order, and nothing else of this source meanwhile: it may fetch many small ones together. Null,
@@ -78,6 +75,11 @@ struct WrittenItems {
   std::vector<StorageInfo> places;  ///< in the order of the plan; file numbers refer to `files`
 };
 
+struct MarkerFile {
+  std::string name;  ///< inside the checkpoint
+  Bytes content;
+};
+
 /// How a checkpoint is stored; implemented by backends that save. It does not plan, communicate or
 /// publish. It is called in between, first on every rank, then on one. Nothing that it writes is
 /// visible until everything has succeeded, and everything is removed if anything fails.
@@ -95,10 +97,17 @@ class SaveStrategy {
                                   const SavePlan& plan, ItemSource& source) const = 0;
 
   /// Called on one rank after all ranks have written their data: writes what a reader needs to find
-  /// it. `common`: null if the checkpoint has none. The marker of a complete checkpoint is written
-  /// last.
-  virtual void write_metadata(Storage& storage, const std::string& directory,
-                              const Metadata& metadata, const CommonState* common) const = 0;
+  /// it, except the marker. `common`: null if the checkpoint has none.
+  /// By default there is nothing else.
+  virtual void write_index(Storage& storage, const std::string& directory, const Metadata& metadata,
+                           const CommonState* common) const;
+
+  /// The file by which readers tell that a checkpoint is complete. It is written after everything
+  /// else, other files of this library too. Called after write_index(), with the same values. None
+  /// if the format has no such file: in a storage without rename nothing can be saved in it.
+  [[nodiscard]] virtual std::optional<MarkerFile> marker(const Storage& storage,
+                                                         const Metadata& metadata,
+                                                         const CommonState* common) const = 0;
 };
 
 }  // namespace dckpt

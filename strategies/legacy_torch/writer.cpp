@@ -133,8 +133,10 @@ class RankFolderStrategy final : public SaveStrategy {
     return written;
   }
 
-  void write_metadata(Storage&, const std::string&, const Metadata&,
-                      const CommonState*) const override {}
+  std::optional<MarkerFile> marker(const Storage&, const Metadata&,
+                                   const CommonState*) const override {
+    return std::nullopt;
+  }
 
  private:
   /// Returns the places of the file's items.

@@ -76,9 +76,14 @@ class SafetensorsSaveStrategy final : public SaveStrategy {
     return write_safetensors(storage, directory, rank, plan, source, io_, own_);
   }
 
-  void write_metadata(Storage& storage, const std::string& directory, const Metadata& metadata,
-                      const CommonState*) const override {
-    finish_safetensors(storage, directory, metadata, io_.fsync);
+  void write_index(Storage& storage, const std::string& directory, const Metadata& metadata,
+                   const CommonState*) const override {
+    if (storage.capabilities().rename) name_safetensors(storage, directory, metadata);
+  }
+
+  std::optional<MarkerFile> marker(const Storage& storage, const Metadata& metadata,
+                                   const CommonState*) const override {
+    return safetensors_marker(metadata, storage.capabilities().rename);
   }
 
  private:

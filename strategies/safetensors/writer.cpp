@@ -131,26 +131,30 @@ WrittenItems measure_safetensors_files(int rank, const SavePlan& plan,
   return places_of(plan_files(rank, plan, options), plan);
 }
 
-void finish_safetensors(Storage& storage, const std::string& directory, const Metadata& metadata,
-                        bool fsync) {
+void name_safetensors(Storage& storage, const std::string& directory, const Metadata& metadata) {
   const std::size_t count = metadata.files.size();
-  if (count == 0) {  // nothing to store is stored, too
-    write_small_file(storage, join_name(directory, final_name(0, 1)),
-                     write_safetensors_header({.tensors = {}, .metadata = kFileMetadata}), fsync);
-    return;
-  }
   for (std::size_t i = 0; i < count; ++i)
     storage.rename(join_name(directory, metadata.files[i]),
                    join_name(directory, final_name(i, count)));
-  if (count == 1) return;
+}
+
+std::optional<MarkerFile> safetensors_marker(const Metadata& metadata, bool renamed) {
+  const std::size_t count = metadata.files.size();
+  if (count == 0) {  // nothing to store is stored, too
+    return MarkerFile{final_name(0, 1),
+                      write_safetensors_header({.tensors = {}, .metadata = kFileMetadata})};
+  }
+  if (count == 1 && renamed) return std::nullopt;
   SafetensorsIndex index;
   std::uint64_t total = 0;
   for (const TensorStorageMetadata& tensor : metadata.tensors) {
-    index.weight_map.emplace_back(tensor.key, final_name(tensor.places.front().file, count));
+    const std::uint32_t file = tensor.places.front().file;
+    index.weight_map.emplace_back(tensor.key,
+                                  renamed ? final_name(file, count) : metadata.files[file]);
     total += tensor.nbytes();
   }
-  write_small_file(storage, join_name(directory, "model.safetensors.index.json"),
-                   as_bytes(write_safetensors_index(index, total)), fsync);
+  return MarkerFile{"model.safetensors.index.json",
+                    to_bytes(write_safetensors_index(index, total))};
 }
 
 }  // namespace dckpt

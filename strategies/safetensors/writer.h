@@ -32,8 +32,11 @@ WrittenItems measure_safetensors_files(int rank, const SavePlan& plan,
                                        const SafetensorsOptions& options);
 
 /// Gives the files of all ranks their names, which are "model.safetensors" or
-/// "model-00001-of-00005.safetensors", and writes the index of several files.
-void finish_safetensors(Storage& storage, const std::string& directory, const Metadata& metadata,
-                        bool fsync);
+/// "model-00001-of-00005.safetensors".
+void name_safetensors(Storage& storage, const std::string& directory, const Metadata& metadata);
+
+/// What is written last: the index of several files, or the one file of a checkpoint without
+/// tensors; none for one file that has its name. Files that are not `renamed` have an index always.
+std::optional<MarkerFile> safetensors_marker(const Metadata& metadata, bool renamed);
 
 }  // namespace dckpt

@@ -129,9 +129,10 @@ class CountingStorage final : public ForwardingStorage {
     ++counters_->directory_changes;
   }
 
-  void exchange(const std::string& a, const std::string& b) override {
-    storage_->exchange(a, b);
-    ++counters_->directory_changes;
+  bool exchange(const std::string& a, const std::string& b) override {
+    const bool done = storage_->exchange(a, b);
+    if (done) ++counters_->directory_changes;
+    return done;
   }
 
   void remove_all(const std::string& name) override {

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "mapping/base/format.h"
+#include "mapping/base/log.h"
 #include "mapping/base/text.h"
 #include "strategies/storage/posix_fd.h"
 
@@ -70,15 +71,19 @@ Fd open_regular(const Fd& directory, const std::string& entry, const std::string
   return file;
 }
 
-void lock_without_waiting(const Fd& file, const std::string& path) {
+/// False if the file system has no locks.
+bool lock_without_waiting(const Fd& file, const std::string& path) {
   while (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EINTR) continue;
     if (errno == EWOULDBLOCK)
       throw CheckpointError(ErrorCode::kAborted, "it is locked by " + printable(read_owner(file)),
                             {.file = path});
-    throw system_error("cannot lock the file", errno, path,
-                       errno == EIO ? ErrorCode::kIo : ErrorCode::kUnsupported);
+    const CheckpointError error = system_error("cannot lock the file", errno, path);
+    if (errno == EIO) throw CheckpointError(error);
+    log_warning(error.what());
+    return false;
   }
+  return true;
 }
 
 }  // namespace
@@ -93,7 +98,7 @@ std::unique_ptr<StorageLock> lock_file(const Fd& directory, const std::string& e
       throw CheckpointError(ErrorCode::kAborted, "the lock file is removed again and again",
                             {.file = path});
     file = open_regular(directory, entry, path);
-    lock_without_waiting(file, path);
+    if (!lock_without_waiting(file, path)) return nullptr;
   }
   // Only a help for people: that it could not be written does not make the lock worse.
   const std::string_view shown = std::string_view(owner).substr(0, kMaxOwnerBytes);

@@ -35,6 +35,7 @@ class ForwardingStorage : public Storage {
  public:
   explicit ForwardingStorage(std::shared_ptr<Storage> storage) : storage_(std::move(storage)) {}
 
+  StorageCapabilities capabilities() const override { return storage_->capabilities(); }
   std::string display_path(const std::string& name) const override {
     return storage_->display_path(name);
   }
@@ -55,7 +56,9 @@ class ForwardingStorage : public Storage {
   void rename(const std::string& from, const std::string& to) override {
     storage_->rename(from, to);
   }
-  void exchange(const std::string& a, const std::string& b) override { storage_->exchange(a, b); }
+  bool exchange(const std::string& a, const std::string& b) override {
+    return storage_->exchange(a, b);
+  }
   void remove_all(const std::string& name) override { storage_->remove_all(name); }
   void sync_directory(const std::string& directory) override {
     storage_->sync_directory(directory);
@@ -66,6 +69,13 @@ class ForwardingStorage : public Storage {
   }
   std::unique_ptr<StorageLock> lock(const std::string& name, const std::string& owner) override {
     return storage_->lock(name, owner);
+  }
+  /// By the functions above, so that a decorator sees it, where that is how it is done.
+  void put(const std::string& name, ByteView content) override {
+    if (capabilities().rename)
+      Storage::put(name, content);
+    else
+      storage_->put(name, content);
   }
   std::optional<std::uint64_t> available_space() const override {
     return storage_->available_space();

@@ -134,6 +134,7 @@ class MemoryStorage final : public Storage {
  public:
   explicit MemoryStorage(std::string name) : name_(std::move(name)) {}
 
+  StorageCapabilities capabilities() const override { return {.locks = true}; }
   std::string display_path(const std::string& name) const override { return name_ + name; }
 
   std::vector<FileInfo> list(const std::string& directory) const override {
@@ -208,7 +209,7 @@ class MemoryStorage final : public Storage {
     target_parent.entries[std::string(target.back())] = node;
   }
 
-  void exchange(const std::string& a, const std::string& b) override {
+  bool exchange(const std::string& a, const std::string& b) override {
     const std::string attempt = "cannot exchange it with " + quote(b);
     const std::vector<std::string_view> first = name_components(a);
     const std::vector<std::string_view> second = name_components(b);
@@ -220,6 +221,7 @@ class MemoryStorage final : public Storage {
       fail(attempt + ": one of them contains the other", a);
     std::swap(first_parent.entries.find(first.back())->second,
               second_parent.entries.find(second.back())->second);
+    return true;
   }
 
   void remove_all(const std::string& name) override {

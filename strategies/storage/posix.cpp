@@ -125,6 +125,7 @@ class PosixStorage final : public Storage {
   /// The directory `name` of `above`.
   PosixStorage(const PosixStorage& above, const std::string& name) : root_(above.root_, name) {}
 
+  StorageCapabilities capabilities() const override { return {.locks = true}; }
   std::string display_path(const std::string& name) const override {
     return root_.display_path(name);
   }
@@ -253,15 +254,15 @@ class PosixStorage final : public Storage {
     if (error != 0) throw system_error(attempt, error, display_path(from), code_of(error));
   }
 
-  void exchange(const std::string& a, const std::string& b) override {
+  bool exchange(const std::string& a, const std::string& b) override {
     const std::string attempt = "cannot exchange it with " + quote(b);
     const DirectoryEntry first = root_.find_parent(a, attempt);
     const DirectoryEntry second = root_.find_parent(b, attempt);
     if (::renameat2(first.parent.get(), first.last.c_str(), second.parent.get(),
-                    second.last.c_str(), RENAME_EXCHANGE) != 0) {
-      throw system_error(attempt, errno, display_path(a),
-                         flag_unsupported(errno) ? ErrorCode::kUnsupported : ErrorCode::kIo);
-    }
+                    second.last.c_str(), RENAME_EXCHANGE) == 0)
+      return true;
+    if (flag_unsupported(errno)) return false;
+    throw system_error(attempt, errno, display_path(a));
   }
 
   void remove_all(const std::string& name) override {

@@ -5,6 +5,7 @@
 
 #include "mapping/base/error.h"
 #include "mapping/base/storage_name.h"
+#include "strategies/storage/staged_file.h"
 
 namespace dckpt {
 namespace {
@@ -15,6 +16,7 @@ class Subtree final : public Storage {
   Subtree(std::shared_ptr<Storage> storage, std::string root)
       : storage_(std::move(storage)), root_(std::move(root)) {}
 
+  StorageCapabilities capabilities() const override { return storage_->capabilities(); }
   std::string display_path(const std::string& name) const override {
     return storage_->display_path(within(name));
   }
@@ -45,8 +47,8 @@ class Subtree final : public Storage {
   void rename(const std::string& from, const std::string& to) override {
     storage_->rename(inside(from), inside(to));
   }
-  void exchange(const std::string& a, const std::string& b) override {
-    storage_->exchange(inside(a), inside(b));
+  bool exchange(const std::string& a, const std::string& b) override {
+    return storage_->exchange(inside(a), inside(b));
   }
   void remove_all(const std::string& name) override { storage_->remove_all(inside(name)); }
   void sync_directory(const std::string& directory) override {
@@ -63,6 +65,11 @@ class Subtree final : public Storage {
   }
   std::unique_ptr<StorageLock> lock(const std::string& name, const std::string& owner) override {
     return storage_->lock(inside(name), owner);
+  }
+  void put(const std::string& name, ByteView content) override {
+    const std::string full = inside(name);
+    make_root();
+    storage_->put(full, content);
   }
   std::optional<std::uint64_t> available_space() const override {
     return storage_->available_space();
@@ -103,9 +110,16 @@ std::shared_ptr<Storage> Storage::subtree(const std::string& name) {
   return std::make_shared<Subtree>(shared_from_this(), name);
 }
 
-std::unique_ptr<StorageLock> Storage::lock(const std::string& name, const std::string&) {
-  throw CheckpointError(ErrorCode::kUnsupported, "cannot lock: this storage has no locks",
-                        {.file = display_path(name)});
+std::unique_ptr<StorageLock> Storage::lock(const std::string&, const std::string&) {
+  return nullptr;
+}
+
+void Storage::put(const std::string& name, ByteView content) {
+  if (!capabilities().rename)
+    throw CheckpointError(ErrorCode::kInternal,
+                          "this storage cannot rename, and does not implement Storage::put()",
+                          {.file = display_path(name)});
+  StagedFile(*this, name, content).commit();
 }
 
 }  // namespace dckpt

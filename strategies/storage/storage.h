@@ -61,6 +61,22 @@ struct FileInfo {
   std::int64_t modified = 0;
 };
 
+/// What a storage can do, and at what price. Code asks for it before it decides how to go on; no
+/// exception is thrown and caught instead.
+struct StorageCapabilities {
+  /// rename() moves a file or a directory in one step. Without it, as in stores of objects,
+  /// nothing calls rename() and exchange(): a file appears whole at its close(), which fails as
+  /// create() does if there is one of this name by then; checkpoints are written in their place,
+  /// and become complete with their last file.
+  bool rename = true;
+  /// exchange() may succeed; it says itself where the file system below does not support it.
+  bool exchange = true;
+  bool locks = false;  ///< lock() may succeed
+  /// Two reads of a file are joined if no more bytes than this lie between them: reading those
+  /// costs less than another request. Never less than what a local disk has, 2 KiB.
+  std::uint64_t cheap_gap = 0;
+};
+
 /// A lock that is held for the lifetime of the object.
 class StorageLock {
  public:
@@ -77,12 +93,15 @@ class StorageLock {
 class Storage : public std::enable_shared_from_this<Storage> {
  public:
   virtual ~Storage() = default;
+  virtual StorageCapabilities capabilities() const = 0;
   virtual std::string display_path(
       const std::string& name) const = 0;  ///< the full path for messages
   /// The same text in every process that means the same place. By default display_path().
   virtual std::string absolute(const std::string& name) const { return display_path(name); }
 
-  /// Entries of a directory in name order, "" for the root. Throws (io); (corrupt) for a file.
+  /// Entries of a directory in name order, "" for the root. Throws (io); (corrupt) for a file. In a
+  /// storage without rename the list may be late by some seconds: all others see at once what has
+  /// been made or removed.
   virtual std::vector<FileInfo> list(const std::string& directory) const = 0;
   /// Does not follow a symlink in the last component. Empty if there is nothing.
   virtual std::optional<FileInfo> stat(const std::string& name) const = 0;
@@ -97,8 +116,9 @@ class Storage : public std::enable_shared_from_this<Storage> {
   /// Renames a file or directory, atomically. A file replaces a file; whatever else is at `to`
   /// stays: throws (already exists).
   virtual void rename(const std::string& from, const std::string& to) = 0;
-  /// Swaps two directories atomically, or throws (unsupported) where the file system cannot.
-  virtual void exchange(const std::string& a, const std::string& b) = 0;
+  /// Swaps two directories atomically. Returns false, and nothing has changed, where the file
+  /// system cannot.
+  [[nodiscard]] virtual bool exchange(const std::string& a, const std::string& b) = 0;
   virtual void remove_all(const std::string& name) = 0;  ///< a file or a tree, links not followed;
                                                          ///< fine if it is missing
   /// Makes creations, renames and removals in it durable.
@@ -115,10 +135,15 @@ class Storage : public std::enable_shared_from_this<Storage> {
   /// names.
   virtual std::shared_ptr<Storage> subtree(const std::string& name);
   /// Takes the lock `name` without waiting; it excludes other holders in this process too. `owner`
-  /// tells people who holds it. Throws CheckpointError: (aborted) if it is taken, with what its
-  /// owner said; (unsupported) if there are no locks, as by default; (corrupt) if the name refers
-  /// to something else; (io).
-  virtual std::unique_ptr<StorageLock> lock(const std::string& name, const std::string& owner);
+  /// tells people who holds it. Null if there are no locks, as by default, or if the file system
+  /// refuses them, which a warning says. Throws CheckpointError: (aborted) if it is taken, with
+  /// what its owner said; (corrupt) if the name refers to something else; (io).
+  [[nodiscard]] virtual std::unique_ptr<StorageLock> lock(const std::string& name,
+                                                          const std::string& owner);
+  /// Makes a small file, or replaces one, in one step and durably: whoever opens it finds the old
+  /// content or all of the new. One process at a time. By default a hidden sibling is written and
+  /// renamed; a storage without rename must have a way of its own.
+  virtual void put(const std::string& name, ByteView content);
   /// Bytes that can still be written; empty if unknown, as by default.
   virtual std::optional<std::uint64_t> available_space() const { return std::nullopt; }
 };

@@ -11,8 +11,6 @@
 namespace dckpt {
 namespace {
 
-constexpr std::uint64_t kReadOver =
-    2048;  // reading over a gap up to this is cheaper than another request
 constexpr std::uint64_t kSharedGap =
     20;  // where others read, too: at most one unwanted byte for so many wanted ones
 constexpr std::uint64_t kDirectRun = std::uint64_t{64}
@@ -180,7 +178,7 @@ bool RangeReader::worth_reading_gaps(std::int64_t run, std::int64_t stride,
   if (stride <= run) return true;
   const auto gap = static_cast<std::uint64_t>(stride - run);
   return options_.shared ? gap <= static_cast<std::uint64_t>(run) / kSharedGap
-                         : gap * size <= kReadOver;
+                         : gap * size <= options_.gap;
 }
 
 /// Whether all of an item's runs are worth reading together with the gaps between them.

@@ -28,6 +28,8 @@ class RangeReader {
     /// Of long runs. Past the page cache takes 4 MiB beside the buffer.
     ReadEngine engine = ReadEngine::kBuffered;
     bool shared = false;  ///< over-read at most 5 %: others may read what lies between
+    /// Reading over a gap up to this is cheaper than another request.
+    std::uint64_t gap = 2048;
   };
 
   RangeReader(const Metadata& metadata, Delivery& delivery, const Options& options)

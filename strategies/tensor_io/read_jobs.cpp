@@ -12,8 +12,6 @@ constexpr std::uint64_t kSplitBytes = std::uint64_t{16} << 20;
 constexpr std::uint64_t kSmallChunk =
     std::uint64_t{256} << 10;  // chunks up to this size are read whole, several at once
 constexpr std::uint64_t kTinyChunk = std::uint64_t{16} << 10;  // … even if little of them is wanted
-constexpr std::uint64_t kBatchGap = std::uint64_t{32}
-                                    << 10;  // unwanted bytes between two chunks of a batch
 constexpr std::uint64_t kSharedGap =
     20;  // where others read, too: at most one unwanted byte for so many wanted ones
 
@@ -154,7 +152,7 @@ bool ReadJobs::worth_reading_whole(std::size_t first, std::size_t last) const {
 /// Whether a batch of `span` bytes, `gaps` of them unwanted, goes on to a chunk that begins `gap`
 /// bytes later.
 bool ReadJobs::worth_reading_over(std::uint64_t gap, std::uint64_t gaps, std::uint64_t span) const {
-  return gap <= kBatchGap && (!options_.shared || gaps + gap <= (span - gaps) / kSharedGap);
+  return gap <= options_.gap && (!options_.shared || gaps + gap <= (span - gaps) / kSharedGap);
 }
 
 /// Returns where the next job begins.

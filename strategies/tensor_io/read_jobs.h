@@ -23,6 +23,8 @@ struct ReadJobOptions {
   std::uint64_t job_bytes = std::uint64_t{1} << 20;    ///< of the requests of one batch, together
   /// Over-reading is capped at 5 % of the requested bytes: others may read what lies between.
   bool shared = false;
+  /// Unwanted bytes between two chunks of a batch, at most.
+  std::uint64_t gap = std::uint64_t{32} << 10;
   bool verify = true;
   /// Records may become complete in other calls, or on other ranks.
   bool checks_go_on = false;

@@ -60,6 +60,7 @@ class TensorReader {
         buffer_(std::min(options.staging / threads_, kMostBuffer)),
         engine_(options.staging / threads_ < kDirectStaging ? ReadEngine::kBuffered
                                                             : options.engine),
+        cheap_gap_(reader.storage().capabilities().cheap_gap),
         own_checks_(metadata_),
         checks_(options.checks != nullptr ? *options.checks : own_checks_),
         delivery_(metadata_, destinations, options.progress, options.delivered),
@@ -68,6 +69,7 @@ class TensorReader {
               {.batch_bytes = buffer_,
                .job_bytes = engine_ == ReadEngine::kBuffered ? buffer_ : kUncachedBatch,
                .shared = options.shared,
+               .gap = std::max(ReadJobOptions().gap, cheap_gap_),
                .verify = options.verify,
                .checks_go_on = options.checks != nullptr}) {
     if (options_.verify) want_chunks();
@@ -114,7 +116,8 @@ class TensorReader {
                        {.buffer = buffer_,
                         .mapped = std::min(options_.staging / threads_, kMostMapped),
                         .engine = engine_,
-                        .shared = options_.shared});
+                        .shared = options_.shared,
+                        .gap = std::max(RangeReader::Options().gap, cheap_gap_)});
     try {
       for (std::size_t next = next_job_++; next < work_.jobs().size() && !failed_;
            next = next_job_++) {
@@ -263,6 +266,7 @@ class TensorReader {
   std::uint64_t threads_;
   std::uint64_t buffer_;  ///< of each thread
   ReadEngine engine_;
+  std::uint64_t cheap_gap_;  ///< of the storage
   RecordChecks own_checks_;
   RecordChecks& checks_;
   Delivery delivery_;

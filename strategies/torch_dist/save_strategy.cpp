@@ -17,11 +17,14 @@ class TorchDistSaveStrategy final : public SaveStrategy {
                             options_.separation_hint, codec_);
   }
 
-  void write_metadata(Storage& storage, const std::string& directory, const Metadata& metadata,
-                      const CommonState* common) const override {
-    CheckpointMarkers markers{.compat = options_.compat, .fsync = options_.io.fsync};
-    if (common != nullptr) markers.common_file = common->archive();
-    write_markers(storage, directory, metadata, markers);
+  void write_index(Storage& storage, const std::string& directory, const Metadata& metadata,
+                   const CommonState* common) const override {
+    write_index_files(storage, directory, {metadata, common, options_.compat}, options_.io.fsync);
+  }
+
+  std::optional<MarkerFile> marker(const Storage&, const Metadata& metadata,
+                                   const CommonState* common) const override {
+    return marker_of({metadata, common, options_.compat});
   }
 
  private:

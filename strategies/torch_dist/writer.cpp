@@ -131,6 +131,12 @@ class SectionQueue {
   std::vector<Turn> turns_;
 };
 
+Bytes dcp_metadata(const CheckpointIndex& index) {
+  const std::uint32_t common_crc =
+      index.common == nullptr ? 0 : content_crc(index.common->archive());
+  return write_dcp_metadata(index.metadata, common_crc);
+}
+
 }  // namespace
 
 WrittenItems write_data_files(Storage& storage, const std::string& directory, int rank,
@@ -179,25 +185,22 @@ WrittenItems measure_data_files(int rank, const SavePlan& plan, const WriteOptio
   return written;
 }
 
-void write_markers(Storage& storage, const std::string& directory, const Metadata& metadata,
-                   const CheckpointMarkers& markers) {
-  std::uint32_t common_crc = 0;
-  if (markers.common_file) {
-    common_crc = content_crc(*markers.common_file);
-    write_small_file(storage, in_directory(directory, kCommonFile), *markers.common_file,
-                     markers.fsync);
+void write_index_files(Storage& storage, const std::string& directory, const CheckpointIndex& index,
+                       bool fsync) {
+  if (index.common != nullptr)
+    write_small_file(storage, in_directory(directory, kCommonFile), index.common->archive(), fsync);
+  if (index.compat != Compat::kDcp)
+    write_small_file(storage, in_directory(directory, kMetadataFile), dcp_metadata(index), fsync);
+}
+
+MarkerFile marker_of(const CheckpointIndex& index) {
+  if (index.compat == Compat::kDcp) return {kMetadataFile, dcp_metadata(index)};
+  CheckpointingConfig config;
+  if (index.compat == Compat::kMegatron) {
+    config.common_backend = "torch";
+    config.common_backend_version = 1;
   }
-  write_small_file(storage, in_directory(directory, kMetadataFile),
-                   write_dcp_metadata(metadata, common_crc), markers.fsync);
-  if (markers.compat != Compat::kDcp) {
-    CheckpointingConfig config;
-    if (markers.compat == Compat::kMegatron) {
-      config.common_backend = "torch";
-      config.common_backend_version = 1;
-    }
-    write_small_file(storage, in_directory(directory, kConfigFile),
-                     as_bytes(write_checkpointing_config(config)), markers.fsync);
-  }
+  return {kConfigFile, to_bytes(write_checkpointing_config(config))};
 }
 
 }  // namespace dckpt

@@ -28,15 +28,17 @@ WrittenItems write_data_files(Storage& storage, const std::string& directory, in
 WrittenItems measure_data_files(int rank, const SavePlan& plan, const WriteOptions& io,
                                 std::string_view separation_hint = {});
 
-/// What makes the data files a checkpoint.
-struct CheckpointMarkers {
+/// What makes the data files a checkpoint: common.pt, .metadata and metadata.json, each where
+/// `compat` requires it. The last one is the marker.
+struct CheckpointIndex {
+  const Metadata& metadata;
+  const CommonState* common = nullptr;
   Compat compat = Compat::kMegatron;
-  std::optional<Bytes> common_file{};  ///< common.pt, already serialised
-  bool fsync = true;
 };
 
-/// Writes those of common.pt, .metadata and metadata.json that `markers` requires, in this order.
-void write_markers(Storage& storage, const std::string& directory, const Metadata& metadata,
-                   const CheckpointMarkers& markers);
+/// Writes all but the marker.
+void write_index_files(Storage& storage, const std::string& directory, const CheckpointIndex& index,
+                       bool fsync);
+MarkerFile marker_of(const CheckpointIndex& index);
 
 }  // namespace dckpt

@@ -161,9 +161,17 @@ class ZarrSaveStrategy final : public SaveStrategy {
                           const SavePlan& plan, ItemSource& source) const override {
     return write_zarr_items(storage, directory, rank, plan, source, io_);
   }
-  void write_metadata(Storage& storage, const std::string& directory, const Metadata& metadata,
-                      const CommonState* common) const override {
-    finish_zarr(storage, directory, metadata, common, io_.fsync);
+  void write_index(Storage& storage, const std::string& directory, const Metadata& metadata,
+                   const CommonState* common) const override {
+    write_zarr_index(storage, directory, metadata, common, io_.fsync);
+  }
+  std::optional<MarkerFile> marker(const Storage&, const Metadata&,
+                                   const CommonState*) const override {
+    const CheckpointingConfig config{.sharded_backend = "zarr",
+                                     .sharded_backend_version = 1,
+                                     .common_backend = "torch",
+                                     .common_backend_version = 1};
+    return MarkerFile{kConfigFile, to_bytes(write_checkpointing_config(config))};
   }
 
  private:
@@ -198,8 +206,8 @@ WrittenItems write_zarr_items(Storage& storage, const std::string& directory, in
   return written;
 }
 
-void finish_zarr(Storage& storage, const std::string& directory, const Metadata& metadata,
-                 const CommonState* common, bool fsync) {
+void write_zarr_index(Storage& storage, const std::string& directory, const Metadata& metadata,
+                      const CommonState* common, bool fsync) {
   std::set<std::string_view> tensors;
   std::set<std::string_view> of_objects;
   for (const TensorStorageMetadata& tensor : metadata.tensors) tensors.insert(tensor.key);
@@ -223,12 +231,6 @@ void finish_zarr(Storage& storage, const std::string& directory, const Metadata&
   const CommonState empty(Value::dict());
   write_small_file(storage, join_name(directory, kCommonFile),
                    (common != nullptr ? *common : empty).archive(), fsync);
-  const CheckpointingConfig config{.sharded_backend = "zarr",
-                                   .sharded_backend_version = 1,
-                                   .common_backend = "torch",
-                                   .common_backend_version = 1};
-  write_small_file(storage, join_name(directory, kConfigFile),
-                   as_bytes(write_checkpointing_config(config)), fsync);
 }
 
 std::unique_ptr<SaveStrategy> make_zarr_save_strategy(const SaveOptions& options) {

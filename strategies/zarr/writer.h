@@ -14,10 +14,10 @@ namespace dckpt {
 WrittenItems write_zarr_items(Storage& storage, const std::string& directory, int rank,
                               const SavePlan& plan, ItemSource& source, const WriteOptions& io);
 
-/// Describes the arrays (.zarray), then writes common.pt and, last, metadata.json. Throws
-/// CheckpointError (unsupported) for chunks that are not those of a regular grid.
-void finish_zarr(Storage& storage, const std::string& directory, const Metadata& metadata,
-                 const CommonState* common, bool fsync);
+/// Describes the arrays (.zarray), then writes common.pt. Throws CheckpointError (unsupported) for
+/// chunks that are not those of a regular grid.
+void write_zarr_index(Storage& storage, const std::string& directory, const Metadata& metadata,
+                      const CommonState* common, bool fsync);
 
 /// The zarr backend as a strategy, which has no options of its own. Throws CheckpointError
 /// (unsupported) for io options that are about other files.

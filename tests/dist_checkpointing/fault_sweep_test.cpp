@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <map>
 #include <set>
+#include <thread>
 
 #include "dist_checkpointing/open.h"
 #include "dist_checkpointing/rewrite/convert.h"
@@ -21,10 +22,11 @@
 #include "dist_checkpointing/training_root/latest.h"
 #include "dist_checkpointing/training_root/staging_token.h"
 #include "mapping/base/text.h"
+#include "strategies/storage/hidden_sibling.h"
 #include "strategies/storage/memory.h"
-#include "strategies/storage/publish.h"
 #include "tests/dist_checkpointing/training_run.h"
 #include "tests/support/faulty_storage.h"
+#include "tests/support/object_store.h"
 #include "tests/support/random.h"
 #include "tests/support/simulated_disk.h"
 
@@ -64,12 +66,16 @@ std::shared_ptr<SimulatedDisk> disk_with(const Files& files) {
   return disk;
 }
 
-/// What this process has left hidden is from now on of one that has ended.
-void end_process(Storage& root) {
+std::string token_of_ended_process() {
   const std::vector<std::string> parts = split(staging_token(), '-');
   std::string ended;
   for (std::size_t i = 0; i + 3 < parts.size(); ++i) ended += parts[i] + "-";
-  ended += "4194305-1-";  // no process has this number
+  return ended + "4194305-1-";  // no process has this number
+}
+
+/// What this process has left hidden is from now on of one that has ended.
+void end_process(Storage& root) {
+  const std::string ended = token_of_ended_process();
   int count = 0;
   for (const FileInfo& entry : root.list("")) {
     auto sibling = parse_hidden_sibling(entry.name);
@@ -125,11 +131,17 @@ bool holds_iteration(const Location& checkpoint, std::uint64_t iteration) {
   return holds(state, iteration, 0, 1);
 }
 
+/// What a storage can rename is complete if it is there at all.
+bool is_complete(const Location& checkpoint) {
+  return checkpoint.stat() && (checkpoint.storage()->capabilities().rename ||
+                               !why_incomplete(checkpoint, OpenOptions().strategy));
+}
+
 /// Of jobs that put iteration 2 beside iteration 1 or in its place.
 std::string found_in(const Location& root, const std::string& name) {
   const Location checkpoint = root / name;
   if (!holds_iteration(root / "first", 1)) return "'first' is another one";
-  if (!checkpoint.stat()) return "old";
+  if (!is_complete(checkpoint)) return "old";
   return holds_iteration(checkpoint, 2) ? "new" : "the new one is damaged";
 }
 
@@ -167,7 +179,7 @@ Job conversion() {
           },
           [](const Location& root) -> std::string {
             if (!holds_iteration(root / "first", 1)) return "the source is another one";
-            if (!(root / "copy").stat()) return "old";
+            if (!is_complete(root / "copy")) return "old";
             return holds_iteration(root / "copy", 1) ? "new" : "the copy is damaged";
           },
           [](const Location& root) {
@@ -330,6 +342,65 @@ TEST_P(FaultSweep, LeavesTheOldOrTheNewStateAndTheNextJobSucceeds) {
   if (GetParam().name == "Load") expected.erase("old");  // which changes nothing
   EXPECT_EQ(found, expected);
 }
+
+/// The same in a store of objects, where nothing is renamed and lists are late. A checkpoint that
+/// is replaced is gone for a while; nothing else is.
+class FaultSweepOfObjects : public FaultSweep {
+ protected:
+  std::shared_ptr<ObjectStore> store() const {
+    const auto objects = memory_storage("objects:");
+    for (const auto& [name, content] : files_) {
+      objects->make_directory(parent_name(name));
+      const auto file = objects->create(name);
+      file->append(content);
+      file->close();
+    }
+    return std::make_shared<ObjectStore>(ObjectStore::Pace{.late = ObjectStore::Milliseconds(1)},
+                                         objects);
+  }
+
+  /// Claims of this process are from now on of one that has ended.
+  static void end_claims(Storage& storage, const std::string& directory) {
+    for (const FileInfo& entry : storage.list(directory)) {
+      const std::string name = join_name(directory, entry.name);
+      if (entry.kind == FileInfo::Kind::kDirectory) end_claims(storage, name);
+      if (entry.name.starts_with(".dckpt.saving-"))
+        storage.put(name, as_bytes(token_of_ended_process() + "1"));
+    }
+  }
+};
+
+TEST_P(FaultSweepOfObjects, LeavesTheOldOrTheNewStateAndTheNextJobSucceeds) {
+  constexpr std::int64_t kLongestStep = 15;
+  Random random;
+  std::set<std::string> found;
+  for (const Fault::Kind kind :
+       {Fault::Kind::kError, Fault::Kind::kErrorAfterEffect, Fault::Kind::kCrash}) {
+    bool fired = true;
+    for (std::uint64_t at = 1; fired && !HasFailure();
+         at += static_cast<std::uint64_t>(random.between(1, kLongestStep))) {
+      SCOPED_TRACE(random.trace(static_cast<int>(kind)) + ", fault at operation " +
+                   std::to_string(at));
+      const std::shared_ptr<ObjectStore> objects = store();
+      const auto faulty = std::make_shared<FaultyStorage>(objects, Fault{kind, at});
+      const bool is_done = run(faulty);
+      fired = faulty->fired();
+      std::this_thread::sleep_for(ObjectStore::Milliseconds(2));  // for the lists
+      end_claims(*objects, kRoot);
+      found.insert(check(objects, is_done));
+      EXPECT_EQ(objects->forbidden(), 0);
+    }
+  }
+  std::set<std::string> expected{"new", "old"};
+  if (GetParam().name == "Load") expected.erase("old");
+  EXPECT_EQ(found, expected);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, FaultSweepOfObjects,
+                         ::testing::Values(new_checkpoint(), in_background(), conversion(),
+                                           loading(), removal(), run_of_training(false),
+                                           run_of_training(true)),
+                         [](const auto& job) { return job.param.name; });
 
 INSTANTIATE_TEST_SUITE_P(All, FaultSweep,
                          ::testing::Values(new_checkpoint(), replaced_checkpoint(), in_background(),

@@ -27,8 +27,10 @@ class Dummy final : public SaveStrategy {
                           ItemSource&) const override {
     return {};
   }
-  void write_metadata(Storage&, const std::string&, const Metadata&,
-                      const CommonState*) const override {}
+  std::optional<MarkerFile> marker(const Storage&, const Metadata&,
+                                   const CommonState*) const override {
+    return std::nullopt;
+  }
   const DummyOptions options;
 };
 

@@ -8,13 +8,13 @@
 #include "dist_checkpointing/tracker.h"
 #include "dist_checkpointing/training_root/staging_token.h"
 #include "mapping/base/error.h"
+#include "strategies/storage/hidden_sibling.h"
 #include "strategies/storage/memory.h"
-#include "strategies/storage/publish.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   const auto root = dckpt::memory_storage();
-  dckpt::write_file_atomically(*root, dckpt::kTrackerFile, dckpt::as_bytes(text));
+  root->put(dckpt::kTrackerFile, dckpt::as_bytes(text));
   try {
     const auto directory = dckpt::read_tracker(*root);
     if (!directory ||

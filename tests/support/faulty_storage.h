@@ -38,6 +38,7 @@ class FaultyStorage : public Storage {
   std::uint64_t operations() const { return plan_->operations; }
   bool fired() const { return plan_->fault.at != 0 && plan_->operations >= plan_->fault.at; }
 
+  StorageCapabilities capabilities() const override { return storage_->capabilities(); }
   std::string display_path(const std::string& name) const override {
     return storage_->display_path(name);
   }
@@ -72,12 +73,14 @@ class FaultyStorage : public Storage {
   void rename(const std::string& from, const std::string& to) override {
     plan_->run("rename", [&] { storage_->rename(from, to); });
   }
-  void exchange(const std::string& a, const std::string& b) override {
-    plan_->run("exchange", [&] {
-      if (!can_exchange_)
-        throw CheckpointError(ErrorCode::kUnsupported, "this storage cannot exchange");
-      storage_->exchange(a, b);
-    });
+  bool exchange(const std::string& a, const std::string& b) override {
+    return plan_->run("exchange", [&] { return can_exchange_ && storage_->exchange(a, b); });
+  }
+  void put(const std::string& name, ByteView content) override {
+    if (capabilities().rename)
+      Storage::put(name, content);
+    else
+      plan_->run("put", [&] { storage_->put(name, content); });
   }
   void remove_all(const std::string& name) override {
     plan_->run(

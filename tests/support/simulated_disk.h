@@ -34,6 +34,7 @@ class SimulatedDisk final : public Storage {
     return survivor;
   }
 
+  StorageCapabilities capabilities() const override { return current_->capabilities(); }
   std::string display_path(const std::string& name) const override {
     return current_->display_path(name);
   }
@@ -76,10 +77,11 @@ class SimulatedDisk final : public Storage {
     entry(to) = node;
   }
 
-  void exchange(const std::string& a, const std::string& b) override {
+  bool exchange(const std::string& a, const std::string& b) override {
     const std::lock_guard lock(mutex_);
-    current_->exchange(a, b);
+    if (!current_->exchange(a, b)) return false;
     std::swap(entry(a), entry(b));
+    return true;
   }
 
   void remove_all(const std::string& name) override {

@@ -12,6 +12,7 @@
 #include "strategies/storage/memory.h"
 #include "strategies/storage/posix.h"
 #include "tests/support/faulty_storage.h"
+#include "tests/support/object_store.h"
 #include "tests/support/simulated_disk.h"
 #include "tests/support/temp_dir.h"
 
@@ -53,6 +54,12 @@ const World kWorlds[] = {
      [] { return counting_storage(memory_storage(), std::make_shared<StorageCounters>()); }},
     {"faulty_without_faults", [] { return std::make_shared<FaultyStorage>(memory_storage()); }},
     {"simulated_disk", [] { return std::make_shared<SimulatedDisk>(); }},
+    {"objects", [] { return std::make_shared<ObjectStore>(ObjectStore::Pace{}); }},
+    {"late_objects",
+     [] {
+       using Milliseconds = ObjectStore::Milliseconds;
+       return std::make_shared<ObjectStore>(ObjectStore::Pace{Milliseconds(1), Milliseconds(20)});
+     }},
     {"subtree", [] { return with_root(memory_storage()->subtree("a/b")); }, "a/b"},
     {"subtree_of_posix", subtree_in_temp_dir},
 };

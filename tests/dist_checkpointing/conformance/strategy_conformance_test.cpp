@@ -77,14 +77,18 @@ class Mistaken final : public SaveStrategy {
     return written;
   }
 
-  void write_metadata(Storage& storage, const std::string& directory, const Metadata& metadata,
-                      const CommonState* common) const override {
+  void write_index(Storage& storage, const std::string& directory, const Metadata& metadata,
+                   const CommonState* common) const override {
     Metadata changed = metadata;
     if (mistake_ == Mistake::kForgetsATensor && !changed.tensors.empty())
       changed.tensors.pop_back();
     const CommonState none(Value::dict());
-    inner_->write_metadata(storage, directory, changed,
-                           mistake_ == Mistake::kForgetsTheCommonState ? &none : common);
+    inner_->write_index(storage, directory, changed,
+                        mistake_ == Mistake::kForgetsTheCommonState ? &none : common);
+  }
+  std::optional<MarkerFile> marker(const Storage& storage, const Metadata& metadata,
+                                   const CommonState* common) const override {
+    return inner_->marker(storage, metadata, common);
   }
 
  private:

@@ -49,9 +49,13 @@ class GatedStrategy final : public SaveStrategy {
       throw CheckpointError(ErrorCode::kIo, "the disk of this rank is full");
     return inner_->write_data(storage, directory, rank, plan, source);
   }
-  void write_metadata(Storage& storage, const std::string& directory, const Metadata& metadata,
-                      const CommonState* common) const override {
-    inner_->write_metadata(storage, directory, metadata, common);
+  void write_index(Storage& storage, const std::string& directory, const Metadata& metadata,
+                   const CommonState* common) const override {
+    inner_->write_index(storage, directory, metadata, common);
+  }
+  std::optional<MarkerFile> marker(const Storage& storage, const Metadata& metadata,
+                                   const CommonState* common) const override {
+    return inner_->marker(storage, metadata, common);
   }
 
  private:

@@ -45,9 +45,13 @@ class SlowStrategy final : public SaveStrategy {
     SlowSource slow(source);
     return inner_->write_data(storage, directory, rank, plan, rank == kSlowRank ? slow : source);
   }
-  void write_metadata(Storage& storage, const std::string& directory, const Metadata& metadata,
-                      const CommonState* common) const override {
-    inner_->write_metadata(storage, directory, metadata, common);
+  void write_index(Storage& storage, const std::string& directory, const Metadata& metadata,
+                   const CommonState* common) const override {
+    inner_->write_index(storage, directory, metadata, common);
+  }
+  std::optional<MarkerFile> marker(const Storage& storage, const Metadata& metadata,
+                                   const CommonState* common) const override {
+    return inner_->marker(storage, metadata, common);
   }
 
  private:

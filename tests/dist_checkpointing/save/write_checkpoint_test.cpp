@@ -28,11 +28,15 @@ class TwoPhases : public SaveStrategy {
     write_file(storage, directory + "/part." + std::to_string(rank), as_bytes("data"));
     return {};
   }
-  void write_metadata(Storage& storage, const std::string& directory, const Metadata&,
-                      const CommonState*) const override {
+  void write_index(Storage& storage, const std::string& directory, const Metadata&,
+                   const CommonState*) const override {
     for (const char* const rank : {"0", "1"})
       storage.rename(directory + "/part." + rank, directory + "/data." + rank);
     write_file(storage, directory + "/index", as_bytes("of it"));
+  }
+  std::optional<MarkerFile> marker(const Storage&, const Metadata&,
+                                   const CommonState*) const override {
+    return MarkerFile{"last", to_bytes("of all")};
   }
 };
 
@@ -63,7 +67,8 @@ TEST_F(WriteCheckpoint, TheManifestFollowsFilesOfAllRanksThatTheStrategyRenames)
   EXPECT_THAT(find_integrity_manifest(*target_.directory())->files,
               ElementsAre(IntegrityManifest::Entry{"data.0", data, 4},
                           IntegrityManifest::Entry{"data.1", data, 4},
-                          IntegrityManifest::Entry{"index", sha256_hex(as_bytes("of it")), 5}));
+                          IntegrityManifest::Entry{"index", sha256_hex(as_bytes("of it")), 5},
+                          IntegrityManifest::Entry{"last", sha256_hex(as_bytes("of all")), 6}));
 }
 
 TEST_F(WriteCheckpoint, WhatIsStoppedAtLastLeavesNothing) {

@@ -9,6 +9,7 @@
 #include "mapping/planning/save/global_plan.h"
 #include "strategies/formats/safetensors/header.h"
 #include "strategies/safetensors/safetensors_reader.h"
+#include "strategies/storage/buffered_file.h"
 #include "strategies/storage/memory.h"
 #include "strategies/tensor_io/read_tensors.h"
 #include "tests/support/expect_error.h"
@@ -57,7 +58,10 @@ std::unique_ptr<CheckpointReader> written(const std::vector<SavePlan>& ranks,
     places.push_back(std::move(written.places));
     files.push_back(std::move(written.files));
   }
-  finish_safetensors(*storage, "", written_metadata(plan, places, files), false);
+  const Metadata metadata = written_metadata(plan, places, files);
+  name_safetensors(*storage, "", metadata);
+  if (const auto marker = safetensors_marker(metadata, true))
+    write_small_file(*storage, marker->name, marker->content, false);
   return open_safetensors(storage);
 }
 

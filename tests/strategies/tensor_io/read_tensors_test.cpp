@@ -60,6 +60,7 @@ class WatchedFile final : public ReadableFile {
 class WatchedStorage final : public Storage {
  public:
   explicit WatchedStorage(const Storage& base) : base_(base) {}
+  StorageCapabilities capabilities() const override { return base_.capabilities(); }
   std::string display_path(const std::string& name) const override {
     return base_.display_path(name);
   }
@@ -75,7 +76,7 @@ class WatchedStorage final : public Storage {
   }
   void make_directory(const std::string&) override {}
   void rename(const std::string&, const std::string&) override {}
-  void exchange(const std::string&, const std::string&) override {}
+  bool exchange(const std::string&, const std::string&) override { return false; }
   void remove_all(const std::string&) override {}
   void sync_directory(const std::string&) override {}
 

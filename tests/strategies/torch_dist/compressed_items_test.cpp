@@ -8,6 +8,7 @@
 #include "mapping/base/parallel_for.h"
 #include "strategies/formats/dcp/metadata_reader.h"
 #include "strategies/formats/dcp/metadata_writer.h"
+#include "strategies/storage/buffered_file.h"
 #include "strategies/storage/memory.h"
 #include "strategies/storage/posix.h"
 #include "strategies/tensor_io/read_tensors.h"
@@ -58,7 +59,8 @@ struct Compressed {
   }
 
   std::unique_ptr<CheckpointReader> open() const {
-    write_markers(*storage, "", metadata, {.compat = Compat::kDcp});
+    const MarkerFile marker = marker_of({metadata, nullptr, Compat::kDcp});
+    write_small_file(*storage, marker.name, marker.content, false);
     return open_torch_dist(storage);
   }
 

@@ -1,4 +1,6 @@
-#include "strategies/storage/publish.h"
+#include "strategies/storage/hidden_sibling.h"
+#include "strategies/storage/publication.h"
+#include "strategies/storage/staged_file.h"
 
 #include <gmock/gmock.h>
 
@@ -262,7 +264,8 @@ TEST(AdoptedPublication, WhatAnotherJobHasTakenUpIsNotResumedAgain) {
   const Publication first =
       Publication::adopt(storage, "run/iter_5", ".iter_5.interrupted-a", "b", {});
   try {
-    Publication::adopt(storage, "run/iter_5", ".iter_5.interrupted-a", "c", {});
+    const Publication second =
+        Publication::adopt(storage, "run/iter_5", ".iter_5.interrupted-a", "c", {});
     FAIL();
   } catch (const CheckpointError& error) {
     EXPECT_EQ(error.code(), ErrorCode::kAborted);
@@ -270,15 +273,15 @@ TEST(AdoptedPublication, WhatAnotherJobHasTakenUpIsNotResumedAgain) {
   }
 }
 
-TEST(WriteFileAtomically, ReplacesTheFileAndLeavesNothingElse) {
+TEST(PutFile, ReplacesTheFileAndLeavesNothingElse) {
   const auto storage = memory_storage();
-  write_file_atomically(*storage, "latest.txt", as_bytes("1"));
-  write_file_atomically(*storage, "latest.txt", as_bytes("22"));
+  storage->put("latest.txt", as_bytes("1"));
+  storage->put("latest.txt", as_bytes("22"));
   EXPECT_EQ(as_text(read_file(*storage->open("latest.txt"), 10)), "22");
   EXPECT_THAT(names_in(*storage, ""), ElementsAre("latest.txt"));
 }
 
-TEST(WriteFileAtomically, IsOldOrNewAtEveryFaultPointAndDurableWhenItReturns) {
+TEST(PutFile, IsOldOrNewAtEveryFaultPointAndDurableWhenItReturns) {
   set_log_sink([](LogLevel, std::string_view) {});
   for (const Fault::Kind kind :
        {Fault::Kind::kError, Fault::Kind::kErrorAfterEffect, Fault::Kind::kCrash}) {
@@ -286,11 +289,11 @@ TEST(WriteFileAtomically, IsOldOrNewAtEveryFaultPointAndDurableWhenItReturns) {
     for (std::uint64_t at = 1; !written; ++at) {
       SCOPED_TRACE("fault at operation " + std::to_string(at));
       const auto disk = std::make_shared<SimulatedDisk>();
-      write_file_atomically(*disk, "latest.txt", as_bytes("100"));
+      disk->put("latest.txt", as_bytes("100"));
       FaultyStorage faulty(disk, {kind, at});
       bool reported = false;
       try {
-        write_file_atomically(faulty, "latest.txt", as_bytes("200"));
+        faulty.put("latest.txt", as_bytes("200"));
       } catch (const CheckpointError&) {
         reported = true;
       }

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "strategies/storage/publication.h"
+
+// Internal to publishing; not installed.
+namespace dckpt {
+
+/// One way of publishing; an object stands for one attempt. commit() and abandon() are called at
+/// most once, and one of them.
+class Publication::Body {
+ public:
+  Body(std::shared_ptr<Storage> storage, std::string name, Options options)
+      : storage_(std::move(storage)), name_(std::move(name)), options_(std::move(options)) {}
+  virtual ~Body() = default;
+  Body(const Body&) = delete;
+  Body& operator=(const Body&) = delete;
+
+  virtual const std::string& staging() const noexcept = 0;
+  virtual void commit(const std::function<void()>& write_marker) = 0;
+  /// Throws; Publication logs it.
+  virtual void abandon() = 0;
+
+  const std::string& name() const noexcept { return name_; }
+  /// False once it has been published, or nothing may be removed any more.
+  bool is_open() const noexcept { return open_; }
+  void close() noexcept { open_ = false; }
+  void discard_unfinished() noexcept { options_.keep_unfinished = false; }
+
+ protected:
+  const std::shared_ptr<Storage> storage_;
+  const std::string name_;
+  Options options_;
+
+ private:
+  bool open_ = true;
+};
+
+/// `left`: of Publication::adopt(), or empty.
+std::unique_ptr<Publication::Body> begin_by_rename(std::shared_ptr<Storage> storage,
+                                                   std::string name, const std::string& left,
+                                                   const std::string& token,
+                                                   Publication::Options options);
+std::unique_ptr<Publication::Body> begin_in_place(std::shared_ptr<Storage> storage,
+                                                  std::string name, const std::string& token,
+                                                  Publication::Options options);
+
+/// Whether there is a directory at `name` to be replaced. Throws (already exists) if there is
+/// something that must not be.
+bool must_replace(const Storage& storage, const std::string& name, bool overwrite);
+
+/// Makes what is in the directories of a tree durable.
+void sync_tree(Storage& storage, const std::string& directory);
+
+}  // namespace dckpt

@@ -1,0 +1,226 @@
+#include <exception>
+#include <utility>
+
+#include "mapping/base/error.h"
+#include "mapping/base/format.h"
+#include "mapping/base/log.h"
+#include "mapping/base/storage_name.h"
+#include "mapping/base/text.h"
+#include "strategies/storage/hidden_sibling.h"
+#include "strategies/storage/publication_body.h"
+
+// How the directory N becomes visible. P is the directory that holds it, S its hidden sibling
+// `.N.saving-TOKEN`.
+//
+//      step                                                  a crash after it leaves
+//   1  refuse if something is at N that may not be replaced  nothing new
+//   2  remove an S of this token, create S                   N as it was; S, hidden
+//   3  write the files into S and sync each, the marker of   the same
+//      a complete checkpoint last (the caller)
+//   4  sync S, every directory in it, and those above P      the same
+//   5  make S visible as N:
+//      a  nothing is at N: rename S to N, never replacing    N missing, or complete
+//      b  a directory is at N: exchange S and N              N as it was, or the new one complete;
+//                                                            the other one at S
+//      c  the file system cannot exchange: rename N to       N missing for a moment: the old one is
+//         R = `.N.replaced-TOKEN`, then rename S to N        complete in R and `mv R N` brings it
+//                                                            back; then N complete
+//   6  sync P                                                N complete
+//   7  move what belongs to somebody else from what was      N complete; the rest of the replaced
+//      replaced (S or R) to N                                one, hidden
+//   8  remove what was replaced                              N complete; some of the replaced one,
+//                                                            hidden
+//
+// b also serves where N is an empty directory that may be replaced without being asked: if it turns
+// out not to be empty after it was moved out of the way, step 5 is undone. Nothing but S is ever
+// removed before step 6 has succeeded.
+//
+// Whoever can go on with S after a crash adopts it: renames it to the S of its own token, instead
+// of step 2. What is kept of an attempt that failed waits as `.N.interrupted-TOKEN`, which nobody
+// writes to.
+//
+// If a step fails, step 5 is undone and P synced before S is removed: a crash must not find N
+// durable and its files gone. If undoing fails too, or an exchange fails so that nobody can tell
+// whether it happened, both directories stay where they are and a warning names them.
+
+namespace dckpt {
+namespace {
+
+/// Step 5 and undoing it.
+class DirectorySwap {
+ public:
+  DirectorySwap(Storage& storage, const std::string& name, const std::string& staging,
+                const std::string& aside)
+      : storage_(storage), name_(name), staging_(staging), aside_(aside) {}
+
+  /// 5a
+  void move_in() {
+    stage_ = Stage::kMoving;
+    storage_.rename(staging_, name_);
+  }
+
+  /// 5b, or 5c. Returns where the old directory is now.
+  const std::string& displace() {
+    if (storage_.capabilities().exchange) {
+      stage_ = Stage::kExchanging;
+      if (storage_.exchange(staging_, name_)) {
+        stage_ = Stage::kExchanged;
+        return staging_;
+      }
+    }
+    stage_ = Stage::kSettingAside;
+    storage_.rename(name_, aside_);
+    storage_.rename(staging_, name_);
+    return aside_;
+  }
+
+  /// Looks at what is there, since an operation that reported an error may have had its effect.
+  void undo() {
+    switch (stage_) {
+      case Stage::kNothing: return;
+      case Stage::kExchanging:
+        throw CheckpointError(ErrorCode::kIo,
+                              "it is not known whether the directories were exchanged");
+      case Stage::kExchanged:
+        if (!storage_.exchange(staging_, name_))
+          throw CheckpointError(ErrorCode::kIo, "the directories cannot be exchanged back");
+        return;
+      case Stage::kMoving:
+      case Stage::kSettingAside:
+        if (!storage_.stat(staging_) && storage_.stat(name_)) storage_.rename(name_, staging_);
+        if (stage_ == Stage::kSettingAside && storage_.stat(aside_) && !storage_.stat(name_))
+          storage_.rename(aside_, name_);
+    }
+  }
+
+ private:
+  enum class Stage { kNothing, kMoving, kExchanging, kExchanged, kSettingAside };
+
+  Storage& storage_;
+  const std::string& name_;
+  const std::string& staging_;
+  const std::string& aside_;
+  Stage stage_ = Stage::kNothing;
+};
+
+class ByRename final : public Publication::Body {
+ public:
+  ByRename(std::shared_ptr<Storage> storage, std::string name, const std::string& token,
+           Publication::Options options)
+      : Body(std::move(storage), std::move(name), std::move(options)),
+        staging_(hidden_sibling(name_, "saving", token)),
+        aside_(hidden_sibling(name_, "replaced", token)),
+        interrupted_(hidden_sibling(name_, "interrupted", token)) {}
+
+  void create_staging() {
+    must_replace(*storage_, name_, options_.overwrite);            // 1
+    if (storage_->stat(staging_)) storage_->remove_all(staging_);  // 2
+    storage_->make_directory(staging_);
+  }
+
+  void adopt(const std::string& left) {
+    must_replace(*storage_, name_, options_.overwrite);
+    const std::string from = join_name(parent_name(name_), left);
+    try {
+      storage_->rename(from, staging_);
+    } catch (const CheckpointError&) {
+      if (storage_->stat(from)) throw;
+      throw CheckpointError(ErrorCode::kAborted,
+                            "what was to be resumed is gone: another job goes on with it, or has "
+                            "removed it",
+                            {.file = storage_->display_path(from)});
+    }
+  }
+
+  const std::string& staging() const noexcept override { return staging_; }
+
+  void commit(const std::function<void()>& write_marker) override {
+    if (write_marker) write_marker();
+    const std::string parent = parent_name(name_);
+    if (options_.sync) {  // 4
+      sync_tree(*storage_, staging_);
+      for (std::string above = parent; !above.empty();)
+        storage_->sync_directory(above = parent_name(above));
+    }
+    const bool replaces = must_replace(*storage_, name_, options_.overwrite);
+    std::vector<std::string> foreign;
+    if (replaces && options_.foreign) foreign = options_.foreign();
+    const std::string replaced = make_visible(replaces);
+    close();
+    if (replaces) remove_replaced(replaced, foreign);
+  }
+
+  void abandon() override {
+    if (options_.keep_unfinished)
+      storage_->rename(staging_, interrupted_);
+    else
+      storage_->remove_all(staging_);
+  }
+
+ private:
+  /// Steps 5 and 6. Returns where the directory that was replaced is now.
+  std::string make_visible(bool replaces) {
+    const std::string parent = parent_name(name_);
+    std::string replaced;
+    DirectorySwap visible(*storage_, name_, staging_, aside_);
+    try {
+      if (replaces) {  // 5b, 5c
+        replaced = visible.displace();
+        must_replace(*storage_, replaced,
+                     options_.overwrite);  // an empty directory may have got files meanwhile
+      } else {
+        visible.move_in();  // 5a
+      }
+      if (options_.sync) storage_->sync_directory(parent);  // 6
+    } catch (...) {
+      try {
+        visible.undo();
+        if (options_.sync) storage_->sync_directory(parent);
+      } catch (const std::exception& error) {
+        close();
+        log_warning(str_format(
+            "a failed save could not be undone ({}); look into {} and its hidden siblings "
+            "{} and {}: nothing was removed",
+            error.what(), quote(storage_->display_path(name_)), quote(base_name(staging_)),
+            quote(base_name(aside_))));
+      }
+      throw;
+    }
+    return replaced;
+  }
+
+  void remove_replaced(const std::string& replaced, const std::vector<std::string>& foreign) {
+    try {
+      const std::vector<std::string> kept = move_entries(*storage_, foreign, replaced, name_);  // 7
+      if (!kept.empty()) {
+        log_warning(str_format("{} was replaced; kept in it what no save had written: {}",
+                               quote(storage_->display_path(name_)), quoted_list(kept)));
+      }
+      storage_->remove_all(replaced);  // 8
+    } catch (const std::exception& error) {
+      log_warning(str_format("the checkpoint is saved, but the one it replaced is still in {}: {}",
+                             quote(storage_->display_path(replaced)), error.what()));
+    }
+  }
+
+  const std::string staging_;
+  const std::string aside_;        ///< for what is replaced, where the storage cannot exchange
+  const std::string interrupted_;  ///< for what is kept
+};
+
+}  // namespace
+
+std::unique_ptr<Publication::Body> begin_by_rename(std::shared_ptr<Storage> storage,
+                                                   std::string name, const std::string& left,
+                                                   const std::string& token,
+                                                   Publication::Options options) {
+  auto body =
+      std::make_unique<ByRename>(std::move(storage), std::move(name), token, std::move(options));
+  if (left.empty())
+    body->create_staging();
+  else
+    body->adopt(left);
+  return body;
+}
+
+}  // namespace dckpt

@@ -1,0 +1,98 @@
+// Training runs whose root is a store of objects: nothing is renamed or locked, a request takes
+// 50 ms, and lists are late by more than that.
+
+#include <gmock/gmock.h>
+
+#include "dist_checkpointing/training_root/latest.h"
+#include "strategies/storage/counting.h"
+#include "tests/dist_checkpointing/training_run.h"
+#include "tests/support/object_store.h"
+
+namespace dckpt::testing {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+
+using Milliseconds = ObjectStore::Milliseconds;
+constexpr ObjectStore::Pace kSlow{Milliseconds(50), Milliseconds(200)};
+constexpr int kRanks = 2;
+
+class CheckpointerOnObjects : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    set_log_sink([this](LogLevel, std::string_view text) {
+      const std::lock_guard lock(mutex_);
+      log_.emplace_back(text);
+    });
+  }
+  void TearDown() override {
+    set_log_sink({});
+    EXPECT_EQ(store_->forbidden(), 0);
+  }
+
+  void train(const Policy& policy, std::initializer_list<std::uint64_t> iterations) {
+    run_ranks(kRanks, [&](Communicator& comm) {
+      Checkpointer checkpointer(root_, policy, comm);
+      for (const std::uint64_t iteration : iterations)
+        checkpointer.save(state_at(iteration, comm.rank(), kRanks), iteration);
+    });
+  }
+
+  const std::shared_ptr<ObjectStore> store_ = std::make_shared<ObjectStore>(kSlow);
+  const Location root_{store_, "run"};
+  std::mutex mutex_;
+  std::vector<std::string> log_;
+};
+
+TEST_F(CheckpointerOnObjects, ARunResumesFromItsLastIteration) {
+  Policy policy{.retention = {.keep_last = 2}};
+  policy.save.integrity = true;
+  train(policy, {100, 200, 300});
+  run_ranks(kRanks, [&](Communicator& comm) {
+    Checkpointer checkpointer(root_, policy, comm);
+    StateDict state = empty_state(comm.rank(), kRanks);
+    EXPECT_EQ(checkpointer.resume(state).iteration, 300U);
+    EXPECT_TRUE(holds(state, 300, comm.rank(), kRanks));
+    checkpointer.save_async(state_at(400, comm.rank(), kRanks), 400);
+    checkpointer.wait();
+  });
+  EXPECT_EQ(find_latest(root_)->iteration, 400U);
+  EXPECT_FALSE((root_ / "iter_0000100").stat());
+  EXPECT_TRUE((root_ / "iter_0000300").stat());
+  EXPECT_THAT(log_, Contains(HasSubstr("this storage has no locks")));
+}
+
+TEST_F(CheckpointerOnObjects, AnIterationWithoutItsLastFileIsSavedAnew) {
+  train({}, {100, 200});
+  store_->remove_all("run/iter_0000200/metadata.json");
+  EXPECT_EQ(find_latest(root_)->iteration, 100U);
+  run_ranks(kRanks, [&](Communicator& comm) {
+    Checkpointer checkpointer(root_, {}, comm);
+    StateDict state = empty_state(comm.rank(), kRanks);
+    EXPECT_EQ(checkpointer.resume(state).iteration, 100U);
+    checkpointer.save(state_at(200, comm.rank(), kRanks), 200);
+  });
+  EXPECT_EQ(find_latest(root_)->iteration, 200U);
+}
+
+TEST_F(CheckpointerOnObjects, RequestsAreJoinedWhereThatIsCheaper) {
+  constexpr std::int64_t kRows = 64;
+  constexpr std::int64_t kColumns = 8192;
+  const auto reads_of = [&](const std::shared_ptr<Storage>& storage) {
+    const StateDict state{
+        {"w", ShardedTensor::whole("w", Tensor::zeros(DType::kFloat32, {kRows, kColumns}))}};
+    save(state, Location(storage, "it"));
+    const auto counters = std::make_shared<StorageCounters>();
+    StateDict wanted{
+        {"w", ShardedTensor::from_rank_offsets("w", Tensor::zeros(DType::kFloat32, {kRows, 1024}),
+                                               {{.axis = 1, .rank = 1, .count = 8}})}};
+    load(wanted, Location(counting_storage(storage, counters), "it"));
+    return counters->reads.load();
+  };
+  EXPECT_LT(reads_of(std::make_shared<ObjectStore>(ObjectStore::Pace{})) + kRows / 2,
+            reads_of(memory_storage()));
+}
+
+}  // namespace
+}  // namespace dckpt::testing
