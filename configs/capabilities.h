@@ -20,9 +20,9 @@ struct Capabilities {
   bool resume = false;
   bool separation_hint = false;  ///< separate files for some keys: SaveOptions::separation_hint
 
-  /// Where the plans of a save can be kept, at most. kFile: the metadata come back as planned, with
-  /// the properties and the order of tensors and of their chunks, which the file refers to.
-  /// kMetadata: Metadata::cached_plans too. PlannerOptions::keep_plans.
+  /// Where the plans of a save can be kept, at most (PlannerOptions::keep_plans). kFile: the
+  /// metadata come back as planned, with the properties and the order of tensors and of their
+  /// chunks, which the file refers to.
   KeepPlans plans = KeepPlans::kOff;
 
   friend bool operator==(const Capabilities&, const Capabilities&) = default;

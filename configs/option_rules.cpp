@@ -49,11 +49,6 @@ Compat only_form(const Backend& backend) {
 
 constexpr std::array kRules{
     // Saves.
-    OptionRule{kSave, "save.io.engine", "not supported; available: auto, buffered, direct",
-               kUnsupported,
-               [](const Policy& policy, const Backend*) {
-                 return policy.save.io.engine == IoEngine::kUring;
-               }},
     OptionRule{kSave, "save.timeout",
                "found {timeout} ms, but a time limit is not negative; say 0 for none", kInvalid,
                [](const Policy& policy, const Backend*) {
@@ -126,8 +121,8 @@ constexpr std::array kRules{
                  return backend != nullptr && !backend->capabilities.integrity &&
                         policy.save.integrity;
                }},
-    OptionRule{kSave, "save.planner.keep_plans",
-               "strategy {strategy} cannot keep plans as {plans}; say {kept}", kUnsupported,
+    OptionRule{kSave, "save.planner.keep_plans", "strategy {strategy} cannot keep plans; say off",
+               kUnsupported,
                [](const Policy& policy, const Backend* backend) {
                  return backend != nullptr &&
                         policy.save.planner.keep_plans > backend->capabilities.plans;
@@ -275,22 +270,19 @@ constexpr std::array kRules{
 std::string message_of(const OptionRule& rule, const Policy& policy, const Backend* backend) {
   std::string text = str_format("{}: {}", rule.field, rule.message);
   const bool has_compat = backend == nullptr || backend->capabilities.compat;
-  const bool file_of_plans = backend != nullptr && backend->capabilities.plans == KeepPlans::kFile;
-  const std::array<std::pair<std::string_view, std::string>, 14> values{{
+  const std::array<std::pair<std::string_view, std::string>, 12> values{{
       {"{strategy}", quote(backend != nullptr ? backend->name : "")},
       {"{planner}", quote(policy.save.registered_planner.name)},
       {"{kind}", std::string(to_string(policy.save.planner.kind))},
       {"{dedup}", std::string(to_string(policy.save.planner.effective_dedup()))},
       {"{compat}", std::string(to_string(policy.save.compat))},
       {"{remedy}", has_compat ? "compat: dcp, or kind: mcore" : "kind: mcore"},
-      {"{plans}", std::string(name_of(kKeepPlansNames, policy.save.planner.keep_plans))},
       {"{load_timeout}", std::to_string(policy.load.timeout.count())},
       {"{timeout}", std::to_string(policy.save.timeout.count())},
       {"{threads}", std::to_string(policy.save.io.threads)},
       {"{files}", std::to_string(policy.save.io.files_per_rank)},
       {"{staging}", human_bytes(policy.load.staging)},
       {"{readers}", std::to_string(policy.load.threads)},
-      {"{kept}", file_of_plans ? "file, or off" : "off"},
   }};
   for (const auto& [name, value] : values) {
     if (const std::size_t at = text.find(name); at != std::string::npos)

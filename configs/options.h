@@ -45,12 +45,16 @@ struct StrategySpec {
   friend bool operator==(const StrategySpec&, const StrategySpec&) = default;
 };
 
-/// How ranks that need the same data send it to each other.
-enum class Exchange : std::uint8_t { kAuto, kBroadcast, kGather, kAllToAll };
+/// Whether ranks that need the same data send it to each other.
+enum class Exchange : std::uint8_t {
+  kAuto,      ///< where this saves enough reading
+  kAllToAll,  ///< always
+};
+/// Megatron's "broadcast" and "gather" are accepted and mean all_to_all.
 inline constexpr EnumNames<Exchange, 4> kExchangeNames{{{Exchange::kAuto, "auto"},
-                                                        {Exchange::kBroadcast, "broadcast"},
-                                                        {Exchange::kGather, "gather"},
-                                                        {Exchange::kAllToAll, "all_to_all"}}};
+                                                        {Exchange::kAllToAll, "all_to_all"},
+                                                        {Exchange::kAllToAll, "broadcast"},
+                                                        {Exchange::kAllToAll, "gather"}}};
 
 /// Fully parallel save: the ranks that hold the same shard share the writing. No data is exchanged:
 /// each writes a part of what it holds.

@@ -110,7 +110,7 @@ std::vector<SaveStrategyEntry> builtin_save_strategies() {
                                       .integrity = true,
                                       .resume = true,
                                       .separation_hint = true,
-                                      .plans = KeepPlans::kMetadata},
+                                      .plans = KeepPlans::kFile},
                      .conventions = kTorchDistConventions,
                      .plain_dcp = "dcp",
                      .make = make_torch_dist_save_strategy,
@@ -122,7 +122,7 @@ std::vector<SaveStrategyEntry> builtin_save_strategies() {
                                       .integrity = true,
                                       .resume = true,
                                       .separation_hint = true,
-                                      .plans = KeepPlans::kMetadata},
+                                      .plans = KeepPlans::kFile},
                      .conventions = kDcpConventions,
                      .make = make_dcp_save_strategy,
                      .measure = measure_torch_dist});

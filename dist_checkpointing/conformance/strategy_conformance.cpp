@@ -276,24 +276,21 @@ struct StoredFiles : StrategyTrial {
   }
 
   void plans() {
-    for (const KeepPlans kept : {KeepPlans::kFile, KeepPlans::kMetadata}) {
-      if (kept > can_.plans) continue;
-      SaveOptions options = options_;
-      options.planner.keep_plans = kept;
-      run_ranks(2, [&](Communicator& comm) {
-        StateDict state = saved_by(comm.rank(), comm.size());
-        Tensor trained = Tensor::zeros(DType::kFloat32, {3});
-        trained.requires_grad = true;
-        state["trained"] = ShardedTensor::whole("trained", trained, {.replica_id = comm.rank()});
-        save(state, path("plans"), options, comm);
-        SavePlanCache next_job;
-        warm_plan_cache(next_job, path("plans"), comm);
-        const SaveReport report = save(state, path("plans"), options, comm, next_job);
-        expect(report.plan_cached,
-               str_format("a job that resumes does not reuse the plans that were kept as {}: {}",
-                          name_of(kKeepPlansNames, kept), report.why_planned));
-      });
-    }
+    SaveOptions options = options_;
+    options.planner.keep_plans = can_.plans;
+    run_ranks(2, [&](Communicator& comm) {
+      StateDict state = saved_by(comm.rank(), comm.size());
+      Tensor trained = Tensor::zeros(DType::kFloat32, {3});
+      trained.requires_grad = true;
+      state["trained"] = ShardedTensor::whole("trained", trained, {.replica_id = comm.rank()});
+      save(state, path("plans"), options, comm);
+      SavePlanCache next_job;
+      warm_plan_cache(next_job, path("plans"), comm);
+      const SaveReport report = save(state, path("plans"), options, comm, next_job);
+      expect(report.plan_cached,
+             str_format("a job that resumes does not reuse the plans that were kept: {}",
+                        report.why_planned));
+    });
   }
 
   /// All files that are no data files, and some of these.

@@ -224,8 +224,7 @@ ReadObjects fetch_objects(LoadCall& load, const CheckpointReader& reader,
   const PhaseClock::Scope reading(&load.phases, Phase::kRead);
   if (shares(load.options, load.comm)) {
     agree(load.comm, "reading objects", [&] { load.watch.check(); });
-    return read_objects_together(reader, objects, load.options.parallel.exchange, load.comm,
-                                 load.options.staging);
+    return read_objects_together(reader, objects, load.comm, load.options.staging);
   }
   ReadObjects values;
   load.watch.heartbeat.agree("reading objects", [&] {

@@ -8,10 +8,10 @@
 
 #include "configs/options.h"
 #include "dist_checkpointing/key_filter.h"
-#include "dist_checkpointing/progress.h"
 #include "dist_checkpointing/tracker.h"
 #include "mapping/base/api.h"
 #include "mapping/base/finding.h"
+#include "mapping/base/progress.h"
 #include "migration/optimizer/optimizer_sharding.h"
 #include "strategies/storage/location.h"
 

@@ -72,8 +72,6 @@ SaveReport publish(SaveCall& call, const PlannedSave& planned, PlannedCheckpoint
   metadata.paths = std::move(checkpoint.paths);
   add_paths(metadata, paths);
   if (!metadata.paths.empty()) sort_paths(metadata, checkpoint.global->plan->path_order);
-  if (call.options.planner.keep_plans == KeepPlans::kMetadata)
-    metadata.cached_plans = cached_plans(*checkpoint.global);
   metadata.storage_meta = StorageMeta{call.target.absolute(), std::move(checkpoint.save_id)};
   std::optional<CommonState> common;
   if (checkpoint.common) common.emplace(*std::move(checkpoint.common));

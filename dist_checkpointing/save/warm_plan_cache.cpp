@@ -1,6 +1,5 @@
 #include "dist_checkpointing/save/warm_plan_cache.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -25,11 +24,10 @@ namespace {
 
 constexpr std::uint64_t kMaxFileBytes = std::uint64_t{1} << 30;
 
-/// What rank 0 finds in a checkpoint: of a file of plans what it says, or else whole plans.
+/// What rank 0 finds in a checkpoint: what a file of plans says, or why there is nothing to use.
 struct KeptPlans {
   std::shared_ptr<const SavePlanCache::Global> decided{};
-  std::vector<Bytes> plans{};
-  std::string why_none{};
+  std::string why_none = "the checkpoint keeps no plans";
 };
 
 /// What the plans were decided for: they know the common state as an object, too.
@@ -44,17 +42,13 @@ Metadata planned_metadata(const CheckpointReader& reader) {
 KeptPlans find_kept_plans(const CheckpointReader& reader, std::size_t ranks) {
   KeptPlans kept;
   const Storage& storage = reader.storage();
-  const auto check_ranks = [&](std::size_t stored) {
-    if (stored != ranks)
+  try {
+    if (!storage.stat(kPlanFile)) return kept;
+    kept.decided = decode_plan_file(read_file(*storage.open(kPlanFile), kMaxFileBytes),
+                                    planned_metadata(reader));
+    if (const std::size_t stored = kept.decided->fingerprints.size(); stored != ranks) {
       kept.why_none = str_format("the checkpoint keeps the plans of {}, and this job has {}",
                                  counted(stored, "rank"), ranks);
-    return stored == ranks;
-  };
-  try {
-    if (storage.stat(kPlanFile)) {
-      kept.decided = decode_plan_file(read_file(*storage.open(kPlanFile), kMaxFileBytes),
-                                      planned_metadata(reader));
-      if (check_ranks(kept.decided->fingerprints.size())) return kept;
       kept.decided.reset();
     }
   } catch (const CheckpointError& error) {
@@ -62,15 +56,11 @@ KeptPlans find_kept_plans(const CheckpointReader& reader, std::size_t ranks) {
     log_warning(str_format("{}: {}; the next save plans anew",
                            quote(storage.display_path(kPlanFile)), error.message()));
   }
-  for (const CachedPlan& plan : reader.metadata().cached_plans) kept.plans.push_back(plan.proposed);
-  if (std::ranges::any_of(kept.plans, &Bytes::empty)) kept.plans.clear();
-  if (!kept.plans.empty() && !check_ranks(kept.plans.size())) kept.plans.clear();
-  if (kept.plans.empty() && kept.why_none.empty()) kept.why_none = "the checkpoint keeps no plans";
   return kept;
 }
 
-/// To a rank: kNone and why, kPlan and its plan, or kFingerprint and that of its plan.
-enum Kind : std::uint8_t { kNone, kPlan, kFingerprint };
+/// To a rank: kNone and why, or kFingerprint and that of its plan.
+enum Kind : std::uint8_t { kNone, kFingerprint };
 
 Bytes message_to(std::size_t rank, const KeptPlans& kept) {
   Bytes message;
@@ -79,9 +69,6 @@ Bytes message_to(std::size_t rank, const KeptPlans& kept) {
     writer.number(kFingerprint);
     writer.number(kept.decided->fingerprints[rank].low);
     writer.number(kept.decided->fingerprints[rank].high);
-  } else if (!kept.plans.empty()) {
-    writer.number(kPlan);
-    message.insert(message.end(), kept.plans[rank].begin(), kept.plans[rank].end());
   } else {
     writer.number(kNone);
     writer.text(kept.why_none);
@@ -110,9 +97,6 @@ bool warm_plan_cache(SavePlanCache& cache, const Location& location, Communicato
     found = kind != kNone;
     if (kind == kNone) {
       cache.clear(reader.text());
-    } else if (kind == kPlan) {
-      const ByteView plan = reader.rest();
-      cache.seed(Bytes(plan.begin(), plan.end()), std::move(kept.plans));
     } else {
       Fingerprint own;
       own.low = reader.number();

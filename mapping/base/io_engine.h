@@ -13,12 +13,9 @@ enum class IoEngine : std::uint8_t {
               ///< buffered
   kBuffered,  ///< through the page cache
   kDirect,    ///< O_DIRECT: fills no page cache; up to 12 MiB for each writing thread
-  kUring,     ///< io_uring
 };
-inline constexpr EnumNames<IoEngine, 4> kIoEngineNames{{{IoEngine::kAuto, "auto"},
-                                                        {IoEngine::kBuffered, "buffered"},
-                                                        {IoEngine::kDirect, "direct"},
-                                                        {IoEngine::kUring, "uring"}}};
+inline constexpr EnumNames<IoEngine, 3> kIoEngineNames{
+    {{IoEngine::kAuto, "auto"}, {IoEngine::kBuffered, "buffered"}, {IoEngine::kDirect, "direct"}}};
 
 /// How long runs of files are read; short ones always go through the page cache.
 enum class ReadEngine : std::uint8_t {

@@ -76,13 +76,6 @@ struct StorageMeta {
   std::optional<std::string> save_id{};
 };
 
-/// What a save stores of one rank's plan in the checkpoint, so that the next job can reuse it
-/// (KeepPlans::kMetadata). Both are made by encode_plan.
-struct CachedPlan {
-  Bytes proposed;   ///< the rank's local plan: what SavePlanCache::seed takes
-  Bytes written{};  ///< what the rank wrote, for Megatron's readers; not read back
-};
-
 /// The contents of a checkpoint, without the common state. Tensors and objects keep the order of
 /// the file. Formats that store both in one sequence merge them by `order`, the smaller one first;
 /// without it, tensors come first.
@@ -103,8 +96,6 @@ struct Metadata {
   std::optional<std::string> version{};  ///< of DCP's metadata (torch ≥ 2.9)
   bool has_mcore_data = false;  ///< Megatron 0.8–0.15 attached its attribute (flattened_shape of
                                 ///< some tensors may be set)
-
-  std::vector<CachedPlan> cached_plans{};  ///< by rank; empty: none
 
   /// Identifies the common.pt of the save, as StorageInfo::crc does a record; 0: not known.
   std::uint32_t common_crc = 0;

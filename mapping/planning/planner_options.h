@@ -35,12 +35,11 @@ inline constexpr EnumNames<Dedup, 3> kDedupNames{
 
 /// What a checkpoint keeps of the plans of its save, for the first save of the next job.
 enum class KeepPlans : std::uint8_t {
-  kOff,       ///< "off"
-  kFile,      ///< "file": dckpt_plans.bin, fingerprints of the plans and who writes what
-  kMetadata,  ///< "metadata": whole plans in .metadata, which Megatron-Core reuses too; doubles it
+  kOff,   ///< "off"
+  kFile,  ///< "file": dckpt_plans.bin, fingerprints of the plans and who writes what
 };
-inline constexpr EnumNames<KeepPlans, 3> kKeepPlansNames{
-    {{KeepPlans::kOff, "off"}, {KeepPlans::kFile, "file"}, {KeepPlans::kMetadata, "metadata"}}};
+inline constexpr EnumNames<KeepPlans, 2> kKeepPlansNames{
+    {{KeepPlans::kOff, "off"}, {KeepPlans::kFile, "file"}}};
 
 struct PlannerOptions {
   PlannerKind kind = PlannerKind::kMegatron;

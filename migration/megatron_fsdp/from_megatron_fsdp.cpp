@@ -38,7 +38,7 @@ class FromMegatronFsdp {
   explicit FromMegatronFsdp(const CheckpointReader& source)
       : source_(source), metadata_(source.metadata()) {}
 
-  RearrangedContents run() {
+  Rearrangement run() {
     read_objects();
     for (std::size_t i = 0; i < metadata_.tensors.size(); ++i) sort_in(i);
     rename_norms();
@@ -68,13 +68,11 @@ class FromMegatronFsdp {
         {FindingCode::kKeysChanged,
          str_format("keys: Megatron-FSDP's became Megatron-Core's ({})",
                     stacks ? "homogeneous, with an axis for layers" : "with the layers' numbers")});
-    return std::move(contents_);
+    return {std::move(contents_), std::move(findings_)};
   }
 
   /// Of weights, by their positions in what run() has made.
   std::map<std::uint32_t, ElementConversion> casts() { return std::move(casts_); }
-  /// Once run() has returned.
-  Findings findings() { return std::move(findings_); }
 
  private:
   struct Part {
@@ -533,10 +531,10 @@ class FromMegatronFsdp {
 
 View from_megatron_fsdp(std::unique_ptr<CheckpointReader> source) {
   FromMegatronFsdp conversion(*source);
-  RearrangedContents contents = conversion.run();
-  return {converted_reader(rearranged_reader(std::move(source), std::move(contents)),
-                           conversion.casts()),
-          conversion.findings()};
+  Rearrangement made = conversion.run();
+  View view = rearranged_view(std::move(source), std::move(made));
+  view.reader = converted_reader(std::move(view.reader), conversion.casts());
+  return view;
 }
 
 }  // namespace dckpt

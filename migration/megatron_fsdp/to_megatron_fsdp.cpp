@@ -46,7 +46,7 @@ class ToMegatronFsdp {
         common_(source.common_state()),
         options_(options) {}
 
-  RearrangedContents run() {
+  Rearrangement run() {
     if (!common_.is_dict()) common_ = Value::dict();
     args_ = run_args(common_);
     require_megatron_keys();
@@ -63,11 +63,8 @@ class ToMegatronFsdp {
     add_common();
     add_objects();
     describe();
-    return std::move(contents_);
+    return {std::move(contents_), std::move(findings_)};
   }
-
-  /// Once run() has returned.
-  Findings findings() { return std::move(findings_); }
 
  private:
   struct State {
@@ -421,9 +418,8 @@ class ToMegatronFsdp {
 }  // namespace
 
 View to_megatron_fsdp(std::unique_ptr<CheckpointReader> source, const FsdpSaveOptions& options) {
-  ToMegatronFsdp conversion(*source, options);
-  RearrangedContents contents = conversion.run();
-  return {rearranged_reader(std::move(source), std::move(contents)), conversion.findings()};
+  Rearrangement made = ToMegatronFsdp(*source, options).run();
+  return rearranged_view(std::move(source), std::move(made));
 }
 
 }  // namespace dckpt

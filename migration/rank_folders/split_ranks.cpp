@@ -40,7 +40,7 @@ class Split {
         common_(original_),
         args_(run_args(original_)) {}
 
-  RearrangedContents run() {
+  Rearrangement run() {
     for (const TensorStorageMetadata& tensor : metadata_.tensors) refuse_optimizer(tensor.key);
     layout_ = choose_rank_layout(options_, args_);
     if (!layout_.of_run.empty())
@@ -59,11 +59,8 @@ class Split {
     }
     contents_.common = Value();
     contents_.conventions = kRankFolderConventions;
-    return std::move(contents_);
+    return {std::move(contents_), std::move(findings_)};
   }
-
-  /// Once run() has returned.
-  Findings findings() { return std::move(findings_); }
 
  private:
   [[noreturn]] static void refuse(const std::string& message) {
@@ -342,9 +339,8 @@ class Split {
 }  // namespace
 
 View split_ranks(std::unique_ptr<CheckpointReader> model, const RankFolderOptions& options) {
-  Split split(*model, options);
-  RearrangedContents contents = split.run();
-  return {rearranged_reader(std::move(model), std::move(contents)), split.findings()};
+  Rearrangement made = Split(*model, options).run();
+  return rearranged_view(std::move(model), std::move(made));
 }
 
 }  // namespace dckpt

@@ -3,10 +3,9 @@
 //
 //   for each round:   1* agree: the rank's own work, which is prepare and pack, and unpacking in
 //                        the round before, succeeded everywhere
-//                     2* the buffers travel: one all_to_all, or one all_gather, or one broadcast
-//                        after the other. Where an all_to_all can take and place boxes in memory of
-//                        a device (DeviceExchange), a rank neither packs nor unpacks what lies there
-//                        on its side; the bytes between two ranks are the same
+//                     2* the buffers travel: one all_to_all. Where it can take and place boxes in
+//                        memory of a device (DeviceExchange), a rank neither packs nor unpacks what
+//                        lies there on its side; the bytes between two ranks are the same
 //                     3  unpack; a failure is kept for step 1 of the next round, since the other
 //                        ranks are on their way there
 //   at the end        4* agree, as step 1, without packing
@@ -16,7 +15,6 @@
 #include "strategies/parallel/exchange.h"
 
 #include <exception>
-#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -37,16 +35,12 @@ using Outgoing = ExchangeSteps::Outgoing;
 
 class RoundRunner {
  public:
-  RoundRunner(const ExchangeSchedule& schedule, Exchange how, const ExchangeSteps& steps,
-              Communicator& comm)
+  RoundRunner(const ExchangeSchedule& schedule, const ExchangeSteps& steps, Communicator& comm)
       : schedule_(schedule),
-        how_(how),
         steps_(steps),
         comm_(comm),
-        devices_(how == Exchange::kAllToAll && steps.sent_from
-                     ? dynamic_cast<DeviceExchange*>(&comm)
-                     : nullptr),
-        buffers_(how == Exchange::kAllToAll ? static_cast<std::size_t>(comm.size()) : 1),
+        devices_(steps.sent_from ? dynamic_cast<DeviceExchange*>(&comm) : nullptr),
+        buffers_(static_cast<std::size_t>(comm.size())),
         outgoing_(buffers_.size()),
         incoming_(buffers_.size()) {}
 
@@ -62,7 +56,7 @@ class RoundRunner {
         else
           pack(packed);
       });
-      devices_ != nullptr ? move_parts() : move(round, unpacked);
+      devices_ != nullptr ? move_parts() : move(unpacked);
     }
     const PhaseClock::Pause reading(Phase::kExchange);
     Heartbeat(comm_).agree(steps_.what, [&] {  // all that only one rank wants is read here
@@ -80,24 +74,19 @@ class RoundRunner {
     return std::span(transfers).subspan(first, next - first);
   }
 
-  Bytes& buffer_for(const Transfer& transfer) {
-    return buffers_[how_ == Exchange::kAllToAll ? transfer.peer : 0];
-  }
-
   /// Buffers that came in the last round are packed in this one: fresh memory is slower than the
   /// copy into it.
   void pack(std::span<const Transfer> transfers) {
     std::vector<std::size_t> sizes(buffers_.size());
     for (const Transfer& transfer : transfers)
-      sizes[static_cast<std::size_t>(&buffer_for(transfer) - buffers_.data())] =
-          transfer.offset + transfer.bytes;
+      sizes[transfer.peer] = transfer.offset + transfer.bytes;
     for (std::size_t i = 0; i < buffers_.size(); ++i) buffers_[i].resize(sizes[i]);
     std::vector<Outgoing> messages;
     messages.reserve(transfers.size());
     for (const Transfer& transfer : transfers)
       messages.push_back(
           {transfer,
-           MutableByteView(buffer_for(transfer)).subspan(transfer.offset, transfer.bytes)});
+           MutableByteView(buffers_[transfer.peer]).subspan(transfer.offset, transfer.bytes)});
     steps_.pack(messages);
   }
 
@@ -147,40 +136,13 @@ class RoundRunner {
     }
   }
 
-  void move(std::uint32_t round, std::span<const Transfer> unpacked) {
-    switch (how_) {
-      case Exchange::kGather: {
-        const std::vector<Bytes> all = comm_.all_gather(buffers_.front());
-        unpack(unpacked, [&](const Transfer& transfer) -> ByteView { return all[transfer.peer]; });
-        break;
-      }
-      case Exchange::kBroadcast:
-        for (; next_broadcast_ < schedule_.broadcasts.size() &&
-               schedule_.broadcasts[next_broadcast_].first == round;
-             ++next_broadcast_) {
-          const std::uint32_t root = schedule_.broadcasts[next_broadcast_].second;
-          const Bytes bytes = comm_.broadcast(buffers_.front(), static_cast<int>(root));
-          unpack(
-              unpacked, [&](const Transfer&) -> ByteView { return bytes; }, root);
-        }
-        break;
-      default:
-        buffers_ = comm_.all_to_all(std::move(buffers_));
-        unpack(unpacked,
-               [&](const Transfer& transfer) -> ByteView { return buffers_[transfer.peer]; });
-    }
-  }
-
-  template <typename BufferOf>
-  void unpack(std::span<const Transfer> transfers, BufferOf&& buffer_of,
-              std::optional<std::uint32_t> only_from = {}) {
-    if (failure_) return;
+  void move(std::span<const Transfer> transfers) {
+    buffers_ = comm_.all_to_all(std::move(buffers_));
     try {
       std::vector<Incoming> messages;
       messages.reserve(transfers.size());
       for (const Transfer& transfer : transfers) {
-        if (only_from && transfer.peer != *only_from) continue;
-        const ByteView buffer = buffer_of(transfer);
+        const ByteView buffer = buffers_[transfer.peer];
         if (!range_fits(transfer.offset, transfer.bytes, buffer.size())) {
           throw CheckpointError(
               ErrorCode::kCorrupt,
@@ -201,11 +163,10 @@ class RoundRunner {
   }
 
   const ExchangeSchedule& schedule_;
-  Exchange how_;
   const ExchangeSteps& steps_;
   Communicator& comm_;
   DeviceExchange* devices_;     ///< null: everything goes through the host
-  std::vector<Bytes> buffers_;  ///< one per receiver, or one for all
+  std::vector<Bytes> buffers_;  ///< one per receiver, then one per sender
   // With devices_, of a round:
   std::vector<std::vector<MessagePart>> outgoing_;  ///< per rank
   std::vector<std::vector<MessagePart>> incoming_;
@@ -215,15 +176,14 @@ class RoundRunner {
   std::vector<Outgoing> to_host_;    ///< of received_
   std::size_t next_packed_ = 0;
   std::size_t next_unpacked_ = 0;
-  std::size_t next_broadcast_ = 0;
   std::exception_ptr failure_;
 };
 
 }  // namespace
 
-void run_exchange(const ExchangeSchedule& schedule, Exchange how, const ExchangeSteps& steps,
+void run_exchange(const ExchangeSchedule& schedule, const ExchangeSteps& steps,
                   Communicator& comm) {
-  RoundRunner(schedule, how, steps, comm).run();
+  RoundRunner(schedule, steps, comm).run();
 }
 
 }  // namespace dckpt

@@ -31,9 +31,9 @@ struct ExchangeSteps {
   std::function<void(std::uint32_t round)> prepare;
   std::function<void(std::span<const Outgoing> messages)> pack;  ///< all of a round
   std::function<void(std::span<const Incoming> messages)> unpack;
-  /// Both or none; used if the communicator is a DeviceExchange and the kind all_to_all. Where the
-  /// bytes of a transfer are on that device: in one box, or in each of several that receive them.
-  /// Without a box it is packed, or unpacked.
+  /// Both or none; used if the communicator is a DeviceExchange. Where the bytes of a transfer are
+  /// on that device: in one box, or in each of several that receive them. Without a box it is
+  /// packed, or unpacked.
   std::function<std::vector<DeviceBox>(const Transfer& transfer)> sent_from{};
   std::function<std::vector<DeviceBox>(const Transfer& transfer)> received_into{};
 };
@@ -41,7 +41,6 @@ struct ExchangeSteps {
 /// Carries out a schedule. Collective, with schedules of the same messages on all ranks. If a step
 /// throws on any rank, all ranks throw the same CheckpointError before the next round, or at the
 /// end.
-void run_exchange(const ExchangeSchedule& schedule, Exchange how, const ExchangeSteps& steps,
-                  Communicator& comm);
+void run_exchange(const ExchangeSchedule& schedule, const ExchangeSteps& steps, Communicator& comm);
 
 }  // namespace dckpt

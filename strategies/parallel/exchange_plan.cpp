@@ -25,9 +25,7 @@ class ExchangePlanning {
         staging_(staging),
         comm_(comm),
         cache_(cache),
-        rank_(static_cast<std::uint32_t>(comm.rank())) {
-    plan_->how = asked == Exchange::kAuto ? Exchange::kAllToAll : asked;
-  }
+        rank_(static_cast<std::uint32_t>(comm.rank())) {}
 
   std::shared_ptr<const ExchangePlan> run(std::span<const ReadItem> items,
                                           std::span<const Tensor> destinations) {
@@ -123,9 +121,7 @@ class ExchangePlanning {
   void share_out(std::span<const WantedParts> wanted, std::uint64_t budget,
                  std::span<const ChunkNumber> read_whole) {
     PartLimits limits;
-    limits.largest = std::max<std::uint64_t>(
-        std::min(limits.largest, plan_->how == Exchange::kGather ? budget / wanted.size() : budget),
-        1);
+    limits.largest = std::max<std::uint64_t>(std::min(limits.largest, budget), 1);
     limits.largest_slab =
         std::max<std::uint64_t>(std::min(limits.largest_slab, limits.largest / 2), 1);
     limits.smallest = std::min(limits.smallest, limits.largest);
@@ -145,7 +141,7 @@ class ExchangePlanning {
   }
 
   void make_schedule(std::uint64_t budget) {
-    ScheduleBuilder builder(static_cast<std::uint32_t>(comm_.size()), rank_, plan_->how, budget);
+    ScheduleBuilder builder(static_cast<std::uint32_t>(comm_.size()), rank_, budget);
     const LoadDistribution& distribution = plan_->distribution;
     for (std::uint32_t i = 0; i < distribution.shared.size(); ++i) {
       const Part& part = distribution.shared[i];
@@ -161,18 +157,13 @@ class ExchangePlanning {
   void add_slab(std::uint32_t index, ScheduleBuilder& builder) {
     const LoadDistribution& distribution = plan_->distribution;
     const Slab& slab = distribution.slabs[index];
-    const bool to_holders = plan_->how == Exchange::kAllToAll;
     std::vector<ScheduledMessage> messages;
     for (std::uint32_t i = slab.first_part; i < slab.first_part + slab.part_count; ++i) {
       const Part& part = distribution.shared[i];
-      ScheduledMessage message{i, to_holders ? std::vector{part.holder} : others(part, slab.reader),
-                               part.bytes};
-      if (!message.to.empty() && message.to.front() != slab.reader)
-        messages.push_back(std::move(message));
+      if (part.holder != slab.reader) messages.push_back({i, {part.holder}, part.bytes});
     }
     const std::uint32_t round = builder.add_held(slab.reader, messages, slab.bytes);
     if (slab.reader == rank_) plan_->slab_rounds.emplace_back(index, round);
-    if (!to_holders) return;
     for (std::uint32_t i = slab.first_part; i < slab.first_part + slab.part_count; ++i) {
       const Part& part = distribution.shared[i];
       builder.add(part.holder, {i, others(part, part.holder), part.bytes},

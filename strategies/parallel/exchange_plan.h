@@ -21,8 +21,7 @@ namespace dckpt {
 /// It refers to the rank's own items by their positions, and depends only on the layout of a
 /// checkpoint.
 struct ExchangePlan {
-  Exchange how = Exchange::kAllToAll;  ///< not `auto`
-  bool exchanges = true;               ///< otherwise every rank reads everything it needs
+  bool exchanges = true;  ///< otherwise every rank reads everything it needs
   LoadDistribution distribution;
   ExchangeSchedule schedule;  ///< its messages are positions in distribution.shared
   /// Slabs that this rank reads, and the round in which they are packed.

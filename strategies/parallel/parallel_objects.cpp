@@ -32,10 +32,9 @@ constexpr std::uint64_t kLongest = std::uint64_t{1} << 48;  // bytes, of an obje
 class ParallelObjectReader {
  public:
   ParallelObjectReader(const CheckpointReader& reader, std::span<const std::uint32_t> objects,
-                       Exchange how, Communicator& comm, std::uint64_t staging)
+                       Communicator& comm, std::uint64_t staging)
       : reader_(reader),
         objects_(objects.begin(), objects.end()),
-        how_(how == Exchange::kAuto ? Exchange::kAllToAll : how),
         comm_(comm),
         staging_(staging),
         rank_(static_cast<std::uint32_t>(comm.rank())) {}
@@ -66,7 +65,7 @@ class ParallelObjectReader {
                                       values_[transfer.message] =
                                           reader_.decode_object(transfer.message, from);
                                   }};
-    run_exchange(schedule_, how_, steps, comm_);
+    run_exchange(schedule_, steps, comm_);
     return std::move(values_);
   }
 
@@ -138,7 +137,7 @@ class ParallelObjectReader {
     std::vector<WireReader> lengths;
     for (const Bytes& bytes : all_lengths)
       lengths.emplace_back(bytes, "another rank's list of the lengths of objects");
-    ScheduleBuilder builder(static_cast<std::uint32_t>(comm_.size()), rank_, how_, budget_);
+    ScheduleBuilder builder(static_cast<std::uint32_t>(comm_.size()), rank_, budget_);
     for (Shared& shared : shared_)
       builder.add(shared.from,
                   {shared.object, std::move(shared.to), lengths[shared.from].number(kLongest)});
@@ -178,7 +177,6 @@ class ParallelObjectReader {
 
   const CheckpointReader& reader_;
   std::vector<std::uint32_t> objects_;
-  Exchange how_;
   Communicator& comm_;
   std::uint64_t staging_;
   std::uint32_t rank_;
@@ -195,9 +193,9 @@ class ParallelObjectReader {
 }  // namespace
 
 std::unordered_map<std::uint32_t, Value> read_objects_together(
-    const CheckpointReader& reader, std::span<const std::uint32_t> objects, Exchange exchange,
-    Communicator& comm, std::uint64_t staging) {
-  return ParallelObjectReader(reader, objects, exchange, comm, staging).read_all();
+    const CheckpointReader& reader, std::span<const std::uint32_t> objects, Communicator& comm,
+    std::uint64_t staging) {
+  return ParallelObjectReader(reader, objects, comm, staging).read_all();
 }
 
 }  // namespace dckpt

@@ -160,7 +160,7 @@ class ParallelTensorReader {
         return target_boxes(part_of(transfer));
       };
     }
-    run_exchange(plan->schedule, plan->how, steps, comm_);
+    run_exchange(plan->schedule, steps, comm_);
     for (const ReadItem& item : items_)
       stats_.bytes_wanted += static_cast<std::uint64_t>(numel(item.sizes)) * size_of(item.tensor);
     return stats_;

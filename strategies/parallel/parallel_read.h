@@ -30,8 +30,8 @@ inline constexpr std::uint64_t kWorthExchanging = std::uint64_t{4} << 20;
 /// round, the same for what it receives, and the same for what it has read for others; more only
 /// for a larger chunk that can only be read as a whole. `cache` remembers the plan for the next
 /// load; null: nothing does. Ranks with destinations in device memory pass `devices`, made of
-/// these; what travels goes through the host, unless `comm` is a DeviceExchange and the kind
-/// all_to_all: then a rank sends and receives what is on the device of the exchange there.
+/// these; what travels goes through the host, unless `comm` is a DeviceExchange: then a rank sends
+/// and receives what is on the device of the exchange there.
 ReadStats read_tensors_parallel(const CheckpointReader& reader, std::span<const ReadItem> items,
                                 std::span<const Tensor> destinations, Exchange exchange,
                                 Communicator& comm, const ReadOptions& options = {},
@@ -41,7 +41,7 @@ ReadStats read_tensors_parallel(const CheckpointReader& reader, std::span<const 
 /// The values of objects by their positions in the metadata. Objects that several ranks need are
 /// read from storage by one of them. Collective too.
 std::unordered_map<std::uint32_t, Value> read_objects_together(
-    const CheckpointReader& reader, std::span<const std::uint32_t> objects, Exchange exchange,
-    Communicator& comm, std::uint64_t staging = ReadOptions{}.staging);
+    const CheckpointReader& reader, std::span<const std::uint32_t> objects, Communicator& comm,
+    std::uint64_t staging = ReadOptions{}.staging);
 
 }  // namespace dckpt

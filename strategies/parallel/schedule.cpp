@@ -2,29 +2,18 @@
 
 #include <algorithm>
 #include <map>
+#include <utility>
 
 namespace dckpt {
 
 using Transfer = ExchangeSchedule::Transfer;
 
-ScheduleBuilder::ScheduleBuilder(std::uint32_t ranks, std::uint32_t rank, Exchange how,
-                                 std::uint64_t budget)
-    : rank_(rank),
-      how_(how),
-      budget_(how == Exchange::kGather ? budget / ranks : budget),
-      sent_(ranks),
-      received_(ranks),
-      held_(ranks) {}
+ScheduleBuilder::ScheduleBuilder(std::uint32_t ranks, std::uint32_t rank, std::uint64_t budget)
+    : rank_(rank), budget_(budget), sent_(ranks), received_(ranks), held_(ranks) {}
 
 std::uint32_t ScheduleBuilder::add(std::uint32_t from, const ScheduledMessage& message,
                                    std::uint32_t not_before) {
   std::uint32_t last = not_before;
-  if (how_ != Exchange::kAllToAll) {
-    last = std::max(last, sent_[from].first_open);
-    while (!has_room(sent_[from], last, message.bytes, budget_)) ++last;
-    place_for_all(from, message, last);
-    return last;
-  }
   // Every sender begins with the ranks after its own: if all ranks have much the same to send, they
   // fill each round evenly.
   const auto after = std::upper_bound(message.to.begin(), message.to.end(), from);
@@ -38,12 +27,10 @@ std::uint32_t ScheduleBuilder::add(std::uint32_t from, const ScheduledMessage& m
 std::uint32_t ScheduleBuilder::add_held(std::uint32_t from,
                                         std::span<const ScheduledMessage> messages,
                                         std::uint64_t held) {
-  const bool for_all = how_ != Exchange::kAllToAll;
   std::uint64_t sent = 0;
   std::map<std::uint32_t, std::uint64_t> received;
   for (const ScheduledMessage& message : messages) {
-    sent += message.bytes * (for_all ? 1 : message.to.size());
-    if (for_all) continue;
+    sent += message.bytes * message.to.size();
     for (const std::uint32_t to : message.to) received[to] += message.bytes;
   }
   std::uint32_t round = held_[from].first_open;
@@ -57,11 +44,7 @@ std::uint32_t ScheduleBuilder::add_held(std::uint32_t from,
   while (!fits()) ++round;
   put(held_[from], round, held, budget_ / 2);
   for (const ScheduledMessage& message : messages) {
-    if (for_all) {
-      place_for_all(from, message, round);
-    } else {
-      for (const std::uint32_t to : message.to) place_for_one(from, to, message, round);
-    }
+    for (const std::uint32_t to : message.to) place_for_one(from, to, message, round);
   }
   return round;
 }
@@ -85,26 +68,12 @@ void ScheduleBuilder::place_for_one(std::uint32_t from, std::uint32_t to,
   if (to == rank_) schedule_.unpacked.push_back({round, message.id, from, 0, message.bytes});
 }
 
-void ScheduleBuilder::place_for_all(std::uint32_t from, const ScheduledMessage& message,
-                                    std::uint32_t round) {
-  const Transfer transfer{round, message.id, from, put(sent_[from], round, message.bytes, budget_),
-                          message.bytes};
-  if (how_ == Exchange::kBroadcast && transfer.offset == 0)
-    schedule_.broadcasts.emplace_back(round, from);
-  if (from == rank_) schedule_.packed.push_back(transfer);
-  if (std::binary_search(message.to.begin(), message.to.end(), rank_))
-    schedule_.unpacked.push_back(transfer);
-}
-
 ExchangeSchedule ScheduleBuilder::finish() {
   for (std::vector<Transfer>* const transfers : {&schedule_.packed, &schedule_.unpacked}) {
     std::stable_sort(transfers->begin(), transfers->end(),
                      [](const Transfer& a, const Transfer& b) { return a.round < b.round; });
-    if (how_ == Exchange::kAllToAll) lay_out(*transfers);
+    lay_out(*transfers);
   }
-  std::sort(schedule_.broadcasts.begin(), schedule_.broadcasts.end());
-  schedule_.broadcasts.erase(std::unique(schedule_.broadcasts.begin(), schedule_.broadcasts.end()),
-                             schedule_.broadcasts.end());
   return std::move(schedule_);
 }
 
@@ -128,16 +97,13 @@ bool ScheduleBuilder::has_room(const Load& load, std::uint32_t round, std::uint6
   return load.bytes[round] <= budget && bytes <= budget - load.bytes[round];
 }
 
-/// Returns how much was there.
-std::uint64_t ScheduleBuilder::put(Load& load, std::uint32_t round, std::uint64_t bytes,
-                                   std::uint64_t budget) {
+void ScheduleBuilder::put(Load& load, std::uint32_t round, std::uint64_t bytes,
+                          std::uint64_t budget) {
   if (load.bytes.size() <= round) load.bytes.resize(round + 1);
-  const std::uint64_t before = load.bytes[round];
   load.bytes[round] += bytes;
   while (load.first_open < load.bytes.size() && load.bytes[load.first_open] >= budget - budget / 8)
     ++load.first_open;
   schedule_.rounds = std::max(schedule_.rounds, round + 1);
-  return before;
 }
 
 }  // namespace dckpt

@@ -2,10 +2,7 @@
 
 #include <cstdint>
 #include <span>
-#include <utility>
 #include <vector>
-
-#include "configs/options.h"
 
 namespace dckpt {
 
@@ -14,8 +11,7 @@ struct ExchangeSchedule {
   struct Transfer {
     std::uint32_t round = 0;
     std::uint32_t message = 0;
-    std::uint32_t peer = 0;    ///< the receiver, or the sender of what is unpacked; what all ranks
-                               ///< get has its sender here
+    std::uint32_t peer = 0;    ///< the receiver, or the sender of what is unpacked
     std::uint64_t offset = 0;  ///< in the buffer
     std::uint64_t bytes = 0;
   };
@@ -23,8 +19,6 @@ struct ExchangeSchedule {
   std::uint32_t rounds = 0;
   std::vector<Transfer> packed;    ///< by round; in a buffer one lies after the other
   std::vector<Transfer> unpacked;  ///< by round
-  /// Who broadcasts in which round, as (round, rank), ascending. Empty for the other kinds.
-  std::vector<std::pair<std::uint32_t, std::uint32_t>> broadcasts;
 };
 
 /// Something that one rank sends to others.
@@ -34,19 +28,13 @@ struct ScheduledMessage {
   std::uint64_t bytes = 0;
 };
 
-/// Assigns messages to rounds so that no rank holds more than a budget of them at a time:
-///   all_to_all   each rank packs one buffer per receiver; it packs, and unpacks, at most `budget`
-///                bytes in a round
-///   gather       each rank packs one buffer, and all get all buffers: at most `budget` bytes
-///                together
-///   broadcast    each rank packs one buffer of at most `budget` bytes; the buffers of a round
-///                travel one after the other
-/// A message that is larger has a round for itself. Ranks that add the same messages in the same
+/// Assigns messages to rounds so that no rank holds more than a budget of them at a time: each rank
+/// packs one buffer per receiver, and it packs, and unpacks, at most `budget` bytes in a round. A
+/// message that is larger has a round for itself. Ranks that add the same messages in the same
 /// order get schedules that fit together.
 class ScheduleBuilder {
  public:
-  /// `how` is not `auto`.
-  ScheduleBuilder(std::uint32_t ranks, std::uint32_t rank, Exchange how, std::uint64_t budget);
+  ScheduleBuilder(std::uint32_t ranks, std::uint32_t rank, std::uint64_t budget);
 
   /// `from` can pack it from the round `not_before` on. Returns the last round in which it does.
   std::uint32_t add(std::uint32_t from, const ScheduledMessage& message,
@@ -69,16 +57,14 @@ class ScheduleBuilder {
 
   static bool has_room(const Load& load, std::uint32_t round, std::uint64_t bytes,
                        std::uint64_t budget);
-  std::uint64_t put(Load& load, std::uint32_t round, std::uint64_t bytes, std::uint64_t budget);
+  void put(Load& load, std::uint32_t round, std::uint64_t bytes, std::uint64_t budget);
   std::uint32_t add_for_one(std::uint32_t from, std::uint32_t to, const ScheduledMessage& message,
                             std::uint32_t not_before);
   void place_for_one(std::uint32_t from, std::uint32_t to, const ScheduledMessage& message,
                      std::uint32_t round);
-  void place_for_all(std::uint32_t from, const ScheduledMessage& message, std::uint32_t round);
   void lay_out(std::vector<ExchangeSchedule::Transfer>& transfers) const;
 
   std::uint32_t rank_;
-  Exchange how_;
   std::uint64_t budget_;
   std::vector<Load> sent_;  // by rank, over all its buffers
   std::vector<Load> received_;

@@ -189,12 +189,6 @@ class PosixStorage final : public Storage {
 
   std::unique_ptr<WritableFile> create(const std::string& name,
                                        const CreateOptions& options) override {
-    if (options.engine == IoEngine::kUring) {
-      throw CheckpointError(ErrorCode::kUnsupported,
-                            "cannot create the file: there is no input/output engine 'uring'; "
-                            "available: auto, buffered, direct",
-                            {.file = display_path(name)});
-    }
     root_.make();
     const std::string path = display_path(name);
     const DirectoryEntry place = root_.find_parent(name, "cannot create the file");

@@ -177,4 +177,8 @@ std::unique_ptr<CheckpointReader> rearranged_reader(std::unique_ptr<CheckpointRe
   return std::make_unique<RearrangedReader>(std::move(source), std::move(contents));
 }
 
+View rearranged_view(std::unique_ptr<CheckpointReader> source, Rearrangement made) {
+  return {rearranged_reader(std::move(source), std::move(made.contents)), std::move(made.findings)};
+}
+
 }  // namespace dckpt

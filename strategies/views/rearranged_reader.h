@@ -7,9 +7,11 @@
 #include <vector>
 
 #include "mapping/base/bytes.h"
+#include "mapping/base/finding.h"
 #include "mapping/planning/rearrange.h"
 #include "mapping/state/value.h"
 #include "strategies/contract/reader.h"
+#include "strategies/views/view.h"
 
 namespace dckpt {
 
@@ -35,5 +37,12 @@ struct RearrangedContents {
 /// loaded, converted, compared and verified. Throws as rearrange() does.
 std::unique_ptr<CheckpointReader> rearranged_reader(std::unique_ptr<CheckpointReader> source,
                                                     RearrangedContents contents);
+
+/// Contents for rearranged_view(), and what there is to say of how they were chosen.
+struct Rearrangement {
+  RearrangedContents contents;
+  Findings findings{};
+};
+View rearranged_view(std::unique_ptr<CheckpointReader> source, Rearrangement made);
 
 }  // namespace dckpt

@@ -46,7 +46,7 @@ save:
   backend: {name: torch_dist, version: 1}
   compat: megatron-0.19
   flattened: megatron
-  planner: {kind: mcore, dedup: lowest_rank, cache: false, keep_plans: metadata, validate: false}
+  planner: {kind: mcore, dedup: lowest_rank, cache: false, keep_plans: file, validate: false}
   parallel: {enabled: true}
   async: {enabled: false, snapshot: lazy, staging_memory: 1.5GiB, when_busy: skip}
   separation_hint: "optimizer."
@@ -57,7 +57,7 @@ save:
 load:
   strategy: auto
   strict: raise_all
-  parallel: {enabled: true, exchange: broadcast}
+  parallel: {enabled: true, exchange: all_to_all}
   allow_shape_mismatch: ["*.word_embeddings.weight", head]
   padding: replicate
   map: {name: llama, set: [vocab_size=32000]}
@@ -74,7 +74,7 @@ retention: {keep_last: 3, keep_every: 1000}
   EXPECT_EQ(policy.save.planner, (PlannerOptions{.kind = PlannerKind::kMegatron,
                                                  .dedup = Dedup::kLowestRank,
                                                  .cache = false,
-                                                 .keep_plans = KeepPlans::kMetadata,
+                                                 .keep_plans = KeepPlans::kFile,
                                                  .validate = false}));
   EXPECT_EQ(policy.save.parallel, (ParallelSaveOptions{true}));
   EXPECT_EQ(policy.save.async, (AsyncOptions{.enabled = false,
@@ -87,7 +87,7 @@ retention: {keep_last: 3, keep_every: 1000}
   EXPECT_TRUE(policy.save.integrity);
   EXPECT_TRUE(policy.save.report);
   EXPECT_EQ(policy.load.strict, StrictHandling::kRaiseAll);
-  EXPECT_EQ(policy.load.parallel, (ParallelOptions{true, Exchange::kBroadcast}));
+  EXPECT_EQ(policy.load.parallel, (ParallelOptions{true, Exchange::kAllToAll}));
   EXPECT_THAT(policy.load.allow_shape_mismatch, ElementsAre("*.word_embeddings.weight", "head"));
   EXPECT_EQ(policy.load.padding, Padding::kReplicate);
   EXPECT_EQ(policy.load.map, (KeyMapOptions{"llama", {"vocab_size=32000"}}));
@@ -99,6 +99,15 @@ retention: {keep_last: 3, keep_every: 1000}
   EXPECT_EQ(policy.load.staging, std::uint64_t{128} << 20);
   EXPECT_EQ(policy.retention, (Retention{3, 1000}));
   EXPECT_EQ(Policy::from_text(to_yaml(policy)), policy);
+}
+
+TEST(Policy, TheWordsOfMegatronForAnExchangeMeanAllToAll) {
+  for (const char* const word : {"gather", "broadcast"}) {
+    const Policy policy =
+        policy_of(std::string("load: {parallel: {enabled: true, exchange: ") + word + "}}");
+    EXPECT_EQ(policy.load.parallel.exchange, Exchange::kAllToAll);
+    EXPECT_THAT(to_yaml(policy), HasSubstr("exchange: all_to_all\n"));
+  }
 }
 
 TEST(Policy, SavingHandsNothingOver) {
@@ -396,12 +405,16 @@ TEST(PolicyProblems, RulesForObjectsNameKeysAndWhatToDo) {
                   HasSubstr("(did you mean 'keep'?)")));
 }
 
-TEST(PolicyMessages, WhatThisVersionCannotDoIsRefusedWithWhatItCan) {
-  EXPECT_THAT(
-      problems_of("save: {io: {engine: uring}}\n"),
-      ElementsAre("p.yaml:2:21: save.io.engine: not supported; available: auto, buffered, direct"));
-  EXPECT_EQ(error_of([] { policy_of("save: {io: {engine: uring}}"); }).code(),
-            ErrorCode::kUnsupported);
+TEST(PolicyMessages, PlansAreKeptInAFileOrNotAtAll) {
+  EXPECT_THAT(problems_of("save: {planner: {keep_plans: metadata}}\n"),
+              ElementsAre("p.yaml:2:30: save.planner.keep_plans: found 'metadata', expected off or "
+                          "file"));
+}
+
+TEST(PolicyMessages, AnEngineThatThereIsNotIsRefusedWithThoseThatThereAre) {
+  EXPECT_THAT(problems_of("save: {io: {engine: uring}}\n"),
+              ElementsAre("p.yaml:2:21: save.io.engine: found 'uring', expected auto, buffered "
+                          "or direct"));
 }
 
 TEST(Policy, AllProblemsOfAFileAreReportedTogetherInItsOrder) {
@@ -414,7 +427,8 @@ TEST(Policy, AllProblemsOfAFileAreReportedTogetherInItsOrder) {
   EXPECT_THAT(
       error.message(),
       StartsWith("5 problems in 'p.yaml':\n"
-                 "  p.yaml:2:21: save.io.engine: not supported; available: auto, buffered, direct\n"
+                 "  p.yaml:2:21: save.io.engine: found 'uring', expected auto, buffered or "
+                 "direct\n"
                  "  p.yaml:2:37: save.io.threads: found '0', expected an integer from 1 to 1024\n"
                  "  p.yaml:3:7: the anchor '&x' is refused"));
   EXPECT_THAT(error.message(), HasSubstr("\n  p.yaml:4:1: field 'save' is given twice, first at "

@@ -20,7 +20,6 @@ using ::testing::HasSubstr;
 
 /// YAML below `version: 1`, by the field that it has to change; "limited" can do nothing special.
 const std::map<std::string_view, const char*> kBroken{
-    {"save.io.engine", "save: {io: {engine: uring}}"},
     {"save.planner.kind", "save: {strategy: limited, planner: {kind: my_standard}}"},
     {"save.flattened", "save: {strategy: limited, flattened: megatron}"},
     {"save.flatten", "save: {flatten: false}"},
@@ -46,7 +45,7 @@ const std::map<std::string_view, const char*> kBroken{
     {"load.objects", "load: {objects: []}"},
     {"load.validate_access_integrity", "load: {validate_access_integrity: false}"},
     {"load.engine", "load: {engine: direct, threads: 2, staging: 15MiB}"},
-    {"load.parallel.exchange", "load: {parallel: {exchange: gather}}"},
+    {"load.parallel.exchange", "load: {parallel: {exchange: all_to_all}}"},
     {"retention.keep_every", "retention: {keep_every: 1000}"},
     {"load.parallel", "load: {parallel: {enabled: true}}"},
 };

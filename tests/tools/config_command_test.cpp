@@ -64,7 +64,7 @@ TEST(ToolConfig, EveryProblemIsALineAndTheExitCodeIsOne) {
 }
 
 TEST(ToolConfig, ProblemsForProgramsHaveLineAndColumn) {
-  const PolicyFile policy("version: 1\nsave: {io: {engine: uring}}\n");
+  const PolicyFile policy("version: 2\n");
   const ToolRun run = run_tool({"config", "check", policy.text(), "--json"});
   EXPECT_EQ(run.exit_code, 6);  // nothing is wrong but that this version cannot do it
   const Value json = run.json();
@@ -72,10 +72,10 @@ TEST(ToolConfig, ProblemsForProgramsHaveLineAndColumn) {
   EXPECT_FALSE(json.at("ok").as_bool());
   const Value& problem = json.at("problems").items().front();
   EXPECT_EQ(problem.at("file").as_str(), policy.text());
-  EXPECT_EQ(problem.at("line").as_int(), 2);
-  EXPECT_EQ(problem.at("column").as_int(), 21);
+  EXPECT_EQ(problem.at("line").as_int(), 1);
+  EXPECT_EQ(problem.at("column").as_int(), 10);
   EXPECT_EQ(problem.at("code").as_str(), "unsupported");
-  EXPECT_THAT(problem.at("message").as_str(), StartsWith("save.io.engine: not supported"));
+  EXPECT_THAT(problem.at("message").as_str(), StartsWith("version: this release reads"));
 }
 
 TEST(ToolConfig, AStrategyThatTheToolDoesNotKnowIsReportedWithThoseItKnows) {

@@ -13,15 +13,10 @@
 namespace dckpt {
 namespace {
 
-/// How `plan` differs from the one of last time, which may come from a checkpoint.
+/// How `plan` differs from the one of last time.
 std::string what_changed(ByteView before, const SavePlan& plan) {
   if (before.empty()) return "the state is not the one whose plans the checkpoint keeps";
-  SavePlan old;
-  try {
-    old = decode_plan(before);
-  } catch (const CheckpointError&) {
-    return "the plan of last time cannot be read";
-  }
+  const SavePlan old = decode_plan(before);
   std::unordered_map<std::string_view, std::vector<const WriteItem*>> remaining;
   for (const WriteItem& item : old) remaining[item.key].push_back(&item);
   for (const WriteItem& item : plan) {
@@ -99,17 +94,6 @@ ProposedPlans read_proposals(std::span<const Bytes> proposals, std::uint8_t rule
 
 }  // namespace
 
-void SavePlanCache::seed(Bytes own, std::vector<Bytes> all) {
-  Content content{.local = Local{fingerprint_of(own), std::move(own)}};
-  if (!all.empty()) {
-    Global global{.local_plans = std::move(all)};
-    for (const Bytes& plan : global.local_plans)
-      global.fingerprints.push_back(fingerprint_of(plan));
-    content.global = std::make_shared<const Global>(std::move(global));
-  }
-  commit(std::move(content));
-}
-
 PlanAgreement::PlanAgreement(SavePlanCache& cache, const PlannerOptions& options, bool use_replicas)
     : options_(options),
       use_replicas_(use_replicas),
@@ -156,19 +140,17 @@ DecidedPlan PlanAgreement::create_global_plan(std::span<const Bytes> proposals,
   };
   const bool same_planner = last != nullptr && by.planner && last->planner == *by.planner;
   const bool decided_before = last != nullptr && last->plan && last->rules == rules && same_planner;
-  const bool to_be_stored = options_.keep_plans == KeepPlans::kMetadata;
-  if (decision.cache_hit && decided_before && !(proposed.missing && to_be_stored)) {
+  if (decision.cache_hit && decided_before) {
     decision.global = last_.global;
     answer_all(*last->plan);
     return decision;
   }
   if (decision.cache_hit && last != nullptr && last->plan) {
     decision.cache_hit = false;
-    decision.why_planned =
-        decided_before  ? "the checkpoint keeps fingerprints, and this save stores whole plans"
-        : !by.planner   ? "the planner's plans are not to be reused"
-        : !same_planner ? "another planner, or what its plans depend on has changed"
-                        : "other planner options";
+    decision.why_planned = !by.planner ? "the planner's plans are not to be reused"
+                           : !same_planner
+                               ? "another planner, or what its plans depend on has changed"
+                               : "other planner options";
   }
   if (proposed.missing) {
     decision.answers.assign(proposals.size(), encode_plan_request());
@@ -215,16 +197,6 @@ SavePlanCache::Content PlanAgreement::to_remember(
     SavePlanCache::Local local, std::shared_ptr<const SavePlanCache::Global> global) const {
   if (!options_.cache) return {};
   return {.local = std::move(local), .global = std::move(global)};
-}
-
-std::vector<CachedPlan> cached_plans(const SavePlanCache::Global& global) {
-  std::vector<CachedPlan> plans;
-  for (std::size_t rank = 0; rank < global.local_plans.size(); ++rank) {
-    const Bytes& proposed = global.local_plans[rank];
-    plans.push_back(
-        {proposed, encode_plan(final_plan(decode_plan(proposed), global.plan->items[rank]))});
-  }
-  return plans;
 }
 
 }  // namespace dckpt

@@ -68,8 +68,8 @@ struct FinalPlan {
 /// again, and only final plans that differ are sent.
 ///
 /// A new job can start from what a checkpoint stores (PlannerOptions::keep_plans,
-/// SavePlanCache::seed) in place of the last plans: plans, from which the coordinator plans if all
-/// ranks propose the same, or fingerprints with the decisions that were made from these plans.
+/// SavePlanCache::seed) in place of the last plans: their fingerprints, and the decisions that were
+/// made from these plans.
 class PlanAgreement {
  public:
   /// If PlannerOptions::cache is off, nothing is reused or remembered. `use_replicas`: see
@@ -113,8 +113,5 @@ class PlanAgreement {
   std::string why_empty_;  ///< why nothing is remembered
   SavePlanCache::Content last_;
 };
-
-/// The plans of all ranks, to be stored in the checkpoint (KeepPlans::kMetadata).
-std::vector<CachedPlan> cached_plans(const SavePlanCache::Global& global);
 
 }  // namespace dckpt

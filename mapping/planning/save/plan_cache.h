@@ -41,11 +41,9 @@ class SavePlanCache {
     std::shared_ptr<const Global> global{};
   };
 
-  /// Starts from plans that a checkpoint stores (KeepPlans::kMetadata): `own` of this rank and, on
-  /// the coordinator, `all` of every rank, in a job of as many ranks. All ranks or none must call
-  /// it. The bytes need not be valid: they are only compared until they match what a rank plans.
-  void seed(Bytes own, std::vector<Bytes> all = {});
-  /// The same from fingerprints and decisions (KeepPlans::kFile): `all` on the coordinator alone.
+  /// Starts from what a checkpoint stores of plans (KeepPlans::kFile): the fingerprint of this
+  /// rank's and, on the coordinator alone, `all`, in a job of as many ranks. All ranks or none must
+  /// call it.
   void seed(const Fingerprint& own, std::shared_ptr<const Global> all = {}) {
     commit({.local = Local{own}, .global = std::move(all)});
   }

@@ -22,10 +22,6 @@ inline constexpr std::string_view kZstdTransform = "stream.zstd/1";
 inline constexpr std::string_view kMegatronModule =
     "megatron.core.dist_checkpointing.strategies.torch";
 
-inline constexpr std::string_view kPlannerModule = "torch.distributed.checkpoint.planner";
-/// The attribute that this library adds to each SavePlan of all_local_plans: CachedPlan::proposed.
-/// Python ignores it.
-inline constexpr std::string_view kCachedPlan = "dckpt_plan";
 /// The attribute that this library adds to Metadata: Metadata::common_paths. Readers of Python
 /// ignore it.
 inline constexpr std::string_view kCommonPaths = "dckpt_common_paths";

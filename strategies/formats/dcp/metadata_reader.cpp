@@ -19,7 +19,6 @@ namespace {
 
 using dcp::for_key;
 using dcp::GlobalName;
-using dcp::kCachedPlan;
 using dcp::MetadataGraph;
 using dcp::RowClass;
 using dcp::StoredKeys;
@@ -44,8 +43,7 @@ void check_bytes(ShapeView shape, DType dtype, std::string_view what) {
 
 class MetadataReader {
  public:
-  MetadataReader(const pickle::Graph& nodes, std::uint64_t pickle_size)
-      : graph_(nodes), pickle_size_(pickle_size) {}
+  explicit MetadataReader(const pickle::Graph& nodes) : graph_(nodes) {}
 
   Metadata read() {
     refuse_persistent_ids();
@@ -72,7 +70,6 @@ class MetadataReader {
                  return found == nullptr || !found->is_tensor;
                });
     read_storage_meta(graph_.find(fields, "storage_meta"));
-    read_cached_plans(graph_.find(fields, "all_local_plans"));
     if (const Id version = graph_.find(fields, "version"); graph_.is_text(version))
       metadata_.version = std::string(graph_.text(version, "version"));
     return std::move(metadata_);
@@ -224,26 +221,7 @@ class MetadataReader {
       meta.save_id = std::string(graph_.text(save, "save_id"));
   }
 
-  /// Of Megatron's plans only what this library has attached to each; nothing else depends on them,
-  /// so that others are skipped.
-  void read_cached_plans(Id id) {
-    if (id == MetadataGraph::kAbsent || graph_.kind(id) != Kind::kList) return;
-    std::vector<CachedPlan> plans;
-    std::uint64_t bytes = 0;
-    for (const Id plan : graph_.nodes().children(id)) {
-      if (!graph_.class_of(plan)) return;
-      const Id kept = graph_.find(graph_.attributes(plan), kCachedPlan);
-      if (kept == MetadataGraph::kAbsent || graph_.kind(kept) != Kind::kBytes) return;
-      bytes += graph_.nodes().bytes(kept).size();
-      if (bytes > pickle_size_) return;  // the same bytes over and over
-      const ByteView content = graph_.nodes().bytes(kept);
-      plans.push_back({Bytes(content.begin(), content.end())});
-    }
-    metadata_.cached_plans = std::move(plans);
-  }
-
   MetadataGraph graph_;
-  std::uint64_t pickle_size_;
   RowClass<2> chunk_class_{dcp::kChunkRow};
   Metadata metadata_;
   StoredKeys keys_;
@@ -261,7 +239,7 @@ Metadata read_dcp_metadata(ByteView pickle, const std::string& file_name) {
 std::optional<Metadata> read_metadata_rows(ByteView pickle) {
   try {
     const pickle::Graph graph = pickle::read_rows(pickle, "", dcp::kMetadataRows);
-    return MetadataReader(graph, pickle.size()).read();
+    return MetadataReader(graph).read();
   } catch (const CheckpointError&) {
     return std::nullopt;
   }
@@ -270,7 +248,7 @@ std::optional<Metadata> read_metadata_rows(ByteView pickle) {
 Metadata read_metadata_nodes(ByteView pickle, const std::string& file_name) {
   return with_context({.file = file_name}, [&] {
     const pickle::Graph graph = pickle::read_graph(pickle, file_name);
-    return MetadataReader(graph, pickle.size()).read();
+    return MetadataReader(graph).read();
   });
 }
 

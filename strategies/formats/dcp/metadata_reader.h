@@ -10,7 +10,7 @@ namespace dckpt {
 
 /// Reads the pickle of a DCP `.metadata` file: torch's Metadata and Megatron's MCoreMetadata of
 /// every generation. Nothing in it is imported or called; fields that are not known are skipped,
-/// and so is what Megatron keeps in all_local_plans (not what this library does).
+/// and so are the plans that Megatron keeps in all_local_plans.
 ///
 /// What is returned has been checked against itself: every dtype is known, every number fits and is
 /// not negative, every chunk lies inside its tensor and has exactly one storage record, found by

@@ -1,127 +1,19 @@
 #include "strategies/formats/dcp/metadata_writer.h"
 
 #include <algorithm>
-#include <array>
 #include <optional>
-#include <span>
-#include <unordered_map>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
-#include "mapping/planning/save/messages.h"
 #include "strategies/formats/dcp/metadata_pickle.h"
 
 namespace dckpt {
 namespace {
 
 using dcp::MetadataPickle;
-
-/// The list of plans that Megatron compares with its own.
-class PlanListWriter {
- public:
-  explicit PlanListWriter(MetadataPickle& out) : out_(out) {}
-
-  /// Megatron compares each of its own plans with these field by field, except storage_data;
-  /// mcore_data is a field of its plans up to 0.15.
-  void write(std::span<const CachedPlan> plans) {
-    out_.list([&] {
-      for (const CachedPlan& kept : plans) {
-        const SavePlan plan = by_key(decode_plan(kept.written));
-        out_.object(plan_class_);
-        out_.attributes([&] {
-          out_.attribute("items", [&] {
-            out_.list([&] {
-              for (const WriteItem& item : plan) write_item(item);
-            });
-          });
-          out_.attribute("storage_data", [&] { out_.none(); });
-          out_.attribute("planner_data", [&] { out_.empty_dict(); });
-          out_.attribute("usable", [&] { out_.boolean(true); });
-          out_.attribute("mcore_data", [&] { mcore_data(plan); });
-          out_.attribute(dcp::kCachedPlan, [&] { out_.bytes(kept.proposed); });
-        });
-      }
-    });
-  }
-
- private:
-  /// Megatron plans key by key.
-  static SavePlan by_key(SavePlan plan) {
-    std::unordered_map<std::string, std::size_t> first;
-    for (std::size_t i = 0; i < plan.size(); ++i) first.try_emplace(plan[i].key, i);
-    std::ranges::stable_sort(plan, {}, [&](const WriteItem& item) { return first.at(item.key); });
-    return plan;
-  }
-
-  void write_item(const WriteItem& item) {
-    const bool is_tensor = item.kind == WriteItem::Kind::kTensor;
-    out_.object(item_class_);
-    out_.attributes([&] {
-      out_.attribute("index", [&] {
-        out_.object(out_.index_class);
-        out_.attributes([&] {
-          out_.attribute(out_.fqn_name, [&] { out_.text(item.key); });
-          out_.attribute(out_.offset_name, [&] {
-            is_tensor ? out_.repeated_torch_size(item.chunk.offsets) : out_.none();
-          });
-          out_.attribute(out_.index_name, [&] { out_.none(); });
-        });
-      });
-      out_.attribute("type", [&] { item_type(is_tensor ? kShard : kByteIo); });
-      out_.attribute("bytes_io_data", [&] { out_.none(); });
-      out_.attribute("tensor_data", [&] { is_tensor ? tensor_data(item) : out_.none(); });
-    });
-  }
-
-  void tensor_data(const WriteItem& item) {
-    out_.object(dcp::kPlannerModule, "TensorWriteData");
-    out_.attributes([&] {
-      out_.attribute("chunk", [&] {
-        out_.object(out_.chunk_class);
-        out_.attributes([&] {
-          out_.attribute(out_.offsets_name, [&] { out_.repeated_torch_size(item.chunk.offsets); });
-          out_.attribute(out_.sizes_name, [&] { out_.repeated_torch_size(item.chunk.sizes); });
-        });
-      });
-      out_.attribute("properties", [&] { out_.properties(item.properties); });
-      out_.attribute("size", [&] { out_.repeated_torch_size(item.size); });
-    });
-  }
-
-  // Members of WriteItemType.
-  static constexpr std::int64_t kShard = 2;
-  static constexpr std::int64_t kByteIo = 3;
-
-  void item_type(std::int64_t type) {
-    std::optional<MetadataPickle::Slot>& known = item_types_[static_cast<std::size_t>(type)];
-    if (known) return out_.get(*known);
-    out_.global(dcp::kPlannerModule, "WriteItemType");
-    out_.integer(type);
-    out_.tuple(1);
-    out_.reduce();
-    known = out_.put();
-  }
-
-  void mcore_data(const SavePlan& plan) {
-    std::unordered_set<std::string_view> seen;
-    out_.dict([&] {
-      for (const WriteItem& item : plan) {
-        if (item.kind != WriteItem::Kind::kTensor || !seen.insert(item.key).second) continue;
-        out_.text(item.key);
-        out_.original_shape(item.flattened_shape);
-      }
-    });
-  }
-
-  MetadataPickle& out_;
-  MetadataPickle::Global plan_class_{dcp::kPlannerModule, "SavePlan"};
-  MetadataPickle::Global item_class_{dcp::kPlannerModule, "WriteItem"};
-  std::array<std::optional<MetadataPickle::Slot>, 4> item_types_{};
-};
 
 class MetadataWriter {
   static constexpr std::size_t kBytesPerChunk = 120;  // with its storage record, for two axes
@@ -145,9 +37,6 @@ class MetadataWriter {
       if (metadata_.has_mcore_data) out_.attribute("mcore_data", [&] { mcore_data(); });
       if (!metadata_.common_paths.empty())
         out_.attribute(dcp::kCommonPaths, [&] { paths(metadata_.common_paths); });
-      if (!metadata_.cached_plans.empty())
-        out_.attribute("all_local_plans",
-                       [&] { PlanListWriter(out_).write(metadata_.cached_plans); });
     });
     return out_.finish();
   }

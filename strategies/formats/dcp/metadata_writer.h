@@ -9,11 +9,11 @@ namespace dckpt {
 
 /// The pickle (protocol 4) of a DCP `.metadata` file, as torch's own classes would pickle it:
 /// Metadata, with the attribute `mcore_data` where `has_mcore_data` says so, `dckpt_common_paths`
-/// for common_paths, `dckpt_crc32` for StorageInfo::crc, and `all_local_plans` (as Megatron from
-/// 0.11 on has it) for kept plans, which every reader from torch 2.3 and Megatron-Core 0.6 on
-/// loads. Chunks and places of each tensor must be complete. `common_crc`: of the common.pt that is
-/// written beside it, 0 if there is none; that of `metadata` belongs to the file that they were
-/// read with. Throws CheckpointError (invalid argument) for metadata without places.
+/// for common_paths and `dckpt_crc32` for StorageInfo::crc, which every reader from torch 2.3 and
+/// Megatron-Core 0.6 on loads. Chunks and places of each tensor must be complete. `common_crc`: of
+/// the common.pt that is written beside it, 0 if there is none; that of `metadata` belongs to the
+/// file that they were read with. Throws CheckpointError (invalid argument) for metadata without
+/// places.
 Bytes write_dcp_metadata(const Metadata& metadata, std::uint32_t common_crc = 0);
 
 }  // namespace dckpt

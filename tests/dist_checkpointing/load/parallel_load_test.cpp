@@ -337,9 +337,7 @@ TEST_P(ParallelLoad, RandomPartsOfRandomRanksAreWhatTheyAreWithoutSharing) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Exchanges, ParallelLoad,
-                         Values(Exchange::kAuto, Exchange::kBroadcast, Exchange::kGather,
-                                Exchange::kAllToAll),
+INSTANTIATE_TEST_SUITE_P(Exchanges, ParallelLoad, Values(Exchange::kAuto, Exchange::kAllToAll),
                          [](const auto& test) {
                            return std::string(name_of(kExchangeNames, test.param));
                          });

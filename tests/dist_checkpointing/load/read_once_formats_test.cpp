@@ -73,12 +73,11 @@ void load_shares(const CheckpointReader& reader, int ranks, bool last_axis) {
 }
 
 /// All ranks want all objects.
-void load_objects(const CheckpointReader& reader, int ranks, Exchange exchange,
-                  std::uint64_t staging) {
+void load_objects(const CheckpointReader& reader, int ranks, std::uint64_t staging) {
   std::vector<std::uint32_t> objects(reader.metadata().objects.size());
   std::iota(objects.begin(), objects.end(), 0U);
   run_ranks(ranks, [&](Communicator& comm) {
-    const auto values = read_objects_together(reader, objects, exchange, comm, staging);
+    const auto values = read_objects_together(reader, objects, comm, staging);
     for (const std::uint32_t object : objects)
       EXPECT_EQ(values.at(object), reader.object(object))
           << reader.metadata().objects[object].key << ", rank " << comm.rank();
@@ -139,8 +138,8 @@ TEST(ReadOnceFormats, SharesOfEveryGoldenCheckpointAreWhatTheyAreAlone) {
     SCOPED_TRACE(entry.path().filename().string());
     const auto reader = open_checkpoint(entry.path() / "ckpt");
     for (const bool last_axis : {false, true}) load_shares(*reader, 3, last_axis);
-    load_objects(*reader, 3, Exchange::kAuto, std::uint64_t{64} << 20);
-    load_objects(*reader, 2, Exchange::kGather, 1000);  // too little to keep them all
+    load_objects(*reader, 3, std::uint64_t{64} << 20);
+    load_objects(*reader, 2, 1000);  // too little to keep them all
     ++checkpoints;
   }
   EXPECT_GT(checkpoints, 30);

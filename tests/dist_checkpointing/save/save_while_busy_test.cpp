@@ -118,7 +118,7 @@ TEST_F(SaveWhileBusy, TheNextSaveReusesThePlanOfOneThatWasReplaced) {
 
 TEST_F(SaveWhileBusy, PlansThatACheckpointKeepsAreForSavesThatAreQueuedToo) {
   run_ranks(2, [&](Communicator& comm) {
-    save(state_of(comm.rank(), 1), path("kept"), {.planner = {.keep_plans = KeepPlans::kMetadata}},
+    save(state_of(comm.rank(), 1), path("kept"), {.planner = {.keep_plans = KeepPlans::kFile}},
          comm);
     SavePlanCache cache;
     ASSERT_TRUE(warm_plan_cache(cache, path("kept"), comm));

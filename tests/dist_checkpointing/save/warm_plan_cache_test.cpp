@@ -73,23 +73,11 @@ class WarmPlanCache : public ::testing::Test {
   TempDir directory_;
 };
 
-/// However plans are kept.
-class WarmPlanCacheOfAnyKind : public WarmPlanCache,
-                               public ::testing::WithParamInterface<KeepPlans> {
- protected:
-  static KeepPlans keep() { return GetParam(); }
-};
-INSTANTIATE_TEST_SUITE_P(, WarmPlanCacheOfAnyKind,
-                         ::testing::Values(KeepPlans::kFile, KeepPlans::kMetadata));
-
 TEST_F(WarmPlanCache, AResumedJobOfTheSameStructureDoesNotSendPlans) {
-  for (const auto& [keep, parallel] :
-       std::vector<std::pair<KeepPlans, bool>>{{KeepPlans::kFile, false},
-                                               {KeepPlans::kFile, true},
-                                               {KeepPlans::kMetadata, false},
-                                               {KeepPlans::kMetadata, true}}) {
-    const SaveOptions options{
-        .planner = {.keep_plans = keep}, .parallel = {.enabled = parallel}, .overwrite = true};
+  for (const bool parallel : {false, true}) {
+    const SaveOptions options{.planner = {.keep_plans = KeepPlans::kFile},
+                              .parallel = {.enabled = parallel},
+                              .overwrite = true};
     save_first(options);
     const Outcome outcome = resume(options, [](int rank) { return state_of(rank); });
     EXPECT_TRUE(outcome.warm);
@@ -106,9 +94,9 @@ TEST_F(WarmPlanCache, AResumedJobOfTheSameStructureDoesNotSendPlans) {
   }
 }
 
-TEST_P(WarmPlanCacheOfAnyKind, AResumedJobListsPathsInTheOrderOfOneThatWentOn) {
+TEST_F(WarmPlanCache, AResumedJobListsPathsInTheOrderOfOneThatWentOn) {
   const SaveOptions options{.compat = Compat::kDcp,
-                            .planner = {.kind = PlannerKind::kDcp, .keep_plans = keep()}};
+                            .planner = {.kind = PlannerKind::kDcp, .keep_plans = KeepPlans::kFile}};
   const auto state = [](int rank) {  // torch begins with the keys of the last rank
     StateDict tree;
     tree["of all"] = Tensor::zeros(DType::kFloat32, {2});
@@ -152,20 +140,20 @@ StateDict state_for(const SaveStrategyEntry& strategy, int rank) {
   return state;
 }
 
-TEST_P(WarmPlanCacheOfAnyKind, AreKeptOrRefusedByEachStrategyThatTrainersSaveWith) {
+TEST_F(WarmPlanCache, AreKeptOrRefusedByEachStrategyThatTrainersSaveWith) {
   std::vector<std::string> keeping;
   for (const SaveStrategyEntry& strategy : save_strategies()) {
     if (strategy.arrange || strategy.conventions.megatron_fsdp) continue;  // for conversions
     SCOPED_TRACE(strategy.name);
-    const SaveOptions options{
-        .strategy = {.name = strategy.name}, .planner = {.keep_plans = keep()}, .overwrite = true};
+    const SaveOptions options{.strategy = {.name = strategy.name},
+                              .planner = {.keep_plans = KeepPlans::kFile},
+                              .overwrite = true};
     const auto state = [&](int rank) { return state_for(strategy, rank); };
-    if (keep() > strategy.capabilities.plans) {
+    if (strategy.capabilities.plans == KeepPlans::kOff) {
       fs::remove_all(directory_ / "first");
       EXPECT_THAT(error_of([&] { save_first(options, state); }).what(),
                   HasSubstr("save.planner.keep_plans: strategy '" + strategy.name +
-                            "' cannot keep plans as " +
-                            std::string(name_of(kKeepPlansNames, keep())) + "; say "));
+                            "' cannot keep plans; say off"));
       EXPECT_FALSE(fs::exists(directory_ / "first"));
       continue;
     }
@@ -177,15 +165,16 @@ TEST_P(WarmPlanCacheOfAnyKind, AreKeptOrRefusedByEachStrategyThatTrainersSaveWit
   EXPECT_THAT(keeping, UnorderedElementsAre("torch_dist", "dcp"));
 }
 
-TEST_P(WarmPlanCacheOfAnyKind, ACommonStateThatIsAnObjectIsPlannedToo) {
-  const SaveOptions options{.compat = Compat::kMegatron019, .planner = {.keep_plans = keep()}};
+TEST_F(WarmPlanCache, ACommonStateThatIsAnObjectIsPlannedToo) {
+  const SaveOptions options{.compat = Compat::kMegatron019,
+                            .planner = {.keep_plans = KeepPlans::kFile}};
   save_first(options);
   const Outcome outcome = resume(options, [](int rank) { return state_of(rank); });
   EXPECT_TRUE(outcome.hit) << outcome.why_planned;
 }
 
-TEST_P(WarmPlanCacheOfAnyKind, AnotherStructureOnOneRankIsPlannedAnew) {
-  const SaveOptions options{.planner = {.keep_plans = keep()}, .overwrite = true};
+TEST_F(WarmPlanCache, AnotherStructureOnOneRankIsPlannedAnew) {
+  const SaveOptions options{.planner = {.keep_plans = KeepPlans::kFile}, .overwrite = true};
   save_first(options);
   const Outcome other_replica = resume(options, [](int rank) {
     StateDict state = state_of(rank);
@@ -195,9 +184,7 @@ TEST_P(WarmPlanCacheOfAnyKind, AnotherStructureOnOneRankIsPlannedAnew) {
   });
   EXPECT_TRUE(other_replica.warm);
   EXPECT_FALSE(other_replica.hit);
-  EXPECT_THAT(other_replica.why_planned,
-              HasSubstr(keep() == KeepPlans::kFile ? "rank 0: the state is not the one"
-                                                   : "key 'optimizer.w' has another"));
+  EXPECT_THAT(other_replica.why_planned, HasSubstr("rank 0: the state is not the one"));
   EXPECT_EQ(
       code_of([&] {
         resume(
@@ -216,8 +203,8 @@ TEST_P(WarmPlanCacheOfAnyKind, AnotherStructureOnOneRankIsPlannedAnew) {
   EXPECT_NE(open_checkpoint(directory_ / "second")->metadata().find_tensor("more"), nullptr);
 }
 
-TEST_P(WarmPlanCacheOfAnyKind, PlansOfAnotherNumberOfRanksAreNotTaken) {
-  save_first({.planner = {.keep_plans = keep()}});
+TEST_F(WarmPlanCache, PlansOfAnotherNumberOfRanksAreNotTaken) {
+  save_first({.planner = {.keep_plans = KeepPlans::kFile}});
   run_ranks(1, [&](Communicator& comm) {
     SavePlanCache cache;
     EXPECT_FALSE(warm_plan_cache(cache, directory_ / "first", comm));
@@ -230,15 +217,15 @@ TEST_P(WarmPlanCacheOfAnyKind, PlansOfAnotherNumberOfRanksAreNotTaken) {
 
 TEST_F(WarmPlanCache, PlansAreKeptOnRequestOnly) {
   save_first({});
-  EXPECT_TRUE(open_checkpoint(directory_ / "first")->metadata().cached_plans.empty());
+  EXPECT_FALSE(fs::exists(file()));
   const Outcome outcome = resume({}, [](int rank) { return state_of(rank); });
   EXPECT_FALSE(outcome.warm);
   EXPECT_FALSE(outcome.hit);
   EXPECT_EQ(outcome.why_planned, "the checkpoint keeps no plans");
 }
 
-TEST_P(WarmPlanCacheOfAnyKind, AfterKeysWereRemovedAJobThatStillHasThemSavesThem) {
-  const SaveOptions options{.planner = {.keep_plans = keep()}};
+TEST_F(WarmPlanCache, AfterKeysWereRemovedAJobThatStillHasThemSavesThem) {
+  const SaveOptions options{.planner = {.keep_plans = KeepPlans::kFile}};
   save_first(options);
   remove_sharded_tensors(directory_ / "first", "optimizer");
   resume(options, [](int rank) { return state_of(rank); });
@@ -279,12 +266,9 @@ TEST_F(WarmPlanCache, OtherOptionsOfTheNewJobDecide) {
       resume({.planner = {.keep_plans = KeepPlans::kFile}, .parallel = {.enabled = true}}, state);
   EXPECT_FALSE(other.hit);
   EXPECT_EQ(other.why_planned, "rank 0: other planner options");
-  const Outcome whole = resume({.planner = {.keep_plans = KeepPlans::kMetadata}}, state, "third");
-  EXPECT_FALSE(whole.hit);
-  EXPECT_EQ(open_checkpoint(directory_ / "third")->metadata().cached_plans.size(), 3U);
-  const Outcome off = resume({}, state, "fourth");
+  const Outcome off = resume({}, state, "third");
   EXPECT_TRUE(off.hit) << "what a save keeps does not change what it reuses";
-  EXPECT_FALSE(fs::exists(directory_ / "fourth" / kPlanFile));
+  EXPECT_FALSE(fs::exists(directory_ / "third" / kPlanFile));
 }
 
 TEST_F(WarmPlanCache, ADamagedFileOfPlansIsAColdStart) {

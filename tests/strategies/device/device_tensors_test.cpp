@@ -258,30 +258,27 @@ TEST_F(DeviceTensors, OfSeveralRanksAreReadOnce) {
   std::uint64_t bytes = 0;
   for (const Tensor& tensor : contents()) bytes += tensor.nbytes();
   LoadOptions options;
-  options.parallel.enabled = true;
-  for (const Exchange exchange : {Exchange::kAllToAll, Exchange::kGather, Exchange::kBroadcast}) {
-    options.parallel.exchange = exchange;
-    run_ranks(2, [&](Communicator& comm) {
-      // One tensor is in CPU memory on rank 0, and all are on rank 1's device.
-      std::vector<Tensor> tensors = zeros_on_device();
-      if (comm.rank() == 0) tensors[1] = Tensor::zeros(DType::kFloat32, {3, 5});
-      StateDict state = Value::dict();
-      for (std::size_t i = 0; i < tensors.size(); ++i) {
-        const std::string key = "weights." + std::to_string(i);
-        state[key] =
-            ShardedTensor::from_rank_offsets(key, tensors[i], {}, {.replica_id = {comm.rank()}});
-      }
-      const LoadReport report = load(state, dir / "saved", options, comm);
-      const std::array<std::int64_t, 1> mine{static_cast<std::int64_t>(report.bytes_read)};
-      const std::int64_t read = comm.all_reduce(mine, ReduceOp::kSum).front();
-      EXPECT_LE(static_cast<double>(read), static_cast<double>(bytes) * 1.05 + 1e5);
-      if (comm.rank() == 0) {
-        EXPECT_TRUE(equal(tensors[1], contents()[1]));
-        tensors[1] = simulation->on_device(tensors[1]);
-      }
-      expect_loaded(tensors);
-    });
-  }
+  options.parallel = {.enabled = true, .exchange = Exchange::kAllToAll};
+  run_ranks(2, [&](Communicator& comm) {
+    // One tensor is in CPU memory on rank 0, and all are on rank 1's device.
+    std::vector<Tensor> tensors = zeros_on_device();
+    if (comm.rank() == 0) tensors[1] = Tensor::zeros(DType::kFloat32, {3, 5});
+    StateDict state = Value::dict();
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      const std::string key = "weights." + std::to_string(i);
+      state[key] =
+          ShardedTensor::from_rank_offsets(key, tensors[i], {}, {.replica_id = {comm.rank()}});
+    }
+    const LoadReport report = load(state, dir / "saved", options, comm);
+    const std::array<std::int64_t, 1> mine{static_cast<std::int64_t>(report.bytes_read)};
+    const std::int64_t read = comm.all_reduce(mine, ReduceOp::kSum).front();
+    EXPECT_LE(static_cast<double>(read), static_cast<double>(bytes) * 1.05 + 1e5);
+    if (comm.rank() == 0) {
+      EXPECT_TRUE(equal(tensors[1], contents()[1]));
+      tensors[1] = simulation->on_device(tensors[1]);
+    }
+    expect_loaded(tensors);
+  });
 }
 
 TEST_F(DeviceTensors, ThatRanksExchangeAreWaitedForTogether) {
@@ -290,60 +287,52 @@ TEST_F(DeviceTensors, ThatRanksExchangeAreWaitedForTogether) {
   for (std::int64_t i = 0; i < rows.shape()[0]; ++i) expected.push_back(rows.narrow(0, i, 1));
   save(state_of(expected), dir / "saved");
   LoadOptions options;
-  options.parallel.enabled = true;
-  for (const Exchange exchange : {Exchange::kAllToAll, Exchange::kGather, Exchange::kBroadcast}) {
-    options.parallel.exchange = exchange;
-    const int before = simulation->recorded();
-    run_ranks(2, [&](Communicator& comm) {
-      // Each rank has everything twice.
-      const Tensor zeros = Tensor::zeros(rows.dtype(), rows.shape());
-      const std::array<Tensor, 2> places{simulation->on_device(zeros),
-                                         simulation->on_device(zeros)};
-      StateDict state = Value::dict();
-      for (std::int64_t i = 0; i < rows.shape()[0]; ++i) {
-        for (int place = 0; place < 2; ++place)
-          state[std::to_string(i) + "." + std::to_string(place)] =
-              ShardedTensor::whole("weights." + std::to_string(i),
-                                   places[static_cast<std::size_t>(place)].narrow(0, i, 1),
-                                   {.replica_id = {comm.rank(), place}});
-      }
-      load(state, dir / "saved", options, comm);
-      for (const Tensor& place : places) EXPECT_TRUE(equal(simulation->on_cpu(place), rows));
-    });
-    EXPECT_LT(simulation->recorded() - before, 40);
-  }
+  options.parallel = {.enabled = true, .exchange = Exchange::kAllToAll};
+  const int before = simulation->recorded();
+  run_ranks(2, [&](Communicator& comm) {
+    // Each rank has everything twice.
+    const Tensor zeros = Tensor::zeros(rows.dtype(), rows.shape());
+    const std::array<Tensor, 2> places{simulation->on_device(zeros), simulation->on_device(zeros)};
+    StateDict state = Value::dict();
+    for (std::int64_t i = 0; i < rows.shape()[0]; ++i) {
+      for (int place = 0; place < 2; ++place)
+        state[std::to_string(i) + "." + std::to_string(place)] = ShardedTensor::whole(
+            "weights." + std::to_string(i), places[static_cast<std::size_t>(place)].narrow(0, i, 1),
+            {.replica_id = {comm.rank(), place}});
+    }
+    load(state, dir / "saved", options, comm);
+    for (const Tensor& place : places) EXPECT_TRUE(equal(simulation->on_cpu(place), rows));
+  });
+  EXPECT_LT(simulation->recorded() - before, 40);
 }
 
 TEST_F(DeviceTensors, OfWhichRanksWantInterleavedRunsAreReadOnce) {
   const Tensor whole = counting({3000, 64});
   save(state_of({whole}), dir / "saved");
   LoadOptions options;
-  options.parallel.enabled = true;
-  for (const Exchange exchange : {Exchange::kAllToAll, Exchange::kGather, Exchange::kBroadcast}) {
-    options.parallel.exchange = exchange;
-    run_ranks(4, [&](Communicator& comm) {
-      // Halves of the columns, each on two ranks: on devices, but for the last rank. Rank 0 wants
-      // its half in two places.
-      const Tensor zeros = Tensor::zeros(DType::kFloat32, {3000, 32});
-      const bool on_cpu = comm.rank() == 3;
-      const int half = comm.rank() % 2;
-      std::vector<Tensor> places;
-      for (int i = 0; i < (comm.rank() == 0 ? 2 : 1); ++i)
-        places.push_back(on_cpu ? zeros : simulation->on_device(zeros));
-      StateDict state = Value::dict();
-      for (std::size_t i = 0; i < places.size(); ++i)
-        state[std::to_string(i)] = ShardedTensor::from_rank_offsets(
-            "weights.0", places[i], {{.axis = 1, .rank = half, .count = 2}},
-            {.replica_id = {comm.rank() / 2 + 2 * static_cast<int>(i)}});
-      const LoadReport report = load(state, dir / "saved", options, comm);
-      const std::array<std::int64_t, 1> mine{static_cast<std::int64_t>(report.bytes_read)};
-      const std::int64_t read = comm.all_reduce(mine, ReduceOp::kSum).front();
-      EXPECT_LE(static_cast<double>(read), static_cast<double>(whole.nbytes()) * 1.05 + 1e5);
-      for (const Tensor& place : places)
-        EXPECT_TRUE(equal(on_cpu ? place : simulation->on_cpu(place),
-                          whole.narrow(1, 32 * half, 32).contiguous()));
-    });
-  }
+  options.parallel = {.enabled = true, .exchange = Exchange::kAllToAll};
+  run_ranks(4, [&](Communicator& comm) {
+    // Halves of the columns, each on two ranks: on devices, but for the last rank. Rank 0 wants
+    // its half in two places.
+    const Tensor zeros = Tensor::zeros(DType::kFloat32, {3000, 32});
+    const bool on_cpu = comm.rank() == 3;
+    const int half = comm.rank() % 2;
+    std::vector<Tensor> places;
+    for (int i = 0; i < (comm.rank() == 0 ? 2 : 1); ++i)
+      places.push_back(on_cpu ? zeros : simulation->on_device(zeros));
+    StateDict state = Value::dict();
+    for (std::size_t i = 0; i < places.size(); ++i)
+      state[std::to_string(i)] = ShardedTensor::from_rank_offsets(
+          "weights.0", places[i], {{.axis = 1, .rank = half, .count = 2}},
+          {.replica_id = {comm.rank() / 2 + 2 * static_cast<int>(i)}});
+    const LoadReport report = load(state, dir / "saved", options, comm);
+    const std::array<std::int64_t, 1> mine{static_cast<std::int64_t>(report.bytes_read)};
+    const std::int64_t read = comm.all_reduce(mine, ReduceOp::kSum).front();
+    EXPECT_LE(static_cast<double>(read), static_cast<double>(whole.nbytes()) * 1.05 + 1e5);
+    for (const Tensor& place : places)
+      EXPECT_TRUE(equal(on_cpu ? place : simulation->on_cpu(place),
+                        whole.narrow(1, 32 * half, 32).contiguous()));
+  });
 }
 
 TEST_F(DeviceTensors, AreCastAndPaddedWithZeros) {

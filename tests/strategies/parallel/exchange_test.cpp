@@ -26,7 +26,7 @@ TEST(Exchange, WhatIsReadAtItsEndIsNoExchange) {
     const auto begin = steady_clock::now();
     {
       const PhaseClock::Scope exchanging(&clock, Phase::kExchange);
-      run_exchange(nothing_to_send, Exchange::kAllToAll, steps, comm);
+      run_exchange(nothing_to_send, steps, comm);
     }
     const std::chrono::duration<double> all = steady_clock::now() - begin;
     const std::chrono::duration<double> reading = kReading;

@@ -307,9 +307,7 @@ TEST_P(ReadOnce, RandomLayoutsAreReadWithATwentiethMoreAtMost) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Exchanges, ReadOnce,
-                         Values(Exchange::kAuto, Exchange::kBroadcast, Exchange::kGather,
-                                Exchange::kAllToAll),
+INSTANTIATE_TEST_SUITE_P(Exchanges, ReadOnce, Values(Exchange::kAuto, Exchange::kAllToAll),
                          [](const auto& test) {
                            return std::string(name_of(kExchangeNames, test.param));
                          });

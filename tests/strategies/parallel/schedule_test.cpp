@@ -20,11 +20,11 @@ struct Sent {
   std::uint64_t bytes;
 };
 
-std::vector<ExchangeSchedule> schedules(std::uint32_t ranks, Exchange how, std::uint64_t budget,
+std::vector<ExchangeSchedule> schedules(std::uint32_t ranks, std::uint64_t budget,
                                         const std::vector<Sent>& messages) {
   std::vector<ExchangeSchedule> all;
   for (std::uint32_t rank = 0; rank < ranks; ++rank) {
-    ScheduleBuilder builder(ranks, rank, how, budget);
+    ScheduleBuilder builder(ranks, rank, budget);
     for (std::uint32_t i = 0; i < messages.size(); ++i)
       builder.add(messages[i].from, {i, messages[i].to, messages[i].bytes});
     all.push_back(builder.finish());
@@ -45,8 +45,7 @@ std::vector<Sent> everyone_to_everyone(std::uint32_t ranks, std::uint64_t bytes)
 }
 
 TEST(ExchangeSchedule, RanksWithTheSameLoadFillTheRounds) {
-  for (const ExchangeSchedule& schedule :
-       schedules(8, Exchange::kAllToAll, 20, everyone_to_everyone(8, 10))) {
+  for (const ExchangeSchedule& schedule : schedules(8, 20, everyone_to_everyone(8, 10))) {
     EXPECT_LE(schedule.rounds, 5U) << "each sends 7 messages, two a round";
     EXPECT_EQ(schedule.packed.size(), 7U);
     EXPECT_EQ(schedule.unpacked.size(), 7U);
@@ -54,13 +53,12 @@ TEST(ExchangeSchedule, RanksWithTheSameLoadFillTheRounds) {
 }
 
 TEST(ExchangeSchedule, AMessageAboveTheBudgetHasARoundForItself) {
-  const auto all = schedules(2, Exchange::kAllToAll, 5, {{0, {1}, 1}, {0, {1}, 100}, {0, {1}, 1}});
+  const auto all = schedules(2, 5, {{0, {1}, 1}, {0, {1}, 100}, {0, {1}, 1}});
   EXPECT_EQ(all[0].rounds, 2U) << "what is small goes together";
 }
 
 TEST(ExchangeSchedule, NothingToSendIsNoRound) {
-  for (const Exchange how : {Exchange::kAllToAll, Exchange::kGather, Exchange::kBroadcast})
-    EXPECT_EQ(schedules(3, how, 10, {})[0].rounds, 0U);
+  EXPECT_EQ(schedules(3, 10, {})[0].rounds, 0U);
 }
 
 TEST(ExchangeSchedule, WhatIsHeldForOthersIsPackedInOneRoundAndWithinHalfABudget) {
@@ -68,47 +66,42 @@ TEST(ExchangeSchedule, WhatIsHeldForOthersIsPackedInOneRoundAndWithinHalfABudget
   for (int round = 0; round < 100; ++round) {
     SCOPED_TRACE(random.trace(round));
     const auto ranks = static_cast<std::uint32_t>(random.between(2, 5));
-    for (const Exchange how : {Exchange::kAllToAll, Exchange::kBroadcast, Exchange::kGather}) {
-      const std::uint64_t budget = 200,
-                          limit = (how == Exchange::kGather ? budget / ranks : budget) / 2;
-      ScheduleBuilder builder(ranks, 0, how, budget);
-      std::map<std::uint32_t, std::pair<std::uint64_t, int>>
-          held;  // by round, by rank 0: bytes, and how many things
-      std::map<std::uint32_t, std::uint32_t> expected;  // messages of rank 0 → round
-      std::uint32_t id = 0;
-      for (std::int64_t count = random.between(1, 30); count > 0; --count) {
-        const auto from = static_cast<std::uint32_t>(random.between(0, ranks - 1));
-        std::vector<ScheduledMessage> messages;
-        std::uint64_t bytes = 0;
-        for (std::uint32_t to = 0; to < ranks; ++to) {
-          if (to == from || random.chance(30)) continue;
-          messages.push_back({id++, {to}, static_cast<std::uint64_t>(random.between(1, 20))});
-          bytes += messages.back().bytes;
-        }
-        const std::uint64_t all = bytes + static_cast<std::uint64_t>(random.between(1, 20));
-        const std::uint32_t packed = builder.add_held(from, messages, all);
-        EXPECT_GT(builder.add(1, {id++, {0}, 5}, packed + 1), packed)
-            << "what came in a round is handed on later";
-        if (from != 0) continue;
-        held[packed].first += all;
-        ++held[packed].second;
-        for (const ScheduledMessage& message : messages) expected[message.id] = packed;
+    const std::uint64_t budget = 200, limit = budget / 2;
+    ScheduleBuilder builder(ranks, 0, budget);
+    std::map<std::uint32_t, std::pair<std::uint64_t, int>>
+        held;  // by round, by rank 0: bytes, and how many things
+    std::map<std::uint32_t, std::uint32_t> expected;  // messages of rank 0 → round
+    std::uint32_t id = 0;
+    for (std::int64_t count = random.between(1, 30); count > 0; --count) {
+      const auto from = static_cast<std::uint32_t>(random.between(0, ranks - 1));
+      std::vector<ScheduledMessage> messages;
+      std::uint64_t bytes = 0;
+      for (std::uint32_t to = 0; to < ranks; ++to) {
+        if (to == from || random.chance(30)) continue;
+        messages.push_back({id++, {to}, static_cast<std::uint64_t>(random.between(1, 20))});
+        bytes += messages.back().bytes;
       }
-      for (const auto& [at, load] : held)
-        EXPECT_TRUE(load.first <= limit || load.second == 1)
-            << load.first << " bytes in a round, limit " << limit;
-      for (const Transfer& transfer : builder.finish().packed) {
-        if (expected.contains(transfer.message)) {
-          EXPECT_EQ(transfer.round, expected.at(transfer.message));
-        }
+      const std::uint64_t all = bytes + static_cast<std::uint64_t>(random.between(1, 20));
+      const std::uint32_t packed = builder.add_held(from, messages, all);
+      EXPECT_GT(builder.add(1, {id++, {0}, 5}, packed + 1), packed)
+          << "what came in a round is handed on later";
+      if (from != 0) continue;
+      held[packed].first += all;
+      ++held[packed].second;
+      for (const ScheduledMessage& message : messages) expected[message.id] = packed;
+    }
+    for (const auto& [at, load] : held)
+      EXPECT_TRUE(load.first <= limit || load.second == 1)
+          << load.first << " bytes in a round, limit " << limit;
+    for (const Transfer& transfer : builder.finish().packed) {
+      if (expected.contains(transfer.message)) {
+        EXPECT_EQ(transfer.round, expected.at(transfer.message));
       }
     }
   }
 }
 
-class RandomSchedule : public ::testing::TestWithParam<Exchange> {};
-
-TEST_P(RandomSchedule, FitsTogetherAndKeepsTheBudget) {
+TEST(ExchangeSchedule, FitsTogetherAndKeepsTheBudget) {
   testing::Random random;
   for (int round = 0; round < 100; ++round) {
     SCOPED_TRACE(random.trace(round));
@@ -124,8 +117,7 @@ TEST_P(RandomSchedule, FitsTogetherAndKeepsTheBudget) {
       }
       if (!message.to.empty()) messages.push_back(message);
     }
-    const auto all = schedules(ranks, GetParam(), budget, messages);
-    const bool for_all = GetParam() != Exchange::kAllToAll;
+    const auto all = schedules(ranks, budget, messages);
     // What the senders packed: (round, sender, receiver, offset) → message, and how much of it
     // there is at a time.
     std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t>, std::uint64_t>
@@ -133,7 +125,6 @@ TEST_P(RandomSchedule, FitsTogetherAndKeepsTheBudget) {
     std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<Transfer>> sent, received;
     for (std::uint32_t rank = 0; rank < ranks; ++rank) {
       EXPECT_EQ(all[rank].rounds, all[0].rounds);
-      EXPECT_EQ(all[rank].broadcasts, all[0].broadcasts);
       EXPECT_TRUE(
           std::is_sorted(all[rank].packed.begin(), all[rank].packed.end(),
                          [](const Transfer& a, const Transfer& b) { return a.round < b.round; }));
@@ -142,13 +133,8 @@ TEST_P(RandomSchedule, FitsTogetherAndKeepsTheBudget) {
                          [](const Transfer& a, const Transfer& b) { return a.round < b.round; }));
       for (const Transfer& transfer : all[rank].packed) {
         EXPECT_EQ(messages[transfer.message].from, rank);
-        offsets[{transfer.round, rank, for_all ? 0 : transfer.peer, transfer.message}] =
-            transfer.offset;
+        offsets[{transfer.round, rank, transfer.peer, transfer.message}] = transfer.offset;
         sent[{transfer.round, rank}].push_back(transfer);
-        if (GetParam() == Exchange::kBroadcast) {
-          EXPECT_TRUE(std::binary_search(all[0].broadcasts.begin(), all[0].broadcasts.end(),
-                                         std::pair(transfer.round, rank)));
-        }
       }
     }
     std::size_t deliveries = 0;
@@ -157,8 +143,7 @@ TEST_P(RandomSchedule, FitsTogetherAndKeepsTheBudget) {
         const Sent& message = messages[transfer.message];
         EXPECT_EQ(message.from, transfer.peer);
         EXPECT_TRUE(std::binary_search(message.to.begin(), message.to.end(), rank));
-        const auto found =
-            offsets.find({transfer.round, transfer.peer, for_all ? 0 : rank, transfer.message});
+        const auto found = offsets.find({transfer.round, transfer.peer, rank, transfer.message});
         ASSERT_NE(found, offsets.end()) << "it is packed in the round in which it is unpacked";
         EXPECT_EQ(found->second, transfer.offset);
         received[{transfer.round, rank}].push_back(transfer);
@@ -168,28 +153,19 @@ TEST_P(RandomSchedule, FitsTogetherAndKeepsTheBudget) {
     std::size_t wanted = 0;
     for (const Sent& message : messages) wanted += message.to.size();
     EXPECT_EQ(deliveries, wanted);
-    const std::uint64_t limit = GetParam() == Exchange::kGather ? budget / ranks : budget;
     for (const auto* const side : {&sent, &received}) {
-      if (for_all && side == &received) continue;
       for (const auto& [key, transfers] : *side) {
         std::uint64_t bytes = 0;
         for (const Transfer& transfer : transfers) bytes += transfer.bytes;
         const auto with_bytes =
             std::count_if(transfers.begin(), transfers.end(),
                           [](const Transfer& transfer) { return transfer.bytes > 0; });
-        EXPECT_TRUE(bytes <= limit || with_bytes == 1)
-            << bytes << " bytes in a round, limit " << limit;
+        EXPECT_TRUE(bytes <= budget || with_bytes == 1)
+            << bytes << " bytes in a round, limit " << budget;
       }
     }
   }
 }
-
-INSTANTIATE_TEST_SUITE_P(Kinds, RandomSchedule,
-                         ::testing::Values(Exchange::kBroadcast, Exchange::kGather,
-                                           Exchange::kAllToAll),
-                         [](const auto& test) {
-                           return std::string(name_of(kExchangeNames, test.param));
-                         });
 
 }  // namespace
 }  // namespace dckpt

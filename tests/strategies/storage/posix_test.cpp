@@ -405,12 +405,6 @@ TEST_F(PosixStorageTest,
   EXPECT_FALSE(direct("not_durable", {.size_hint = kLarge}));
 }
 
-TEST_F(PosixStorageTest, AnEngineThatThereIsNotIsSaid) {
-  EXPECT_THAT(error_of([&] { storage_->create("a", {.engine = IoEngine::kUring}); }),
-              AllOf(HasSubstr("unsupported"), HasSubstr("available: auto, buffered, direct")));
-  EXPECT_FALSE(storage_->stat("a"));
-}
-
 TEST_F(PosixStorageTest, AWriteThatIsCutShortIsReportedWithTheOffsetReached) {
   const FileSizeLimit limit(100000);
   const auto file = storage_->create("a");

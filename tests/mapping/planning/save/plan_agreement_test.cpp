@@ -228,33 +228,17 @@ TEST(PlanAgreement, RefusesAFingerprintOfAPlanThatTheCoordinatorDoesNotRemember)
   EXPECT_THROW(job.save(plans), CheckpointError);
 }
 
-/// A job that begins with the plans that another one kept.
+/// A job that begins with the file of plans that another one kept.
 Job resumed(Job& job, std::size_t ranks, PlannerOptions options = {}) {
-  std::vector<Bytes> plans;
-  for (const CachedPlan& kept : cached_plans(*job.decision.global)) plans.push_back(kept.proposed);
+  const Bytes file = encode_plan_file(*job.decision.global);
+  const auto global = decode_plan_file(file, job.decision.plan().metadata);
   Job next(ranks, options);
-  for (std::size_t rank = 1; rank < ranks; ++rank) next.cache(rank).seed(plans[rank]);
-  next.cache(0).seed(plans[0], plans);
+  for (std::size_t rank = 0; rank < ranks; ++rank)
+    next.cache(rank).seed(global->fingerprints[rank], rank == 0 ? global : nullptr);
   return next;
 }
 
-TEST(SeededPlanAgreement, SendsOnlyFingerprintsInItsFirstSave) {
-  Job job(3);
-  const auto plans = job.plan({"a", "b"}, 8);
-  job.save(plans);
-  Job next = resumed(job, 3);
-  for (int again = 0; again < 2; ++again) {
-    next.save(plans);
-    EXPECT_TRUE(next.decision.cache_hit);
-    EXPECT_EQ(next.proposal_sizes, (std::vector<std::size_t>{18, 18, 18}));
-    EXPECT_EQ(next.finals, job.finals);
-    EXPECT_EQ(next.decision.plan().metadata.tensors.size(), 2U);
-    EXPECT_EQ(next.decision.plan().items, job.decision.plan().items);
-  }
-  EXPECT_EQ(next.answer_sizes, (std::vector<std::size_t>{1, 1, 1})) << "from the second save on";
-}
-
-TEST(SeededPlanAgreement, NeverTakesAChangedPlanForTheSame) {
+TEST(PlanAgreementFromAFile, NeverTakesAChangedPlanForTheSame) {
   Job job(2);
   const auto plans = job.plan({"a"}, 8);
   job.save(plans);
@@ -291,7 +275,7 @@ TEST(SeededPlanAgreement, NeverTakesAChangedPlanForTheSame) {
   }
 }
 
-TEST(SeededPlanAgreement, PlansAsTheOptionsOfTheNewJobSay) {
+TEST(PlanAgreementFromAFile, RefusesCopiesThatTheNewJobDoesNotDeduplicate) {
   const TensorShard shard{
       .key = "a", .properties = {}, .global_shape = {8}, .box = whole(Shape{8})};
   const LocalShard local(shard);
@@ -302,17 +286,7 @@ TEST(SeededPlanAgreement, PlansAsTheOptionsOfTheNewJobSay) {
   EXPECT_THROW(next.save(plans), CheckpointError) << "both ranks would write it";
 }
 
-TEST(SeededPlanAgreement, IgnoresBytesThatAreNoPlan) {
-  Job job(2);
-  const auto plans = job.plan({"a"}, 8);
-  job.cache(1).seed(to_bytes("rubbish"));
-  job.cache(0).seed(to_bytes("rubbish"), {to_bytes("rubbish"), to_bytes("more")});
-  job.save(plans);
-  EXPECT_FALSE(job.decision.cache_hit);
-  EXPECT_EQ(job.finals, plans);
-}
-
-TEST(SeededPlanAgreement, WithoutACacheRemembersNothing) {
+TEST(PlanAgreementFromAFile, WithoutACacheRemembersNothing) {
   Job job(2);
   const auto plans = job.plan({"a"}, 8);
   job.save(plans);
@@ -322,21 +296,11 @@ TEST(SeededPlanAgreement, WithoutACacheRemembersNothing) {
   EXPECT_EQ(next.finals, plans);
 }
 
-/// A job that begins with the file of plans that another one kept.
-Job resumed_from_file(Job& job, std::size_t ranks, PlannerOptions options = {}) {
-  const Bytes file = encode_plan_file(*job.decision.global);
-  const auto global = decode_plan_file(file, job.decision.plan().metadata);
-  Job next(ranks, options);
-  for (std::size_t rank = 0; rank < ranks; ++rank)
-    next.cache(rank).seed(global->fingerprints[rank], rank == 0 ? global : nullptr);
-  return next;
-}
-
 TEST(PlanAgreementFromAFile, GathersNoPlanAndDecidesNothingAgain) {
   Job job(3);
   const auto plans = job.plan({"a", "b"}, 8);
   job.save(plans);
-  Job next = resumed_from_file(job, 3);
+  Job next = resumed(job, 3);
   for (int again = 0; again < 2; ++again) {
     next.save(plans);
     EXPECT_TRUE(next.decision.cache_hit);
@@ -352,7 +316,7 @@ TEST(PlanAgreementFromAFile, AsksForAllPlansOnceARankHasAnother) {
   const auto plans = job.plan({"a", "b"}, 8);
   job.save(plans);
   for (const int saves_before : {0, 1}) {
-    Job next = resumed_from_file(job, 3);
+    Job next = resumed(job, 3);
     for (int i = 0; i < saves_before; ++i) next.save(plans);
     auto fewer = plans;
     for (SavePlan& plan : fewer) plan.pop_back();
@@ -374,15 +338,11 @@ TEST(PlanAgreementFromAFile, PlansAsTheOptionsOfTheNewJobSay) {
   Job job(2);
   const auto plans = job.plan({"a"}, 8);
   job.save(plans);
-  Job lowest = resumed_from_file(job, 2, {.dedup = Dedup::kLowestRank});
+  Job lowest = resumed(job, 2, {.dedup = Dedup::kLowestRank});
   lowest.save(plans);
   EXPECT_FALSE(lowest.decision.cache_hit);
   EXPECT_EQ(lowest.why_planned, "other planner options");
   EXPECT_EQ(lowest.finals, plans);
-  Job whole_plans = resumed_from_file(job, 2, {.keep_plans = KeepPlans::kMetadata});
-  whole_plans.save(plans);
-  EXPECT_FALSE(whole_plans.decision.cache_hit);
-  EXPECT_EQ(cached_plans(*whole_plans.decision.global).size(), 2U);
 }
 
 TEST(PlanAgreementFromAFile, AsksForAPlanOnlyOnce) {

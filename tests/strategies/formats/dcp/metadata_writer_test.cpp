@@ -70,21 +70,6 @@ TEST(MetadataWriter, PathsInTheCommonStateComeBackUnlessTheirKeysAreStored) {
       << "a key is either";
 }
 
-TEST(MetadataWriter, KeptPlansComeBackAsTheyWereProposed) {
-  Metadata metadata = small_metadata();
-  EXPECT_TRUE(read_dcp_metadata(write_dcp_metadata(metadata)).cached_plans.empty());
-  WriteItem item;
-  item.key = "w";
-  item.size = {2, 3};
-  item.chunk = {{0, 0}, {1, 3}};
-  metadata.cached_plans = {{to_bytes("a plan"), encode_plan({item})},
-                           {to_bytes(std::string_view("\0another", 8)), encode_plan({})}};
-  const Metadata read = read_dcp_metadata(write_dcp_metadata(metadata));
-  ASSERT_EQ(read.cached_plans.size(), 2u);
-  EXPECT_EQ(as_text(read.cached_plans[0].proposed), "a plan");
-  EXPECT_EQ(as_text(read.cached_plans[1].proposed), std::string_view("\0another", 8));
-}
-
 TEST(MetadataWriter, IdentifiesRecordsAndTheCommonStateBesideThem) {
   Metadata metadata = small_metadata();
   metadata.tensors[0].places[0].crc = 7;

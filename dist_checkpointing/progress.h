@@ -1,3 +1,0 @@
-#pragma once
-
-#include "mapping/base/progress.h"
