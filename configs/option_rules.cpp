@@ -54,6 +54,13 @@ constexpr std::array kRules{
                [](const Policy& policy, const Backend*) {
                  return policy.save.timeout < policy.save.timeout.zero();
                }},
+    OptionRule{kSave, "save.error_on",
+               "a save with planner.validate: false looks for nothing that could be an error; set "
+               "planner.validate to true, or leave error_on out",
+               kInvalid,
+               [](const Policy& policy, const Backend*) {
+                 return !policy.save.error_on.empty() && !policy.save.planner.validate;
+               }},
     OptionRule{kSave | kConvert, "save.io.threads",
                "found {threads}, but it takes at least one thread to write", kInvalid,
                [](const Policy& policy, const Backend*) { return policy.save.io.threads < 1; }},

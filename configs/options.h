@@ -10,6 +10,7 @@
 #include "configs/yaml.h"
 #include "mapping/base/api.h"
 #include "mapping/base/enum_names.h"
+#include "mapping/base/finding.h"
 #include "mapping/base/io_engine.h"
 #include "mapping/planning/planner_options.h"
 #include "mapping/planning/save/local_plan.h"
@@ -137,6 +138,8 @@ struct SaveOptions {
   /// Empty: none. See separation_hint.h for valid hints.
   std::string separation_hint{};
   WriteOptions io{};
+  /// Findings of these kinds are errors, before anything is written.
+  std::vector<FindingCode> error_on{};
   /// Time limit for a save, from the call to publication; 0: no limit while every rank sends signs
   /// of life.
   std::chrono::milliseconds timeout{0};
@@ -298,6 +301,8 @@ struct LoadOptions {
   ReadEngine engine = ReadEngine::kAuto;
   int threads = 2;
   std::uint64_t staging = std::uint64_t{64} << 20;  ///< temporary memory while reading, in bytes
+  /// Findings of these kinds are errors.
+  std::vector<FindingCode> error_on{};
   /// Time limit for a load, from the call until the state is put together; 0: no limit while every
   /// rank sends signs of life.
   std::chrono::milliseconds timeout{0};

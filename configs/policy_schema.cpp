@@ -303,6 +303,10 @@ Field<SaveOptions> planner_field() {
           [type](const SaveOptions& options) { return std::optional(type.show(options)); }};
 }
 
+Type<std::vector<FindingCode>> error_on() {
+  return list_of(choice(kFindingCodeNames), "a list of codes, for example [no-effect]");
+}
+
 Type<SaveOptions> save() {
   return section(Schema<SaveOptions>{
       {
@@ -319,6 +323,7 @@ Type<SaveOptions> save() {
           field("timeout", &SaveOptions::timeout, duration()),
           field("integrity", &SaveOptions::integrity, choice(kIntegrityNames)),
           field("report", &SaveOptions::report, flag()),
+          field("error_on", &SaveOptions::error_on, error_on()),
       },
       check_one_form<SaveOptions>});
 }
@@ -458,6 +463,7 @@ Type<LoadOptions> load() {
           field("threads", &LoadOptions::threads, integer(1, kMaxThreads)),
           field("staging", &LoadOptions::staging, size(kMiB, kTiB)),
           field("timeout", &LoadOptions::timeout, duration()),
+          field("error_on", &LoadOptions::error_on, error_on()),
       },
       check_one_form<LoadOptions>});
 }

@@ -9,7 +9,6 @@
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/hash.h"
-#include "mapping/base/log.h"
 #include "mapping/base/parallel_for.h"
 #include "mapping/base/storage_name.h"
 #include "mapping/base/text.h"
@@ -97,14 +96,17 @@ IntegrityManifest require_manifest(const CheckpointReader& reader) {
   return std::move(*manifest);
 }
 
-IntegrityManifest sizes_to_compare(const CheckpointReader& reader) {
+IntegrityManifest sizes_to_compare(const CheckpointReader& reader, Findings& findings) {
   std::optional<IntegrityManifest> manifest;
   try {
     manifest = find_integrity_manifest(reader.storage());
   } catch (const CheckpointError& error) {
     if (error.code() != ErrorCode::kCorrupt && error.code() != ErrorCode::kUnsupported) throw;
-    log_warning(str_format("nothing is compared with integrity.json, which cannot be used: {}",
-                           error.what()));
+    warn(findings, {FindingCode::kManifestUnusable,
+                    str_format("nothing is compared with integrity.json, which cannot be used: {}",
+                               error.what()),
+                    {},
+                    kIntegrityFile});
   }
   if (!manifest) return {};
   const std::vector<std::string> read = files_of(reader);

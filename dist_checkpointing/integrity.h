@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "mapping/base/api.h"
+#include "mapping/base/finding.h"
 #include "strategies/contract/reader.h"
 #include "strategies/formats/dcp/megatron_json.h"
 #include "strategies/storage/hashed_file.h"
@@ -38,8 +39,9 @@ IntegrityManifest entries_of(const IntegrityManifest& manifest, std::span<const 
 IntegrityManifest require_manifest(const CheckpointReader& reader);
 
 /// Returns the manifest's entries, with sizes, of the files that the checkpoint is read from; none
-/// if there is no manifest. One that cannot be used, as of another program, gets a warning.
-IntegrityManifest sizes_to_compare(const CheckpointReader& reader);
+/// if there is no manifest. One that cannot be used, as of another program, gets a warning, which
+/// is added to `findings`.
+IntegrityManifest sizes_to_compare(const CheckpointReader& reader, Findings& findings);
 
 /// Compares the sizes of the files that are there. If `ranks` ranks each call this, they share the
 /// files. Throws CheckpointError (corrupt) naming every file of this rank's share that differs.

@@ -49,7 +49,7 @@ void require_coverage(const TensorStorageMetadata& tensor) {
   if (problems.empty()) return;
   const CoverageProblem& first = problems.front();
   throw CheckpointError(
-      first.kind == CoverageProblem::Kind::kMissing ? ErrorCode::kIncomplete : ErrorCode::kCorrupt,
+      first.code == FindingCode::kElementsMissing ? ErrorCode::kIncomplete : ErrorCode::kCorrupt,
       first.message, {.key = tensor.key});
 }
 

@@ -150,7 +150,7 @@ class Verifier {
   void check_coverage() {
     for (const TensorStorageMetadata& tensor : metadata_.tensors) {
       for (const CoverageProblem& problem : validate_coverage(tensor)) {
-        const ErrorCode code = problem.kind == CoverageProblem::Kind::kMissing
+        const ErrorCode code = problem.code == FindingCode::kElementsMissing
                                    ? ErrorCode::kIncomplete
                                    : ErrorCode::kCorrupt;
         report_.problems.emplace_back(code, problem.message, ErrorContext{.key = tensor.key});
@@ -308,7 +308,11 @@ class Verifier {
     const bool readable = attempt(report_.problems, context, [&] {
       reader_.common_state();
       if (std::string conflict = iteration_conflict(reader_); !conflict.empty())
-        report_.findings.push_back({FindingCode::kIterationConflict, std::move(conflict)});
+        report_.findings.push_back({FindingCode::kIterationConflict,
+                                    std::move(conflict),
+                                    {},
+                                    context.file,
+                                    context.offset});
     });
     if (!readable || !options_.deep) return;
     const auto check = [&](const std::string& name, std::uint64_t offset,

@@ -14,11 +14,6 @@ std::string to_json(const ConvertReport& report, bool dry_run) {
     return Value::dict(
         {{"name", done.name}, {"does", done.does}, {"notes", json_list(done.notes)}});
   };
-  const auto found = [](const Finding& finding) {
-    return Value::dict({{"code", std::string(name_of(kFindingCodeNames, finding.code))},
-                        {"message", finding.message},
-                        {"keys", json_list(finding.keys)}});
-  };
   return json_text(
       Value::dict({{"source", report.source},
                    {"destination", report.destination},
@@ -39,7 +34,7 @@ std::string to_json(const ConvertReport& report, bool dry_run) {
                    {"held", Value::dict({{"before", json_list(report.held_before, held)},
                                          {"after", json_list(report.held_after)}})},
                    {"steps", json_list(report.steps, step)},
-                   {"findings", json_list(report.findings, found)},
+                   {"findings", to_value(report.findings)},
                    {"remarks", json_list(messages_of(report.findings))}}));
 }
 

@@ -3,6 +3,7 @@
 #include <optional>
 #include <string>
 
+#include "mapping/base/finding.h"
 #include "mapping/state/value.h"
 #include "strategies/formats/json/json.h"
 
@@ -28,6 +29,19 @@ Value json_list(const Range& range, const Render& render) {
 template <typename T>
 Value or_none(const std::optional<T>& value) {
   return value ? Value(*value) : Value();
+}
+
+inline Value to_value(const Finding& finding) {
+  return Value::dict({{"code", std::string(name_of(kFindingCodeNames, finding.code))},
+                      {"severity", std::string(name_of(kSeverityNames, finding.severity))},
+                      {"message", finding.message},
+                      {"keys", json_list(finding.keys)},
+                      {"file", or_none(finding.file)},
+                      {"offset", or_none(finding.offset)}});
+}
+
+inline Value to_value(const Findings& findings) {
+  return json_list(findings, [](const Finding& finding) { return to_value(finding); });
 }
 
 /// As reports are printed.

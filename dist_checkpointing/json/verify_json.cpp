@@ -32,6 +32,7 @@ Value to_value(const VerifyReport& report) {
                       {"objects_without_checksum", of_deep(report.objects_without_checksum)},
                       {"manifest_files", report.manifest_files},
                       {"problems", json_list(report.problems, problem)},
+                      {"findings", to_value(report.findings)},
                       {"remarks", json_list(messages_of(report.findings))}});
 }
 

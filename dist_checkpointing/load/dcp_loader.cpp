@@ -141,13 +141,13 @@ void check_names(LoadCall& load, const OpenedCheckpoint& from, const std::vector
                            misfitting.contains(leaf.value.as_sharded_object().key);
     if (!leaf.is_excused && !is_misfit) asked.keys.push_back(leaf.name);
   }
-  warn_of_idle_rules(load.options.missing, names_of(requested), load.comm);
+  warn_of_idle_rules(load.options.missing, names_of(requested), load.comm, load.report.findings);
   const DecidedKeys decided =
       take_decided(asked.keys, load.options.missing.empty() ? KeySet() : from.keys.names(),
-                   load.options.missing, load.comm);
+                   load.options.missing, load.comm, load.report.findings);
   if (!load.options.allow_partial_load && checks_unexpected(load.options.strict)) {
     const KeyDifference difference =
-        check_keys(asked, from.keys.names(), load.options.strict, load.comm);
+        check_keys(asked, from.keys.names(), load.options.strict, load.comm, load.report.findings);
     if (returns(load.options.strict))
       load.report.missing.assign(difference.missing.begin(), difference.missing.end());
   }
@@ -238,7 +238,7 @@ StateRequest<PathLeaves> request_by_paths(LoadCall& load, const OpenedCheckpoint
   });
   if (load.options.parallel.enabled) from.reader->exchange(load.comm);
   warn_if_nothing_is_asked(from.metadata(), load.comm, !leaves.empty(),
-                           "the state dict is empty, so nothing is loaded");
+                           "the state dict is empty, so nothing is loaded", load.report.findings);
   report_resharded(load, from,
                    sharded_of(leaves, [](const Leaf& leaf) { return leaf.is_excused; }));
   check_names(load, from, leaves);

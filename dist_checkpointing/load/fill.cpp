@@ -240,6 +240,12 @@ ReadObjects fetch_objects(LoadCall& load, const CheckpointReader& reader,
 
 ReadObjects read_request(LoadCall& load, const OpenedCheckpoint& from, const ReadRequest& request) {
   LoadReport& report = load.report;
+  if (!load.options.error_on.empty()) {  // the same on all ranks
+    decide(load.comm, [&] {
+      refuse(report.findings, load.options.error_on,
+             "findings of these kinds are to be errors (load.error_on), so nothing was loaded:");
+    });
+  }
   if (load.options.cast == Cast::kAllow)
     report.casts = report_casts(request.tensors.casts, load.comm);
   load.opening.reset();

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <set>
 #include <string>
 #include <utility>
@@ -10,8 +11,8 @@
 
 #include "dist_checkpointing/load/load_steps.h"
 #include "dist_checkpointing/phase_report.h"
+#include "mapping/base/finding.h"
 #include "mapping/base/format.h"
-#include "mapping/base/log.h"
 #include "mapping/base/text.h"
 #include "mapping/base/wire.h"
 #include "strategies/comm/agree.h"
@@ -20,6 +21,7 @@ namespace dckpt {
 namespace {
 
 constexpr std::size_t kShownTensors = 10;
+constexpr std::size_t kShownPaths = 10;
 
 constexpr std::array<std::pair<Phase, PhaseReport LoadReport::*>, 3> kLoadPhases{
     {{Phase::kOpen, &LoadReport::open},
@@ -38,9 +40,9 @@ Bytes told_by(LoadCall& load) {
   writer.number(load.report.bytes_mapped);
   writer.number(load.report.replaced.size());
   for (const ReplacedTensor& tensor : load.report.replaced)
-    writer.text(str_format("{} ({})", quote(tensor.name), tensor.stored));
+    for (const std::string* const text : {&tensor.name, &tensor.stored}) writer.text(*text);
   writer.number(load.report.truncated.size());
-  for (const std::string& key : load.report.truncated) writer.text(quote(key));
+  for (const std::string& key : load.report.truncated) writer.text(key);
   for (const auto& [phase, member] : kLoadPhases)
     write_to(writer, load.phases.end(phase, phase == Phase::kRead ? load.report.bytes_read : 0));
   return bytes;
@@ -60,8 +62,7 @@ std::string engine_text(std::uint64_t read, std::uint64_t direct, std::uint64_t 
   return text;
 }
 
-/// Of all ranks, each once.
-std::string list_of(const std::set<std::string>& tensors) {
+std::string list_of(const std::vector<std::string>& tensors) {
   std::string list;
   std::size_t shown = 0;
   for (const std::string& tensor : tensors) {
@@ -73,29 +74,52 @@ std::string list_of(const std::set<std::string>& tensors) {
   return list;
 }
 
-void tell_truncated(const std::set<std::string>& truncated) {
+void tell_truncated(const std::set<std::string>& truncated, Findings& findings) {
   if (truncated.empty()) return;
-  log_warning(str_format(
-      "less is asked for than is stored of {}; the rest is dropped (load.allow_truncation)",
-      list_of(truncated)));
+  std::vector<std::string> quoted;
+  for (const std::string& key : truncated) quoted.push_back(quote(key));
+  warn(findings,
+       {FindingCode::kValuesTruncated,
+        str_format(
+            "less is asked for than is stored of {}; the rest is dropped (load.allow_truncation)",
+            list_of(quoted)),
+        {truncated.begin(), truncated.end()}});
 }
 
-void tell_replaced(const std::set<std::string>& replaced) {
+void tell_replaced(const std::map<std::string, std::string>& replaced, Findings& findings) {
   if (replaced.empty()) return;
-  log_warning(str_format(
-      "the state has tensors for which something else is stored: {}; the loaded state dict holds "
-      "what is stored, and the memory of these tensors was not filled",
-      list_of(replaced)));
+  std::vector<std::string> names;
+  std::vector<std::string> texts;
+  for (const auto& [name, stored] : replaced) {
+    names.push_back(name);
+    texts.push_back(str_format("{} ({})", quote(name), stored));
+  }
+  warn(findings, {FindingCode::kValuesReplaced,
+                  str_format("the state has tensors for which something else is stored: {}; the "
+                             "loaded state dict holds what is stored, and the memory of these "
+                             "tensors was not filled",
+                             list_of(texts)),
+                  std::move(names)});
+}
+
+/// No value stays as it is in silence. `kept`: rank 0's.
+void tell_kept(const std::vector<std::string>& kept, Findings& findings) {
+  if (kept.empty()) return;
+  warn(findings,
+       {FindingCode::kValuesKept,
+        str_format("the checkpoint's common state does not have {}; the state keeps its values",
+                   quoted_list(kept, kShownPaths)),
+        kept});
 }
 
 /// Of the job: the same from all ranks, after rank 0's time.
-Bytes joined(const std::vector<Bytes>& ranks, double seconds) {
+Bytes joined(LoadCall& load, const std::vector<Bytes>& ranks, double seconds) {
   std::array<std::vector<PhaseClock::Taken>, kLoadPhases.size()> taken;
   std::vector<std::string> reasons;
   bool cached = true;
   std::uint64_t direct = 0;
   std::uint64_t mapped = 0;
-  std::set<std::string> replaced;
+  std::map<std::string, std::string> replaced;
   std::set<std::string> truncated;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     WireReader reader(ranks[rank], "the report of rank " + std::to_string(rank));
@@ -103,13 +127,21 @@ Bytes joined(const std::vector<Bytes>& ranks, double seconds) {
     reasons.push_back(reader.text());
     direct += reader.number();
     mapped += reader.number();
-    for (std::size_t count = reader.count(); count > 0; --count) replaced.insert(reader.text());
+    for (std::size_t count = reader.count(); count > 0; --count) {
+      std::string name = reader.text();
+      replaced.emplace(std::move(name), reader.text());
+    }
     for (std::size_t count = reader.count(); count > 0; --count) truncated.insert(reader.text());
     for (auto& phase : taken) phase.push_back(read_taken(reader));
     reader.finish();
   }
-  tell_replaced(replaced);
-  tell_truncated(truncated);
+  Findings& findings = load.report.findings;
+  tell_replaced(replaced, findings);
+  tell_truncated(truncated, findings);
+  tell_kept(load.report.kept, findings);
+  refuse(findings, load.options.error_on,
+         "findings of these kinds are to be errors (load.error_on), so the state that was loaded "
+         "is not returned; tensors in it are filled:");
   Bytes bytes;
   WireWriter writer(bytes);
   write_to(writer, PhaseClock::Taken{.seconds = seconds});
@@ -122,6 +154,7 @@ Bytes joined(const std::vector<Bytes>& ranks, double seconds) {
     write_to(writer, phase);
   }
   writer.text(engine_text(read, direct, mapped));
+  write_to(writer, findings);
   return bytes;
 }
 
@@ -136,7 +169,7 @@ void finish_load(LoadCall& load, const std::function<void()>& work) {
                           [&](const std::vector<Bytes>& ranks) {
                             const std::chrono::duration<double> time =
                                 std::chrono::steady_clock::now() - load.begin;
-                            return joined(ranks, time.count());
+                            return joined(load, ranks, time.count());
                           });
   WireReader reader(all, "the report of a load from rank 0");
   load.report.seconds = read_taken(reader).seconds;
@@ -144,6 +177,7 @@ void finish_load(LoadCall& load, const std::function<void()>& work) {
   load.report.why_planned = reader.text();
   for (const auto& [phase, member] : kLoadPhases) load.report.*member = read_phase_report(reader);
   load.report.engine = reader.text();
+  load.report.findings = read_findings(reader);
   reader.finish();
 }
 

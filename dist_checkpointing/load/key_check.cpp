@@ -14,7 +14,6 @@
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
-#include "mapping/base/log.h"
 #include "mapping/base/ranks_text.h"
 #include "mapping/base/text.h"
 #include "mapping/base/wire.h"
@@ -173,13 +172,15 @@ bool checks_missing(StrictHandling strict) noexcept {
 }
 
 void warn_if_nothing_is_asked(const Metadata& stored, Communicator& comm, bool asks,
-                              const std::string& consequence) {
+                              const std::string& consequence, Findings& findings) {
   if (any_rank(asks, comm) || comm.rank() != 0) return;
   if (stored.tensors.empty()) return;
-  log_warning(str_format(
-      "{}, none of the checkpoint's {}; load_state_dict() and load_plain_tensors() return "
-      "tensors, load_sharded_metadata() a state dict that asks for all",
-      consequence, counted(stored.tensors.size(), "tensor")));
+  warn(findings,
+       {FindingCode::kNothingRequested,
+        str_format(
+            "{}, none of the checkpoint's {}; load_state_dict() and load_plain_tensors() return "
+            "tensors, load_sharded_metadata() a state dict that asks for all",
+            consequence, counted(stored.tensors.size(), "tensor"))});
 }
 
 KeySet united(const KeySet& mine, Communicator& comm) {
@@ -188,7 +189,7 @@ KeySet united(const KeySet& mine, Communicator& comm) {
 }
 
 KeyDifference check_keys(const Asked& asked, const KeySet& stored, StrictHandling strict,
-                         Communicator& comm) {
+                         Communicator& comm, Findings& findings) {
   if (!checks_unexpected(strict)) return {};
   KeyDifference found;
   for (const std::string& key : asked.keys) {
@@ -212,12 +213,17 @@ KeyDifference check_keys(const Asked& asked, const KeySet& stored, StrictHandlin
                             checks_missing(strict) ? "log_all" : "log_unexpected");
     throw CheckpointError(ErrorCode::kMismatch, joined(message, misfits_as_text(ranks)));
   }
-  if (comm.rank() == 0) log_warning(describe(found.missing, ranks, stored));
+  if (comm.rank() == 0) {
+    Finding differ{FindingCode::kKeysDiffer, describe(found.missing, ranks, stored)};
+    std::ranges::set_union(found.missing, ranks.unexpected, std::back_inserter(differ.keys));
+    warn(findings, std::move(differ));
+  }
   return found;
 }
 
 void warn_of_idle_rules(std::span<const MissingRule> rules,
-                        const std::vector<std::string>& requested, Communicator& comm) {
+                        const std::vector<std::string>& requested, Communicator& comm,
+                        Findings& findings) {
   if (rules.empty()) return;
   std::vector<std::int64_t> used;
   for (const MissingRule& rule : rules)
@@ -229,18 +235,22 @@ void warn_of_idle_rules(std::span<const MissingRule> rules,
   if (all.empty() || comm.rank() != 0) return;
   const std::vector<std::string> keys(all.begin(), all.end());
   std::string idle;
+  std::vector<std::string> patterns;
   for (std::size_t i = 0; i < used.size(); ++i) {
-    if (used[i] == 0)
-      idle += str_format("\n  {}{}", quote(rules[i].keys), suggest_keys(rules[i].keys, keys));
+    if (used[i] != 0) continue;
+    idle += str_format("\n  {}{}", quote(rules[i].keys), suggest_keys(rules[i].keys, keys));
+    patterns.push_back(rules[i].keys);
   }
-  log_warning(
-      "these patterns of load.missing match no key that the state asks for, so their rules have no "
-      "effect:" +
-      idle);
+  warn(findings, {FindingCode::kNoEffect,
+                  "these patterns of load.missing match no key that the state asks for, so their "
+                  "rules have no effect:" +
+                      idle,
+                  std::move(patterns)});
 }
 
 DecidedKeys take_decided(std::vector<std::string>& asked, const KeySet& stored,
-                         std::span<const MissingRule> rules, Communicator& comm) {
+                         std::span<const MissingRule> rules, Communicator& comm,
+                         Findings& findings) {
   if (rules.empty()) return {};
   DecidedKeys decided;
   KeySet warned;
@@ -257,10 +267,11 @@ DecidedKeys take_decided(std::vector<std::string>& asked, const KeySet& stored,
   });
   const KeySet all = united(warned, comm);
   if (!all.empty() && comm.rank() == 0)
-    log_warning(
-        "the checkpoint does not have these keys, which keep the state's values "
-        "(load.missing):" +
-        table_of(all));
+    warn(findings, {FindingCode::kValuesKept,
+                    "the checkpoint does not have these keys, which keep the state's values "
+                    "(load.missing):" +
+                        table_of(all),
+                    {all.begin(), all.end()}});
   return decided;
 }
 

@@ -8,10 +8,13 @@
 #include "dist_checkpointing/load/key_groups.h"
 #include "dist_checkpointing/load/misfit.h"
 #include "dist_checkpointing/load/stored_keys.h"
+#include "mapping/base/finding.h"
 #include "mapping/planning/metadata.h"
 #include "strategies/comm/communicator.h"
 
 namespace dckpt {
+
+// What rank 0 warns of is in its `findings`, too.
 
 /// Differences between requested and stored keys, in Megatron's words.
 struct KeyDifference {
@@ -36,7 +39,7 @@ struct Asked {
 /// descriptions is a valid request, but rarely what was meant. `consequence` begins the warning:
 /// what is loaded then. Collective.
 void warn_if_nothing_is_asked(const Metadata& stored, Communicator& comm, bool asks,
-                              const std::string& consequence);
+                              const std::string& consequence, Findings& findings);
 
 /// The keys of all ranks. Collective; nothing is exchanged but one number if no rank has any.
 KeySet united(const KeySet& mine, Communicator& comm);
@@ -45,7 +48,7 @@ KeySet united(const KeySet& mine, Communicator& comm);
 /// the same on all ranks; a mode that logs warns on rank 0. Both report the findings of all ranks,
 /// and an error also reports the misfits. Collective, with the same `stored` and mode on all ranks.
 KeyDifference check_keys(const Asked& asked, const KeySet& stored, StrictHandling strict,
-                         Communicator& comm);
+                         Communicator& comm, Findings& findings);
 
 /// Requested keys that are not stored and about which load.missing decides.
 struct DecidedKeys {
@@ -56,13 +59,15 @@ struct DecidedKeys {
 /// Rank 0 warns of rules that match no key that any rank requests, and names similar keys: they are
 /// likely misspelt. Collective if there are rules, with the same ones on all ranks.
 void warn_of_idle_rules(std::span<const MissingRule> rules,
-                        const std::vector<std::string>& requested, Communicator& comm);
+                        const std::vector<std::string>& requested, Communicator& comm,
+                        Findings& findings);
 
 /// Takes them out of `asked`, since no strict mode decides about them. Rank 0 warns of those of all
 /// ranks that the rules say to warn of. Collective if there are rules, with the same ones on all
 /// ranks.
 DecidedKeys take_decided(std::vector<std::string>& asked, const KeySet& stored,
-                         std::span<const MissingRule> rules, Communicator& comm);
+                         std::span<const MissingRule> rules, Communicator& comm,
+                         Findings& findings);
 
 /// Throws CheckpointError (mismatch), the same on all ranks, if one of them requests something that
 /// is not stored, or stored in another form: one error for everything. Missing keys are listed

@@ -18,8 +18,6 @@
 namespace dckpt {
 namespace {
 
-constexpr std::size_t kShownPaths = 10;
-
 /// The caller's tree, or what the trainer makes of it; a load that fails leaves the caller's.
 StateDict preprocessed(const LoadCall& call, StateDict state) {
   if (call.hooks.preprocess)
@@ -63,15 +61,10 @@ std::vector<FoundTensor> find_tensors(const LoadCall& call, const OpenedCheckpoi
   return found;
 }
 
-/// Rank 0 says what was loaded, and what was left: no value stays as it is in silence.
+/// Rank 0 says what was loaded.
 void tell(const LoadCall& call) {
   if (call.comm.rank() != 0) return;
-  const LoadReport& report = call.report;
-  if (!report.kept.empty())
-    log_warning(
-        str_format("the checkpoint's common state does not have {}; the state keeps its values",
-                   quoted_list(report.kept, kShownPaths)));
-  log_info(str_format("loaded {}: {}", quote(call.location.display()), to_string(report)));
+  log_info(str_format("loaded {}: {}", quote(call.location.display()), to_string(call.report)));
 }
 
 /// `found` may be null.

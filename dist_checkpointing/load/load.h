@@ -9,6 +9,7 @@
 #include "dist_checkpointing/open.h"
 #include "dist_checkpointing/phase_report.h"
 #include "mapping/base/api.h"
+#include "mapping/base/finding.h"
 #include "mapping/planning/metadata.h"
 #include "mapping/state/sharded_object.h"
 #include "mapping/state/sharded_tensor.h"
@@ -60,6 +61,8 @@ struct LoadReport {
   /// Keys of which this rank asked for less than is stored (load.allow_truncation).
   std::vector<std::string> truncated;
   std::vector<ReshardedObject> resharded_objects;  ///< not loaded, or gathered
+  /// What rank 0 has warned of: keys, values and files. The same on every rank.
+  Findings findings{};
   /// Of all ranks, the same on each of them; behind them this rank's tensors of the common state.
   std::vector<CastTensor> casts;
   /// Whether the ranks' shards were checked to cover every requested key; false for a load of parts

@@ -14,8 +14,10 @@
 #include "dist_checkpointing/load/load_steps.h"
 
 #include <array>
+#include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "configs/key_map.h"
 #include "configs/policy.h"
@@ -26,7 +28,6 @@
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
-#include "mapping/base/log.h"
 #include "mapping/base/text.h"
 #include "migration/maps/mapped_reader.h"
 #include "strategies/comm/agree.h"
@@ -57,10 +58,11 @@ std::unique_ptr<CheckpointReader> open_with_map(const Location& location,
 }
 
 /// What the files are compared with before anything is loaded.
-IntegrityManifest manifest_for_load(const CheckpointReader& reader, const LoadOptions& options) {
+IntegrityManifest manifest_for_load(const CheckpointReader& reader, const LoadOptions& options,
+                                    Findings& findings) {
   if (options.verify == Verify::kSha256) return require_manifest(reader);
   // What is left of a file that was cut is loaded, if possible.
-  return options.allow_partial_load ? IntegrityManifest{} : sizes_to_compare(reader);
+  return options.allow_partial_load ? IntegrityManifest{} : sizes_to_compare(reader, findings);
 }
 
 /// This rank's share.
@@ -83,14 +85,25 @@ std::unique_ptr<PlannedLoad> planned_load(const LoadCall& call) {
                                        plans_globally(call.options));
 }
 
+std::vector<std::string> keys_of(const LostData& lost, const Metadata& metadata) {
+  std::vector<std::string> keys;
+  for (const LostData::Tensor& tensor : lost.tensors)
+    keys.push_back(metadata.tensors[tensor.number].key);
+  for (const std::uint32_t object : lost.objects) keys.push_back(metadata.objects[object].key);
+  return keys;
+}
+
 /// What a partial load goes on without because data files are missing.
-LostData excused_loss(const CheckpointReader& reader, const LoadCall& call) {
+LostData excused_loss(const CheckpointReader& reader, LoadCall& call) {
   if (!call.options.allow_partial_load) return {};
   LostData lost = find_lost_data(reader, reader.metadata());
   if (!lost.empty() && call.comm.rank() == 0)
-    log_warning(
-        str_format("{}; {} not loaded", lost.where(),
-                   counted(lost.tensors.size() + lost.objects.size(), "key is", "keys are")));
+    warn(call.report.findings,
+         {FindingCode::kDataLost,
+          str_format("{}; {} not loaded", lost.where(),
+                     counted(lost.tensors.size() + lost.objects.size(), "key is", "keys are")),
+          keys_of(lost, reader.metadata()),
+          lost.files.size() == 1 ? std::optional(lost.files.front()) : std::nullopt});
   return lost;
 }
 
@@ -134,7 +147,7 @@ OpenedCheckpoint open_for(Call entry, LoadCall& call) {
     if (entry != Call::kLoad) require_rules(entry, {.load = options}, nullptr);
     require_rules(Call::kLoad, {.load = options}, nullptr);
     reader = open_with_map(shared, options, map);
-    manifest = manifest_for_load(*reader, options);
+    manifest = manifest_for_load(*reader, options, call.report.findings);
     if (entry == Call::kLoad)
       unreadable = failure_of([&] { opened.common = reader->common_state(); });
   });

@@ -86,7 +86,8 @@ struct ReadRequest {
 /// The values of objects by their positions in the metadata.
 using ReadObjects = std::unordered_map<std::uint32_t, Value>;
 
-/// Fills the destinations of the tensors, and returns the objects. If it throws, destinations are
+/// Throws the same CheckpointError on all ranks if rank 0 has found what load.error_on names. Fills
+/// the destinations of the tensors, and returns the objects. If it throws, destinations are
 /// partly filled.
 ReadObjects read_request(LoadCall& call, const OpenedCheckpoint& from, const ReadRequest& request);
 

@@ -59,10 +59,11 @@ KeySet find_unexpected(LoadCall& load, const OpenedCheckpoint& from, const Value
   Asked asked{{}, misfits};
   for (const ShardedTensor* const tensor : leaves.tensors) asked.keys.push_back(tensor->key);
   for (const ShardedObject* const object : leaves.objects) asked.keys.push_back(object->key);
-  warn_of_idle_rules(load.options.missing, asked.keys, load.comm);
+  warn_of_idle_rules(load.options.missing, asked.keys, load.comm, load.report.findings);
   const KeySet stored = from.keys.keys();
-  KeySet kept = take_decided(asked.keys, stored, load.options.missing, load.comm).kept;
-  KeyDifference difference = check_keys(asked, stored, strict, load.comm);
+  KeySet kept =
+      take_decided(asked.keys, stored, load.options.missing, load.comm, load.report.findings).kept;
+  KeyDifference difference = check_keys(asked, stored, strict, load.comm, load.report.findings);
   if (returns(strict)) {
     load.report.missing.assign(difference.missing.begin(), difference.missing.end());
     load.report.unexpected.assign(difference.unexpected.begin(), difference.unexpected.end());
@@ -239,7 +240,8 @@ StateRequest<KeyedLeaves> request_by_keys(LoadCall& load, const OpenedCheckpoint
   if (load.options.parallel.enabled) from.reader->exchange(load.comm);
   warn_if_nothing_is_asked(from.metadata(), load.comm, has_sharded_leaves(asked),
                            "the state dict has no ShardedTensors or ShardedObjects, so only the "
-                           "common state is loaded");
+                           "common state is loaded",
+                           load.report.findings);
   const KeySet unexpected = find_unexpected(load, from, asked, misfits);
   if (!unexpected.empty()) {
     const auto is_stored = [&](const Value& leaf) { return !unexpected.contains(key_of(leaf)); };

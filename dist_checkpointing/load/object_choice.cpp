@@ -8,7 +8,6 @@
 #include "dist_checkpointing/load/key_check.h"
 #include "dist_checkpointing/shard_spec.h"
 #include "mapping/base/format.h"
-#include "mapping/base/log.h"
 #include "mapping/base/text.h"
 #include "mapping/state/tree.h"
 #include "strategies/comm/agree.h"
@@ -26,7 +25,7 @@ std::string entry(WhenResharded done, const std::string& key) {
 }
 
 /// "…: 'rng_state' keep the values of this run; 'x' are taken out of the state"
-void warn(const KeySet& entries) {
+Finding not_loaded(const KeySet& entries) {
   static const std::map<std::string_view, std::string> kPhrases{
       {"drop", "are taken out of the state"},
       {"keep", "keep the values of this run"},
@@ -37,12 +36,15 @@ void warn(const KeySet& entries) {
     if (kPhrases.contains(done)) keys[done].push_back(text.substr(done.size() + 1));
   }
   std::string outcomes;
+  std::vector<std::string> all;
   for (const auto& [done, of_these] : keys) {
     outcomes += str_format("{}{} {}", outcomes.empty() ? " " : "; ", quoted_list(of_these),
                            kPhrases.at(done));
+    all.insert(all.end(), of_these.begin(), of_these.end());
   }
-  log_warning("objects that were saved under another layout are not loaded (load.objects):" +
-              outcomes);
+  return {FindingCode::kObjectsNotLoaded,
+          "objects that were saved under another layout are not loaded (load.objects):" + outcomes,
+          std::move(all)};
 }
 
 /// `tree` is no deeper than map_leaves allows.
@@ -114,7 +116,7 @@ void report_resharded(LoadCall& load, const OpenedCheckpoint& from, const Value&
     }
   });
   const KeySet all = united(entries, load.comm);
-  if (!all.empty() && load.comm.rank() == 0) warn(all);
+  if (!all.empty() && load.comm.rank() == 0) warn(load.report.findings, not_loaded(all));
 }
 
 Value apply_object_rules(Value tree, const LoadCall& load, const OpenedCheckpoint& from) {

@@ -142,7 +142,7 @@ bool TensorRequestBuilder::is_covered(std::uint32_t stored) {
   const auto [known, is_new] = covered_.try_emplace(stored, true);
   if (!is_new) return known->second;
   for (const CoverageProblem& problem : validate_coverage(reader_.metadata().tensors[stored])) {
-    damaged_.add(str_format("{}: {}", quote(problem.key), problem.message));
+    damaged_.add(str_format("{}: {}", quote(problem.keys.front()), problem.message));
     known->second = false;
   }
   return known->second;

@@ -21,7 +21,6 @@
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
 #include "mapping/base/format.h"
-#include "mapping/base/problem_list.h"
 #include "mapping/base/text.h"
 #include "mapping/megatron/optimizer_keys.h"
 
@@ -70,14 +69,9 @@ void require_resumable(const CopyContents& contents, const ConvertTarget& target
 
 /// Throws if there is anything that is to be an error.
 void require_none(const std::vector<FindingCode>& errors, const Findings& findings) {
-  ProblemList problems;
-  for (const Finding& finding : findings) {
-    if (std::ranges::find(errors, finding.code) != errors.end())
-      problems.add(str_format("{}: {}", name_of(kFindingCodeNames, finding.code), finding.message));
-  }
-  problems.raise_if_any(ErrorCode::kMismatch,
-                        "findings of these kinds are to be errors (--error-on), so nothing was "
-                        "written:");
+  refuse(findings, errors,
+         "findings of these kinds are to be errors (--error-on, or error_on of the policy), so "
+         "nothing was written:");
 }
 
 /// Writes the copy, or checks what a dry run checks. `keeps_records`: records that are no plain

@@ -34,6 +34,8 @@ PolicyForConversion policy_for_conversion(const Policy& policy, bool names_forma
   options.separation_hint = save.separation_hint;
   if (save.integrity) options.integrity = true;
   options.io = save.io;
+  options.error_on = load.error_on;
+  options.error_on.insert(options.error_on.end(), save.error_on.begin(), save.error_on.end());
   options.read_threads = load.threads;
   options.staging = load.staging;
 

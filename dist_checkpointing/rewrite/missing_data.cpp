@@ -1,5 +1,6 @@
 #include "dist_checkpointing/rewrite/missing_data.h"
 
+#include <optional>
 #include <string>
 #include <unordered_set>
 #include <utility>
@@ -73,7 +74,7 @@ CopyContents without_lost_data(CopyContents contents, const CheckpointReader& so
        str_format("left out, as {}: {} with {} of {} of tensors, {}", lost.where(),
                   counted(keys.size(), "key"), human_bytes(bytes), human_bytes(all_bytes),
                   quoted_list(lost_keys, 10)),
-       lost_keys});
+       lost_keys, lost.files.size() == 1 ? std::optional(lost.files.front()) : std::nullopt});
   return contents;
 }
 

@@ -10,7 +10,6 @@
 #include "mapping/base/format.h"
 #include "mapping/base/hash.h"
 #include "mapping/base/key_path.h"
-#include "mapping/base/log.h"
 #include "mapping/base/ranks_text.h"
 #include "mapping/base/text.h"
 #include "mapping/state/flatten.h"
@@ -148,7 +147,7 @@ CommonDifference compare_common(const Value& of_rank_0, const Value& mine) {
   return std::move(comparison).result();
 }
 
-void compare_common_states(const Value& mine, Communicator& comm) {
+void compare_common_states(const Value& mine, Communicator& comm, Findings& findings) {
   if (comm.size() == 1) return;
   Bytes bytes;
   Sha256::Digest digest{};
@@ -175,7 +174,8 @@ void compare_common_states(const Value& mine, Communicator& comm) {
   const std::vector<Bytes> texts = comm.gather(as_bytes(difference.text), 0);
   if (comm.rank() != 0) return;
   if (const std::string list = by_rank(texts); !list.empty())
-    log_warning("the common state differs from rank 0's, which is saved:" + list);
+    warn(findings, {FindingCode::kRanksDiffer,
+                    "the common state differs from rank 0's, which is saved:" + list});
 }
 
 }  // namespace dckpt

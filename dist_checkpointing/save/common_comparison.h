@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "mapping/base/finding.h"
 #include "mapping/state/value.h"
 #include "strategies/comm/communicator.h"
 
@@ -16,9 +17,10 @@ struct CommonDifference {
 };
 CommonDifference compare_common(const Value& of_rank_0, const Value& mine);
 
-/// Only rank 0's common state is saved: a warning of rank 0 says which ranks' differ, and where. A
+/// Only rank 0's common state is saved: a warning of rank 0, which is in its `findings`, says which
+/// ranks' differ, and where. A
 /// tensor that differs from rank 0's, or that rank 0 lacks, would be lost, so it is a
 /// CheckpointError (mismatch) on all ranks. Collective. The states are only sent if they differ.
-void compare_common_states(const Value& mine, Communicator& comm);
+void compare_common_states(const Value& mine, Communicator& comm, Findings& findings);
 
 }  // namespace dckpt

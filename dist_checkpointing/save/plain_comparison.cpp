@@ -10,7 +10,6 @@
 
 #include "mapping/base/fingerprint.h"
 #include "mapping/base/format.h"
-#include "mapping/base/log.h"
 #include "mapping/base/text.h"
 #include "mapping/base/wire.h"
 #include "mapping/geometry/cast.h"
@@ -147,7 +146,7 @@ std::string list_of(const std::vector<Bytes>& ranks) {
 
 }  // namespace
 
-void compare_plain_leaves(const DescribedState& described, Communicator& comm) {
+void compare_plain_leaves(const DescribedState& described, Communicator& comm, Findings& findings) {
   if (comm.size() == 1) return;
   std::vector<LeafDigest> digests;
   agree(comm, kAttempt, [&] { digests = digests_of(described); });
@@ -170,11 +169,13 @@ void compare_plain_leaves(const DescribedState& described, Communicator& comm) {
   if (count == 0) return;
   const std::vector<Bytes> texts = comm.gather(values, 0);
   decide(comm, [&] {
-    log_warning(str_format(
-        "plain leaves differ between ranks, and the value of one rank is stored for all: {}{}; "
-        "describe what belongs to a rank with ShardedTensor or ShardedObject",
-        list_of(texts),
-        count > kShownLeaves ? str_format(" and {} more", count - kShownLeaves) : ""));
+    warn(findings,
+         {FindingCode::kRanksDiffer,
+          str_format(
+              "plain leaves differ between ranks, and the value of one rank is stored for all: "
+              "{}{}; describe what belongs to a rank with ShardedTensor or ShardedObject",
+              list_of(texts),
+              count > kShownLeaves ? str_format(" and {} more", count - kShownLeaves) : "")});
   });
 }
 

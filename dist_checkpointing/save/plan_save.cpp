@@ -230,7 +230,7 @@ class SaveNegotiation {
   void compare_plain() {
     Communicator& comm = call_.comm;
     if (planner_kind(options_) != PlannerKind::kMegatron) {
-      compare_plain_leaves(described_, comm);
+      compare_plain_leaves(described_, comm, call_.findings);
       described_.plain.clear();
       return;
     }
@@ -238,7 +238,7 @@ class SaveNegotiation {
     agree(comm, "preparing the common state for comparison", [&] {
       if (call_.hooks.before_comparison) common = call_.hooks.before_comparison(std::move(common));
     });
-    compare_common_states(common, comm);
+    compare_common_states(common, comm, call_.findings);
   }
 
   /// Rank 0: returns what each rank is to do.
@@ -337,6 +337,12 @@ AgreedSave plan_save(SaveCall& call, const StateDict& state, SavePlanCache& cach
   require_same_call(call);
   agree(comm, "describing the state dict", [&] { negotiation.propose(state); });
   if (call.options.planner.validate) negotiation.compare_plain();
+  if (!call.options.error_on.empty()) {  // the same on all ranks
+    decide(comm, [&] {
+      refuse(call.findings, call.options.error_on,
+             "findings of these kinds are to be errors (save.error_on), so nothing was written:");
+    });
+  }
   bool accepted = false;
   while (!accepted) {
     const std::vector<Bytes> proposals = comm.gather(negotiation.proposal(), 0);

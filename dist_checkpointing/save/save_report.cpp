@@ -24,6 +24,7 @@ void visit_fields(Report& report, Visit&& visit) {
   visit(report.plan_cached);
   visit(report.why_planned);
   visit(report.engine);
+  visit(report.findings);
 }
 
 template <typename Report, typename Visit>
@@ -43,6 +44,7 @@ struct Encode {
   void operator()(double value) { writer.number(std::bit_cast<std::uint64_t>(value)); }
   void operator()(bool value) { writer.number(value ? 1 : 0); }
   void operator()(const std::string& value) { writer.text(value); }
+  void operator()(const Findings& value) { write_to(writer, value); }
   void operator()(const PhaseReport& value) { write_to(writer, value); }
   void operator()(const PhaseClock::Taken& value) { write_to(writer, value); }
 };
@@ -56,6 +58,7 @@ struct Decode {
   }
   void operator()(bool& value) { value = reader.number(1) == 1; }
   void operator()(std::string& value) { value = reader.text(); }
+  void operator()(Findings& value) { value = read_findings(reader); }
   void operator()(PhaseReport& value) { value = read_phase_report(reader); }
   void operator()(PhaseClock::Taken& value) { value = read_taken(reader); }
 };

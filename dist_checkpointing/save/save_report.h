@@ -9,6 +9,7 @@
 #include "dist_checkpointing/phase_report.h"
 #include "mapping/base/api.h"
 #include "mapping/base/bytes.h"
+#include "mapping/base/finding.h"
 
 namespace DCKPT_API dckpt {
 
@@ -28,6 +29,7 @@ struct SaveReport {
   std::string why_planned{};  ///< otherwise: "first save", "rank 3: key 'x' is new", …
   std::string engine{};  ///< of the data files: "direct", "buffered", both, or "" if the storage
                          ///< does not say
+  Findings findings{};   ///< what rank 0 has warned of before it wrote; not in dckpt_report.json
 
   friend bool operator==(const SaveReport&, const SaveReport&) = default;
 };

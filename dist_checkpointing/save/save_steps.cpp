@@ -77,6 +77,7 @@ SaveReport publish(SaveCall& call, const PlannedSave& planned, PlannedCheckpoint
   if (checkpoint.common) common.emplace(*std::move(checkpoint.common));
   SaveReport report = sum_of(reports);
   report.plan_cached = checkpoint.plan_cached;
+  report.findings = call.findings;
   const auto complete = [&](const WrittenFiles& here, const PhaseClock::Taken& published) {
     SaveReport all = report;
     all.bytes += here.bytes;

@@ -13,6 +13,7 @@
 #include "dist_checkpointing/save/save_hooks.h"
 #include "dist_checkpointing/save/save_messages.h"
 #include "dist_checkpointing/save/save_report.h"
+#include "mapping/base/finding.h"
 #include "mapping/planning/save/plan_cache.h"
 #include "strategies/comm/communicator.h"
 #include "strategies/comm/heartbeat.h"
@@ -39,6 +40,7 @@ struct SaveCall {
   const SaveHooks& hooks;
   Heartbeat heartbeat;
   PhaseClock phases;
+  Findings findings{};  ///< of rank 0
 };
 
 /// What this rank writes, and where.

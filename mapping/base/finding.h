@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -10,6 +11,9 @@
 #include "mapping/base/enum_names.h"
 
 namespace DCKPT_API dckpt {
+
+class WireReader;
+class WireWriter;
 
 /// What there is to say of a piece of work that succeeded. The names are stable: programs and
 /// scripts compare with them.
@@ -37,9 +41,20 @@ enum class FindingCode : std::uint8_t {
   kModelFilesLeftOut,   ///< files that stay behind, or are not there
   kIterationConflict,   ///< the names of folders and the contents disagree
   kReaders,             ///< which releases load the result
-  kNoEffect             ///< an option, or a field of a policy, without effect
+  kNoEffect,            ///< an option, or a field of a policy, without effect
+  kKeysDiffer,          ///< a state asks for other keys than the checkpoint has (load.strict)
+  kValuesKept,          ///< values of a state stay, because the checkpoint lacks them
+  kValuesReplaced,      ///< tensors of a state that were not filled: something else is stored
+  kValuesTruncated,     ///< less is asked for than is stored (load.allow_truncation)
+  kObjectsNotLoaded,    ///< they were saved under another layout (load.objects)
+  kNothingRequested,    ///< a state that asks for no tensor
+  kManifestUnusable,    ///< an integrity.json that nothing can be compared with
+  kRanksDiffer,         ///< values of which one rank's are saved for all
+  kBoxesContradict,     ///< a box outside its tensor, a shape that does not fit its original
+  kElementsOverlap,     ///< elements that two chunks hold
+  kElementsMissing      ///< elements that no chunk holds
 };
-inline constexpr EnumNames<FindingCode, 24> kFindingCodeNames{{
+inline constexpr EnumNames<FindingCode, 35> kFindingCodeNames{{
     {FindingCode::kKeysChanged, "keys-changed"},
     {FindingCode::kKeysRenamed, "keys-renamed"},
     {FindingCode::kKeysKept, "keys-kept"},
@@ -64,13 +79,62 @@ inline constexpr EnumNames<FindingCode, 24> kFindingCodeNames{{
     {FindingCode::kIterationConflict, "iteration-conflict"},
     {FindingCode::kReaders, "readers"},
     {FindingCode::kNoEffect, "no-effect"},
+    {FindingCode::kKeysDiffer, "keys-differ"},
+    {FindingCode::kValuesKept, "values-kept"},
+    {FindingCode::kValuesReplaced, "values-replaced"},
+    {FindingCode::kValuesTruncated, "values-truncated"},
+    {FindingCode::kObjectsNotLoaded, "objects-not-loaded"},
+    {FindingCode::kNothingRequested, "nothing-requested"},
+    {FindingCode::kManifestUnusable, "manifest-unusable"},
+    {FindingCode::kRanksDiffer, "ranks-differ"},
+    {FindingCode::kBoxesContradict, "boxes-contradict"},
+    {FindingCode::kElementsOverlap, "elements-overlap"},
+    {FindingCode::kElementsMissing, "elements-missing"},
 }};
+
+enum class Severity : std::uint8_t {
+  kNote,     ///< what was done, as asked
+  kWarning,  ///< what may not be meant
+  kError     ///< what makes the result wrong or useless
+};
+inline constexpr EnumNames<Severity, 3> kSeverityNames{
+    {{Severity::kNote, "note"}, {Severity::kWarning, "warning"}, {Severity::kError, "error"}}};
+
+/// What findings of a kind are unless whoever makes one knows better.
+constexpr Severity usual_severity(FindingCode code) noexcept {
+  switch (code) {
+    case FindingCode::kDataLost:
+    case FindingCode::kValuesRounded:
+    case FindingCode::kNumberOverridden:
+    case FindingCode::kStateMissing:
+    case FindingCode::kStateAmbiguous:
+    case FindingCode::kIterationConflict:
+    case FindingCode::kNoEffect:
+    case FindingCode::kKeysDiffer:
+    case FindingCode::kValuesKept:
+    case FindingCode::kValuesReplaced:
+    case FindingCode::kValuesTruncated:
+    case FindingCode::kObjectsNotLoaded:
+    case FindingCode::kNothingRequested:
+    case FindingCode::kManifestUnusable:
+    case FindingCode::kRanksDiffer: return Severity::kWarning;
+    case FindingCode::kBoxesContradict:
+    case FindingCode::kElementsOverlap:
+    case FindingCode::kElementsMissing: return Severity::kError;
+    default: return Severity::kNote;
+  }
+}
 
 /// One thing that was found, for programs (code, keys) and for people (message).
 struct Finding {
   FindingCode code{};
-  std::string message{};            ///< a sentence without its full stop
-  std::vector<std::string> keys{};  ///< those that it is about, if it is about some
+  std::string message{};                  ///< a sentence without its full stop
+  std::vector<std::string> keys{};        ///< those that it is about, if it is about some
+  std::optional<std::string> file{};      ///< that it is in, relative to the checkpoint
+  std::optional<std::uint64_t> offset{};  ///< in that file, in bytes
+  Severity severity = usual_severity(code);
+
+  friend bool operator==(const Finding&, const Finding&) = default;
 };
 using Findings = std::vector<Finding>;
 
@@ -78,5 +142,15 @@ using Findings = std::vector<Finding>;
 std::vector<std::string> messages_of(const Findings& findings);
 /// Moves `more` behind what is there.
 void append(Findings& findings, Findings more);
+/// Logs the message as a warning, and keeps the finding.
+void warn(Findings& findings, Finding finding);
+/// Throws CheckpointError (mismatch), `what` and the findings whose codes are among `errors`.
+/// Nothing if there is none.
+void refuse(const Findings& findings, const std::vector<FindingCode>& errors,
+            const std::string& what);
+
+// Between ranks. Reading throws CheckpointError (corrupt).
+void write_to(WireWriter& writer, const Findings& findings);
+Findings read_findings(WireReader& reader);
 
 }  // namespace dckpt

@@ -31,7 +31,7 @@ std::string padded(const std::string& text, std::size_t width) {
 std::string likely_cause(const CoverageProblem& problem, const BoxList& boxes,
                          std::span<const RankRegion> touching) {
   const auto stored = [](const RankRegion& holding) { return holding.stored; };
-  if (problem.kind == CoverageProblem::Kind::kMissing) {
+  if (problem.code == FindingCode::kElementsMissing) {
     if (!touching.empty() && std::none_of(touching.begin(), touching.end(), stored))
       return "only replicas hold it; one of them needs a replica id of zeros";
     return "";
@@ -50,7 +50,7 @@ std::string ownership_table(ShapeView size, const BoxList& boxes,
                             std::span<const RankRegion> holdings, const CoverageProblem& problem) {
   if (!problem.region) return "";
   std::string text(kIndent);
-  text += (problem.kind == CoverageProblem::Kind::kOverlap ? "overlap " : "hole ") +
+  text += (problem.code == FindingCode::kElementsOverlap ? "overlap " : "hole ") +
           to_string(*problem.region);
   if (const auto axis = cut_axis(*problem.region, size))
     text += ", probably cut wrongly along axis " + std::to_string(*axis);

@@ -176,9 +176,10 @@ CoverageProblem overlap(const TensorStorageMetadata& tensor, std::span<const std
   const auto holders = holders_of(tensor.chunks, chosen, found.at);
   const Box first = tensor.chunks[holders.front()];
   const Box second = tensor.chunks[holders.back()];
-  return {CoverageProblem::Kind::kOverlap, tensor.key,
-          str_format("chunks {} and {} overlap: element {} is in {} chunks", to_string(first),
-                     to_string(second), to_string(found.at), found.chunks),
+  return {{FindingCode::kElementsOverlap,
+           str_format("chunks {} and {} overlap: element {} is in {} chunks", to_string(first),
+                      to_string(second), to_string(found.at), found.chunks),
+           {tensor.key}},
           intersect(first, second)};
 }
 
@@ -202,8 +203,8 @@ Box hole_at(ShapeView size, const BoxList& boxes, std::span<const std::uint32_t>
 /// Collects problems and counts those past the limit.
 class Report {
  public:
-  void add(CoverageProblem::Kind kind, const std::string& key, std::string message) {
-    if (++count_ <= kMaxProblemsOfAKind) problems_.push_back({kind, key, std::move(message)});
+  void add(FindingCode code, const std::string& key, std::string message) {
+    if (++count_ <= kMaxProblemsOfAKind) problems_.push_back({{code, std::move(message), {key}}});
   }
   std::vector<CoverageProblem> take() {
     if (count_ > kMaxProblemsOfAKind)
@@ -231,7 +232,7 @@ bool is_sound(ShapeView shape) {
 std::vector<CoverageProblem> validate_bounds(const TensorStorageMetadata& tensor) {
   Report report;
   const auto contradiction = [&](std::string message) {
-    report.add(CoverageProblem::Kind::kContradiction, tensor.key, std::move(message));
+    report.add(FindingCode::kBoxesContradict, tensor.key, std::move(message));
   };
   if (!is_sound(tensor.size)) {
     contradiction(str_format("the size {} has a negative extent or too many elements",
@@ -280,22 +281,21 @@ std::vector<CoverageProblem> validate_coverage(const TensorStorageMetadata& tens
     chosen.push_back(static_cast<std::uint32_t>(i));
     if (held) held = checked_add(*held, size);
   }
-  const auto report = [&](CoverageProblem::Kind kind, std::string message,
+  const auto report = [&](FindingCode code, std::string message,
                           std::optional<Box> region = std::nullopt) {
-    problems.push_back({kind, tensor.key, std::move(message), std::move(region)});
+    problems.push_back({{code, std::move(message), {tensor.key}}, std::move(region)});
   };
   if (chosen.empty()) {
-    report(CoverageProblem::Kind::kMissing,
+    report(FindingCode::kElementsMissing,
            str_format("no chunk holds any of the {}", counted(elements, "element")),
            whole(tensor.size));
     return problems;
   }
   const CornerSums sums(tensor.size, tensor.chunks, chosen);
   if (sums.too_irregular()) {
-    report(CoverageProblem::Kind::kContradiction,
-           grouped(chosen.size()) +
-               " chunks cut the tensor irregularly along so many "
-               "axes that their cover cannot be checked");
+    report(FindingCode::kBoxesContradict, grouped(chosen.size()) +
+                                              " chunks cut the tensor irregularly along so many "
+                                              "axes that their cover cannot be checked");
     return problems;
   }
   const std::optional<Miscount> found = sums.first_miscount();
@@ -309,7 +309,7 @@ std::vector<CoverageProblem> validate_coverage(const TensorStorageMetadata& tens
           str_format("; the chunks hold {} of {}", grouped(static_cast<std::uint64_t>(*held)),
                      counted(elements, "element"));
     }
-    report(CoverageProblem::Kind::kMissing, message,
+    report(FindingCode::kElementsMissing, message,
            hole_at(tensor.size, tensor.chunks, chosen, found->at));
   }
   return problems;

@@ -7,21 +7,14 @@
 
 #include "mapping/base/api.h"
 #include "mapping/base/error.h"
+#include "mapping/base/finding.h"
 #include "mapping/planning/metadata.h"
 
 namespace DCKPT_API dckpt {
 
-/// One problem of metadata; the message names boxes and numbers, not the key.
-struct CoverageProblem {
-  enum class Kind : std::uint8_t {
-    kContradiction,  ///< inconsistent numbers: a box outside its tensor, an original shape that
-                     ///< does not fit
-    kOverlap,        ///< elements that two chunks hold
-    kMissing,        ///< elements that no chunk holds
-  };
-  Kind kind = Kind::kContradiction;
-  std::string key;
-  std::string message;
+/// One problem of a tensor's metadata: kBoxesContradict, kElementsOverlap or kElementsMissing; the
+/// message names boxes and numbers, not the key, which alone is in `keys`.
+struct CoverageProblem : Finding {
   /// Of overlaps and missing elements: a box that two chunks hold or no chunk holds, as large as
   /// can be found easily.
   std::optional<Box> region{};

@@ -145,7 +145,7 @@ class SafetensorsScan {
     const std::vector<CoverageProblem> problems = validate_coverage(tensor);
     if (problems.empty()) return;
     const bool missing = std::ranges::all_of(problems, [](const CoverageProblem& problem) {
-      return problem.kind == CoverageProblem::Kind::kMissing;
+      return problem.code == FindingCode::kElementsMissing;
     });
     fail(missing ? ErrorCode::kIncomplete : ErrorCode::kCorrupt,
          str_format("the parts of the tensor in {} do not make it up: {}{}",

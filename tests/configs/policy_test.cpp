@@ -54,6 +54,7 @@ save:
   timeout: 90 min
   integrity: sha256
   report: true
+  error_on: []
 load:
   strategy: auto
   strict: raise_all
@@ -66,6 +67,7 @@ load:
   engine: direct
   threads: 9
   staging: 128 MiB
+  error_on: [values-kept, no-effect]
 retention: {keep_last: 3, keep_every: 1000}
 )");
   EXPECT_EQ(policy.save.strategy, (StrategySpec{"torch_dist", 1}));
@@ -97,6 +99,7 @@ retention: {keep_last: 3, keep_every: 1000}
   EXPECT_EQ(policy.load.engine, ReadEngine::kDirect);
   EXPECT_EQ(policy.load.threads, 9);
   EXPECT_EQ(policy.load.staging, std::uint64_t{128} << 20);
+  EXPECT_THAT(policy.load.error_on, ElementsAre(FindingCode::kValuesKept, FindingCode::kNoEffect));
   EXPECT_EQ(policy.retention, (Retention{3, 1000}));
   EXPECT_EQ(Policy::from_text(to_yaml(policy)), policy);
 }
@@ -157,6 +160,7 @@ save:
   timeout: none
   integrity: none
   report: false
+  error_on: []
 load:
   strategy: auto
   strict: assume_ok_unexpected
@@ -179,6 +183,7 @@ load:
   threads: 2
   staging: 64MiB
   timeout: none
+  error_on: []
 retention:
   keep_last: 0
   keep_every: 0
@@ -232,8 +237,7 @@ TEST(PolicyMessages, UnknownField) {
       ElementsAre(
           "p.yaml:3:3: save has no field 'integrty' (did you mean 'integrity'?); it has strategy, "
           "backend, compat, flattened, flatten, planner, parallel, async, separation_hint, io, "
-          "timeout, "
-          "integrity and report"));
+          "timeout, integrity, report and error_on"));
   EXPECT_THAT(problems_of("speed: fast\n"),
               ElementsAre("p.yaml:2:1: the file has no field 'speed'; it has version, extends, "
                           "save, load, retention and resume"));
@@ -277,6 +281,16 @@ TEST(PolicyMessages, UnknownNameOfAnEnumeration) {
                           "megatron-0.19 or dcp (did you mean 'megatron'?)"));
   EXPECT_THAT(problems_of("save: {flattened: x}\n"),
               ElementsAre("p.yaml:2:19: save.flattened: found 'x', expected boxes or megatron"));
+}
+
+TEST(PolicyMessages, UnknownCodeOfAFinding) {
+  EXPECT_THAT(problems_of("save: {error_on: [no-effect, ranks-difer]}\n"),
+              ElementsAre(AllOf(
+                  HasSubstr("p.yaml:2:30: save.error_on[1]: found 'ranks-difer', expected keys-ch"),
+                  HasSubstr("(did you mean 'ranks-differ'?)"))));
+  EXPECT_THAT(problems_of("load: {error_on: no-effect}\n"),
+              ElementsAre("p.yaml:2:18: load.error_on: found 'no-effect', expected a list of "
+                          "codes, for example [no-effect]"));
 }
 
 TEST(PolicyMessages, NumbersOutOfRange) {

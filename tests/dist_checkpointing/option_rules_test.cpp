@@ -27,6 +27,7 @@ const std::map<std::string_view, const char*> kBroken{
     {"save.integrity", "save: {strategy: limited, integrity: sha256}"},
     {"save.separation_hint", "save: {strategy: limited, separation_hint: optimizer}"},
     {"save.planner.validate", "save: {planner: {validate: false}}"},
+    {"save.error_on", "save: {planner: {validate: false}, error_on: [ranks-differ]}"},
     {"save.planner.dedup", "save: {planner: {dedup: lowest_rank}}"},
     {"save.planner.split_replicas", "save: {planner: {split_replicas: true}}"},
     {"save.planner.keep_plans",

@@ -105,6 +105,7 @@ const std::vector<FieldCase> kSaveFields{
     {"save.timeout", "", "", "SaveReportTest.ButBySaveTimeoutWhichSaysHowFarItIs"},
     {"save.integrity", "save: {integrity: sha256}", ""},
     {"save.report", "save: {report: true}", ""},
+    {"save.error_on", "", "", "SaveHooksTest.APolicyMakesDifferencesBetweenRanksAnError"},
 };
 
 enum class SaveEntry { kSave, kAsyncSaver, kCheckpointer };
@@ -283,6 +284,7 @@ const std::vector<LoadCase> kLoadFields{
     {{"load.verify", "load: {verify: none}", ""}, "damaged", {}, false},
     {{"load.engine", "", "", "ReadTensors.LongRunsAreReadPastThePageCacheIfItDoesNotHoldThem"}},
     {{"load.threads", "", "", "ReadTensors.ComparesWhatSeveralThreadsReadOfOneRecord"}},
+    {{"load.error_on", "", "", "MissingRules.ThatWarnMakeFindingsWhichMayBeErrors"}},
     {{"load.timeout", "", "", "LoadHooksTest.ALoadThatTakesTooLongEndsOnAllRanks"}},
     {{"load.staging", "", "", "ReadTensors.StagingIsABoundHoweverManyThreadsThereAre"}},
 };

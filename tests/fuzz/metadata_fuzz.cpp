@@ -27,7 +27,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   for (const TensorStorageMetadata& tensor : metadata.tensors) {
     for (const CoverageProblem& problem : validate_coverage(tensor)) {
       const bool irregular = problem.message.find("cannot be checked") != std::string::npos;
-      if (problem.kind == CoverageProblem::Kind::kContradiction && !irregular) std::abort();
+      if (problem.code == FindingCode::kBoxesContradict && !irregular) std::abort();
     }
   }
   const Metadata again = read_dcp_metadata(write_dcp_metadata(metadata));

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "dist_checkpointing/json/reports.h"
 #include "dist_checkpointing/open.h"
 #include "dist_checkpointing/save/save.h"
 #include "strategies/formats/torch_archive/torch_file.h"
@@ -65,6 +66,20 @@ std::string all_problems(const VerifyReport& report) {
   std::string text;
   for (const CheckpointError& problem : report.problems) text += std::string(problem.what()) + "\n";
   return text;
+}
+
+TEST(Verify, FindingsSayHowSeriousTheyAreAndWhere) {
+  const TempDir directory;
+  const fs::path path = directory.path() / "iter_0001000";
+  StateDict state;
+  state["iteration"] = 10;
+  save(state, path);
+  const VerifyReport report = verify(*open_checkpoint(path));
+  ASSERT_EQ(report.findings.size(), 1u);
+  EXPECT_EQ(report.findings[0].code, FindingCode::kIterationConflict);
+  EXPECT_EQ(report.findings[0].severity, Severity::kWarning);
+  EXPECT_EQ(report.findings[0].file, "common.pt");
+  EXPECT_THAT(to_json(report), HasSubstr("\"severity\": \"warning\""));
 }
 
 TEST(Verify, SoundCheckpointsHaveNoProblems) {

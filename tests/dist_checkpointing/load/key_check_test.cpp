@@ -29,6 +29,12 @@ std::vector<std::string> messages(int ranks, const std::function<void(Communicat
   return found;
 }
 
+KeyDifference check_keys(const Asked& asked, const KeySet& stored, StrictHandling strict,
+                         Communicator& comm) {
+  Findings findings;
+  return dckpt::check_keys(asked, stored, strict, comm, findings);
+}
+
 const KeySet kStored = {"common_state", "layers.0.w", "layers.1.w", "norm"};
 
 /// Rank r of two wants layer r + 1: rank 1's is not stored.

@@ -57,7 +57,9 @@ class MissingRules : public SaveLoad, public ::testing::WithParamInterface<Compa
         const LoadReport report = load(state, checkpoint(), options, comm);
         EXPECT_EQ(plain_state(state), plain_state(state_of(comm.rank(), true)))
             << "what is missing keeps its value";
-        if (comm.rank() == 1) unexpected_ = report.unexpected;
+        if (comm.rank() != 1) return;
+        unexpected_ = report.unexpected;
+        findings_ = report.findings;
       });
     });
   }
@@ -65,6 +67,7 @@ class MissingRules : public SaveLoad, public ::testing::WithParamInterface<Compa
   std::mutex mutex_;
   std::vector<std::string> warnings_;
   std::vector<std::string> unexpected_;
+  Findings findings_;
 };
 
 TEST_P(MissingRules, DecideByPatternWhatMayBeMissing) {
@@ -78,6 +81,19 @@ TEST_P(MissingRules, DecideByPatternWhatMayBeMissing) {
   std::ranges::sort(unexpected_);
   EXPECT_EQ(unexpected_.size(), 4);
   EXPECT_EQ(unexpected_[0], "decoder.lora_a");
+}
+
+TEST_P(MissingRules, ThatWarnMakeFindingsWhichMayBeErrors) {
+  const std::string rules =
+      "missing: [{keys: head.weight, action: warn}, {keys: '*', action: keep}]";
+  EXPECT_EQ(outcome(rules + ", error_on: [no-effect]"), "no error");
+  ASSERT_EQ(findings_.size(), 1) << "rank 0's, on rank 1";
+  EXPECT_EQ(findings_[0].code, FindingCode::kValuesKept);
+  EXPECT_EQ(findings_[0].severity, Severity::kWarning);
+  EXPECT_THAT(findings_[0].keys, ElementsAre("head.weight"));
+  EXPECT_THAT(outcome(rules + ", error_on: [values-kept]"),
+              AllOf(HasSubstr("(load.error_on), so nothing was loaded"),
+                    HasSubstr("values-kept: the checkpoint does not have these keys")));
 }
 
 TEST_P(MissingRules, MatchObjectsByTheKeyThatTheyShare) {

@@ -66,6 +66,8 @@ const std::vector<Case> kCases{
     {"load: {verify: sha256}", Effect::kHonoured},
     {"load: {threads: 3}", Effect::kHonoured},
     {"load: {staging: 8MiB}", Effect::kHonoured},
+    {"save: {error_on: [data-lost]}", Effect::kHonoured},
+    {"load: {error_on: [data-lost]}", Effect::kHonoured},
     {"retention: {keep_last: 3}", Effect::kNamedAsUnused},
     {"resume: {allow_dropped_keys: true}", Effect::kNamedAsUnused},
     {"retention: {keep_last: 1, keep_every: 3}", Effect::kNamedAsUnused},
@@ -75,7 +77,8 @@ const std::vector<Case> kCases{
 auto decided(const ConvertOptions& options) {
   return std::tuple(options.from, options.compat, options.flattened, options.map, options.rename,
                     options.check_source, options.verify_integrity, options.separation_hint,
-                    options.integrity, options.io, options.read_threads, options.staging);
+                    options.integrity, options.io, options.read_threads, options.staging,
+                    options.error_on);
 }
 
 TEST(PolicyForConversion, HonoursRefusesOrNamesEachField) {

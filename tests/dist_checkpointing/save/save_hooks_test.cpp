@@ -70,6 +70,28 @@ TEST_F(SaveHooksTest, RanksWhoseCommonStatesDifferInTheSameWayShareALine) {
             "  on ranks 1, 2: 'host' is 'b', not 'a'\n");
 }
 
+TEST_F(SaveHooksTest, APolicyMakesDifferencesBetweenRanksAnError) {
+  std::vector<SaveReport> reports(2);
+  std::vector<std::string> errors(2);
+  const auto save_differing = [&](const SaveOptions& options) {
+    run_ranks(2, [&](Communicator& comm) {
+      const auto rank = static_cast<std::size_t>(comm.rank());
+      try {
+        reports[rank] = save(Value::dict({{"host", comm.rank()}}), path_, options, comm);
+      } catch (const CheckpointError& error) {
+        errors[rank] = error.message();
+      }
+    });
+  };
+  save_differing({.error_on = {FindingCode::kRanksDiffer}});
+  EXPECT_THAT(errors[0], HasSubstr("ranks-differ: the common state differs from rank 0's"));
+  EXPECT_EQ(errors[1], errors[0]);
+  EXPECT_FALSE(std::filesystem::exists(path_));
+  save_differing({.error_on = {FindingCode::kNoEffect}});
+  ASSERT_EQ(reports[1].findings.size(), 1U) << "rank 0's";
+  EXPECT_EQ(reports[1].findings[0].code, FindingCode::kRanksDiffer);
+}
+
 TEST_F(SaveHooksTest, WhatMayDifferIsTakenOutBeforeTheComparisonButSaved) {
   const SaveHooks hooks{.before_comparison = [](StateDict common) {
     common.mutable_dict().erase("host");

@@ -10,6 +10,7 @@
 namespace dckpt {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::SizeIs;
@@ -82,8 +83,8 @@ TEST(ValidateCoverage, AcceptsGridsUnevenCutsScalarsAndEmptyChunks) {
 TEST(ValidateCoverage, NamesTheBoxesThatOverlap) {
   const auto problems = validate_coverage(tensor_of({8, 6}, {{{0, 0}, {4, 6}}, {{3, 0}, {5, 6}}}));
   ASSERT_THAT(problems, SizeIs(1));
-  EXPECT_EQ(problems[0].kind, CoverageProblem::Kind::kOverlap);
-  EXPECT_EQ(problems[0].key, "w");
+  EXPECT_EQ(problems[0].code, FindingCode::kElementsOverlap);
+  EXPECT_THAT(problems[0].keys, ElementsAre("w"));
   EXPECT_EQ(problems[0].message,
             "chunks [0:4, 0:6] and [3:8, 0:6] overlap: element (3, 0) is in 2 chunks");
 }
@@ -91,14 +92,14 @@ TEST(ValidateCoverage, NamesTheBoxesThatOverlap) {
 TEST(ValidateCoverage, SeesAnOverlapThatAHoleMakesUpFor) {
   const auto problems = validate_coverage(tensor_of({8, 6}, {{{0, 0}, {4, 6}}, {{0, 0}, {4, 6}}}));
   ASSERT_THAT(problems, SizeIs(1));
-  EXPECT_EQ(problems[0].kind, CoverageProblem::Kind::kOverlap);
+  EXPECT_EQ(problems[0].code, FindingCode::kElementsOverlap);
 }
 
 TEST(ValidateCoverage, NamesTheFirstElementThatIsMissing) {
   const auto problems =
       validate_coverage(tensor_of({4, 4}, {{{0, 0}, {2, 2}}, {{0, 2}, {2, 2}}, {{2, 2}, {2, 2}}}));
   ASSERT_THAT(problems, SizeIs(1));
-  EXPECT_EQ(problems[0].kind, CoverageProblem::Kind::kMissing);
+  EXPECT_EQ(problems[0].code, FindingCode::kElementsMissing);
   EXPECT_EQ(problems[0].message,
             "element (2, 0) is in no chunk; the chunks hold 12 of 16 elements");
   EXPECT_EQ(validate_coverage(tensor_of({5}, {})).at(0).message,
@@ -167,8 +168,8 @@ TEST(ValidateCoverage, AgreesWithCountingOnRandomCovers) {
     const bool all_missing = std::all_of(boxes.begin(), boxes.end(),
                                          [](const Box& box) { return numel(box.sizes) == 0; });
     if (!all_missing) {
-      ASSERT_EQ(problems[0].kind, *first_wrong == 0 ? CoverageProblem::Kind::kMissing
-                                                    : CoverageProblem::Kind::kOverlap);
+      ASSERT_EQ(problems[0].code,
+                *first_wrong == 0 ? FindingCode::kElementsMissing : FindingCode::kElementsOverlap);
     }
   }
   EXPECT_GT(bad, 100);
