@@ -53,7 +53,7 @@ double idle_rate() {
 void overwrite(const StateDict& state, int value) {
   for (const auto& [key, shard] : state.as_dict()) {
     const Tensor& data = *shard.as_sharded_tensor().data;
-    std::memset(data.data(), value, data.nbytes());
+    std::memset(data.mutable_data(), value, data.nbytes());
   }
 }
 
@@ -61,7 +61,8 @@ void overwrite(const StateDict& state, int value) {
 void copy(const StateDict& from, const StateDict& to) {
   for (const auto& [key, shard] : from.as_dict()) {
     const Tensor& data = *shard.as_sharded_tensor().data;
-    std::memcpy(to.at(key.as_str()).as_sharded_tensor().data->data(), data.data(), data.nbytes());
+    std::memcpy(to.at(key.as_str()).as_sharded_tensor().data->mutable_data(), data.data(),
+                data.nbytes());
   }
 }
 

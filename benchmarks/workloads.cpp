@@ -295,7 +295,7 @@ void RankState::touch() const {
   constexpr std::uint64_t kPage = 4096;
   for (const Part& part : parts_) {
     for (std::uint64_t at = 0; at < part.data.nbytes(); at += kPage) {
-      volatile std::byte* const byte = part.data.data() + at;
+      volatile std::byte* const byte = part.data.mutable_data() + at;
       *byte = *byte;
     }
   }
@@ -304,7 +304,7 @@ void RankState::touch() const {
 void RankState::check() const {
   for (const std::size_t index : {std::size_t{0}, parts_.size() / 2, parts_.size() - 1}) {
     const Part& part = parts_[index];
-    for_part(*part.spec, part.box, part.range, part.data.data(),
+    for_part(*part.spec, part.box, part.range, part.data.mutable_data(),
              [&](const std::byte* got, const std::byte* wanted, std::size_t bytes) {
                if (std::memcmp(got, wanted, bytes) != 0)
                  throw std::runtime_error("wrong content in " + part.spec->key + " after loading");

@@ -155,7 +155,7 @@ constexpr std::array kRules{
                [](const Policy& policy, const Backend*) {
                  const StrategySpec& strategy = policy.load.strategy;
                  return strategy.name == kAutoStrategy &&
-                        (strategy.version || !strategy.options.keys.empty());
+                        (strategy.version || !strategy.options.empty());
                }},
     OptionRule{kLoad | kConvert, "load.map",
                "numbers and settings are those of a map; add its name", kInvalid,

@@ -53,7 +53,8 @@ struct BrokenRule {
   const OptionRule* rule;
   std::string message;
 };
-std::vector<BrokenRule> broken_rules(Call call, const Policy& policy, const Backend* backend);
+[[nodiscard]] std::vector<BrokenRule> broken_rules(Call call, const Policy& policy,
+                                                   const Backend* backend);
 
 /// Throws CheckpointError with the messages of all broken rules: unsupported if all of them are,
 /// else invalid argument.

@@ -7,13 +7,12 @@
 #include <string_view>
 #include <vector>
 
-#include "configs/yaml.h"
+#include "configs/own_options.h"
 #include "mapping/base/api.h"
 #include "mapping/base/enum_names.h"
 #include "mapping/base/finding.h"
 #include "mapping/base/io_engine.h"
 #include "mapping/planning/planner_options.h"
-#include "mapping/planning/save/local_plan.h"
 
 // Options of save and load: plain data with defaults. policy.h reads them from YAML;
 // docs/policies.md lists every field.
@@ -32,7 +31,7 @@ inline constexpr EnumNames<Compat, 3> kCompatNames{{{Compat::kMegatron, "megatro
                                                     {Compat::kDcp, "dcp"}}};
 
 std::string_view to_string(Compat compat) noexcept;  ///< "megatron", "megatron-0.19", "dcp"
-std::optional<Compat> parse_compat(std::string_view name) noexcept;
+[[nodiscard]] std::optional<Compat> parse_compat(std::string_view name) noexcept;
 
 inline constexpr EnumNames<FlattenedForm, 2> kFlattenedFormNames{
     {{FlattenedForm::kBoxes, "boxes"}, {FlattenedForm::kMegatron, "megatron"}}};
@@ -41,7 +40,7 @@ inline constexpr EnumNames<FlattenedForm, 2> kFlattenedFormNames{
 struct StrategySpec {
   std::string name = "torch_dist";
   std::optional<int> version{};  ///< empty: the newest
-  YamlNode options{};  ///< the strategy's own, a map or nothing; it reads them with read_options()
+  OwnOptions options{};          ///< the strategy's own, which it reads with read_options()
 
   friend bool operator==(const StrategySpec&, const StrategySpec&) = default;
 };
@@ -171,7 +170,7 @@ inline constexpr EnumNames<StrictHandling, 8> kStrictNames{{
 }};
 
 std::string_view to_string(StrictHandling strict) noexcept;  ///< "assume_ok_unexpected", …
-std::optional<StrictHandling> parse_strict(std::string_view name) noexcept;
+[[nodiscard]] std::optional<StrictHandling> parse_strict(std::string_view name) noexcept;
 
 /// How a tensor is filled beyond the stored shape, if another shape is allowed.
 enum class Padding : std::uint8_t {

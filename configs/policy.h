@@ -75,7 +75,7 @@ struct PolicyText {
 PolicyText find_policy(const std::string& name_or_file, const std::filesystem::path& folder = {});
 
 /// A file's text, at most a little more than a policy may have. Throws CheckpointError (io).
-std::string read_policy_file(const std::filesystem::path& file);
+[[nodiscard]] std::string read_policy_file(const std::filesystem::path& file);
 
 /// The policies of configs/policies, as they were when the library was built.
 struct ShippedPolicy {

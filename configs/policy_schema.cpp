@@ -73,13 +73,13 @@ Field<S> own_options(StrategySpec S::*planner) {
       "options",
       [planner](const YamlNode& node, const std::string& path, S& into, ConfigProblems& problems) {
         if (node.kind == YamlNode::Kind::kMap)
-          (into.*planner).options = with_safe_texts(node);
+          (into.*planner).options = OwnOptions(with_safe_texts(node));
         else if (node.kind != YamlNode::Kind::kNull)
           report_unfit(node, path, "a mapping of the planner's own options", problems);
       },
       [planner](const S& fields) {
-        return (fields.*planner).options.keys.empty() ? std::nullopt
-                                                      : std::optional((fields.*planner).options);
+        const OwnOptions& options = (fields.*planner).options;
+        return options.empty() ? std::nullopt : std::optional(options.tree());
       }};
 }
 
@@ -209,7 +209,7 @@ Type<WriteOptions> io() {
 }
 
 bool needs_long_form(const StrategySpec& strategy) {
-  return strategy.version || !strategy.options.keys.empty();
+  return strategy.version || !strategy.options.empty();
 }
 
 /// `strategy: NAME` is the short form of `backend: {name: NAME}`; printed is the one that says all.
@@ -247,12 +247,12 @@ Type<StrategySpec> strategy_spec(const std::string& expected) {
       [](const YamlNode& node, const std::string& path, StrategySpec& into,
          ConfigProblems& problems) {
         if (node.kind == YamlNode::Kind::kMap)
-          into.options = with_safe_texts(node);
+          into.options = OwnOptions(with_safe_texts(node));
         else if (node.kind != YamlNode::Kind::kNull)
           report_unfit(node, path, "a mapping of the strategy's own options", problems);
       },
       [](const StrategySpec& strategy) {
-        return strategy.options.keys.empty() ? std::nullopt : std::optional(strategy.options);
+        return strategy.options.empty() ? std::nullopt : std::optional(strategy.options.tree());
       }};
   return section(Schema<StrategySpec>{
       {field("name", &StrategySpec::name, text(expected)), optional_version, options}});

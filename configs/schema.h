@@ -155,9 +155,9 @@ Type<T> integer(T least, T most) {
 
 /// The position of a node's text among `names`; reports a problem that lists them and suggests the
 /// nearest.
-std::optional<std::size_t> read_name(const YamlNode& node, const std::string& path,
-                                     const std::vector<std::string>& names,
-                                     ConfigProblems& problems);
+[[nodiscard]] std::optional<std::size_t> read_name(const YamlNode& node, const std::string& path,
+                                                   const std::vector<std::string>& names,
+                                                   ConfigProblems& problems);
 
 template <typename Enum, std::size_t N>
 Type<Enum> choice(const EnumNames<Enum, N>& names) {
@@ -237,9 +237,9 @@ struct Schema {
 
 /// Which of `names` each key of a map is; reports a problem for a node that is not a map (an empty
 /// node counts as an empty map) and for every unknown key.
-std::vector<std::optional<std::size_t>> read_keys(const YamlNode& node, const std::string& path,
-                                                  const std::vector<std::string>& names,
-                                                  ConfigProblems& problems);
+[[nodiscard]] std::vector<std::optional<std::size_t>> read_keys(
+    const YamlNode& node, const std::string& path, const std::vector<std::string>& names,
+    ConfigProblems& problems);
 
 struct AnyField {
   std::string name;

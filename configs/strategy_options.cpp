@@ -9,12 +9,12 @@
 namespace dckpt {
 
 void refuse_options(const StrategySpec& strategy, const char* field) {
-  if (strategy.options.kind == YamlNode::Kind::kNull || strategy.options.keys.empty()) return;
+  if (strategy.options.empty()) return;
   throw CheckpointError(
       ErrorCode::kInvalidArgument,
       str_format("strategy {} has no options of its own, but {} has {}; what it can be told stands "
                  "in {} itself",
-                 quote(strategy.name), field, quote(strategy.options.keys.front().text),
+                 quote(strategy.name), field, quote(strategy.options.names().front()),
                  std::string(field, std::string_view(field).find('.'))));
 }
 

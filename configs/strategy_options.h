@@ -22,7 +22,7 @@ Options read_options(const config::Schema<Options>& schema, const StrategySpec& 
                      const char* field = kSaveBackendOptions) {
   Options options;
   ConfigProblems problems;
-  config::section(schema).read(strategy.options, field, options, problems);
+  config::section(schema).read(strategy.options.tree(), field, options, problems);
   raise_if_any(std::move(problems), "options of strategy " + strategy.name);
   return options;
 }

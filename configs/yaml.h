@@ -54,6 +54,6 @@ std::optional<YamlNode> parse_yaml(std::string_view text, ConfigProblems& proble
 
 /// Maps one field a line, lists in brackets, for nodes made with `plain`, `string` and `list`:
 /// reads back as the same nodes.
-std::string to_yaml_text(const YamlNode& node);
+[[nodiscard]] std::string to_yaml_text(const YamlNode& node);
 
 }  // namespace dckpt

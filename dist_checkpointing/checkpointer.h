@@ -106,14 +106,14 @@ class Checkpointer {
   void compare_arguments(const std::string& attempt, std::optional<std::uint64_t> iteration);
   SaveOptions prepare(std::uint64_t iteration);
   void record(std::uint64_t iteration, Communicator& comm);
-  std::optional<ResumedFrom> load_if_any(StateDict& state);
+  [[nodiscard]] std::optional<ResumedFrom> load_if_any(StateDict& state);
   void require_descriptions(const StateDict& state);
-  LoadReport load_from(const Location& checkpoint, StateDict& state);
+  [[nodiscard]] LoadReport load_from(const Location& checkpoint, StateDict& state);
   SaveHooks with_check(SaveHooks hooks);
 
   // Rank 0.
   void take_root();
-  std::unique_ptr<StorageLock> lock_root() const;
+  [[nodiscard]] std::unique_ptr<StorageLock> lock_root() const;
   bool still_has_root();
   bool must_replace(std::uint64_t iteration);
   void warn_if_behind(std::uint64_t iteration);

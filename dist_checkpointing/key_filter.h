@@ -29,6 +29,6 @@ struct KeyFilter {
 
 /// For messages about a missing key or pattern: " (did you mean …?)", or the keys with the longest
 /// common start.
-std::string suggest_keys(std::string_view wanted, std::span<const std::string> keys);
+[[nodiscard]] std::string suggest_keys(std::string_view wanted, std::span<const std::string> keys);
 
 }  // namespace dckpt

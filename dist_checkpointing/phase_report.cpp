@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "dist_checkpointing/rank_phases.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 

@@ -1,12 +1,10 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 #include <string>
 
 #include "mapping/base/api.h"
-#include "mapping/base/phase_clock.h"
-#include "mapping/base/wire.h"
+#include "mapping/base/phase.h"
 
 namespace DCKPT_API dckpt {
 
@@ -25,23 +23,10 @@ struct PhaseReport {
   friend bool operator==(const PhaseReport&, const PhaseReport&) = default;
 };
 
-/// Of what the ranks took, in their order.
-PhaseReport over_ranks(std::span<const PhaseClock::Taken> ranks);
-
 /// "1.5 GiB/s"; empty if nothing was measured.
-std::string rate_text(const PhaseReport& report);
+[[nodiscard]] std::string rate_text(const PhaseReport& report);
 
 /// "write 7.90 s", and with bytes: "write 7.90 s, 1.5 GiB/s".
 std::string to_string(Phase phase, const PhaseReport& report);
-
-/// Why ranks have planned anew, from their reasons in their order, empty ones left out: "first
-/// save", or "rank 3: key 'x' is new" if they do not all have the same.
-std::string first_reason(std::span<const std::string> ranks);
-
-// Between ranks. Reading throws CheckpointError (corrupt) for times that are none.
-void write_to(WireWriter& writer, const PhaseClock::Taken& taken);
-void write_to(WireWriter& writer, const PhaseReport& report);
-PhaseClock::Taken read_taken(WireReader& reader);
-PhaseReport read_phase_report(WireReader& reader);
 
 }  // namespace dckpt

@@ -158,7 +158,7 @@ SaveOptions canonical(SaveOptions options) {
   };
   const SaveStrategyEntry* entry = find_entry(options.strategy);
   if (entry == nullptr) return options;
-  const bool plain = options.compat == Compat::kDcp && options.strategy.options.keys.empty();
+  const bool plain = options.compat == Compat::kDcp && options.strategy.options.empty();
   if (plain && !entry->plain_dcp.empty()) {
     options.strategy = {.name = entry->plain_dcp};
     entry = find_entry(options.strategy);

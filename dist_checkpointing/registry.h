@@ -46,7 +46,7 @@ Backend backend_of(const SaveStrategyEntry& entry);
 /// The same with strategy and compat in agreement: some readers are served by a strategy of their
 /// own (`compat: dcp` of torch_dist is the strategy dcp, which has no other). What cannot be is
 /// left to make_save_strategy().
-SaveOptions canonical(SaveOptions options);
+[[nodiscard]] SaveOptions canonical(SaveOptions options);
 
 /// The strategy that `options` names. Throws CheckpointError (unsupported) if there is none, or if
 /// it lacks a capability that the options need.

@@ -57,13 +57,13 @@ const char* tracker_file(const Storage& root);
 /// The directory of a training root that its tracker names; empty without a tracker. Throws
 /// CheckpointError: (corrupt) if the tracker holds neither an iteration nor "release" or is not a
 /// regular file, (io); of Megatron-Bridge's also as load_torch_file.
-std::optional<std::string> read_tracker(const Storage& root);
+[[nodiscard]] std::optional<std::string> read_tracker(const Storage& root);
 /// Atomic and durable.
 void write_tracker(Storage& root, std::uint64_t iteration);
 
 /// Iterations with a directory in the root (or a link to one), in ascending order, complete or not;
 /// none if there is no root.
-std::vector<std::uint64_t> list_iterations(const Location& root);
+[[nodiscard]] std::vector<std::uint64_t> list_iterations(const Location& root);
 
 /// For messages: "iterations 100, 200 and 300", the newest `limit` of them, or "no iterations".
 std::string describe_iterations(const std::vector<std::uint64_t>& iterations,

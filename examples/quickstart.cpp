@@ -11,7 +11,7 @@ int main(int argc, char** argv) {
   };
 
   dckpt::run_ranks(2, [&](dckpt::Communicator& comm) {  // two ranks: three of the six rows each
-    const auto rows = dckpt::Tensor::zeros(dckpt::DType::kFloat32, {3, 4});
+    auto rows = dckpt::Tensor::zeros(dckpt::DType::kFloat32, {3, 4});
     std::fill_n(rows.data<float>(), 12, comm.rank() == 0 ? 1.0F : 2.0F);
     dckpt::StateDict state;
     state["weight"] = shard(rows, 0, comm);

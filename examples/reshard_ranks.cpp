@@ -57,7 +57,7 @@ dckpt::StateDict describe(const Layout& layout, int rank, std::vector<Held>& hel
 }
 
 // Element n of the model has the value n, its moment -n/2.
-void fill(const Held& held) {
+void fill(Held& held) {
   auto* const values = held.tensor.data<float>();
   for (std::int64_t i = 0; i < held.tensor.numel(); ++i)
     values[i] = held.scale * static_cast<float>(held.first + i);
@@ -89,7 +89,7 @@ int main(int argc, char** argv) try {
   dckpt::run_ranks(saved.ranks(), [&](dckpt::Communicator& comm) {
     std::vector<Held> held;
     dckpt::StateDict state = describe(saved, comm.rank(), held);
-    for (const Held& tensor : held) fill(tensor);
+    for (Held& tensor : held) fill(tensor);
     state["iteration"] = 1000;
     dckpt::save(state, directory, {}, comm);
   });

@@ -19,7 +19,7 @@ namespace DCKPT_API dckpt {
 /// leave the root, are malformed, or are at their limits. It does not cover durability, locks, and
 /// concurrent use. `above` is the name of the root where the storage is a subtree of another one,
 /// which counts towards the limits of names. Takes milliseconds.
-ConformanceReport check_storage(const std::function<std::shared_ptr<Storage>()>& make,
-                                const std::string& above = "");
+[[nodiscard]] ConformanceReport check_storage(const std::function<std::shared_ptr<Storage>()>& make,
+                                              const std::string& above = "");
 
 }  // namespace dckpt

@@ -21,6 +21,6 @@ namespace DCKPT_API dckpt {
 ///
 /// `scratch` is a folder for the checkpoints, created if necessary and not cleaned up afterwards; a
 /// few tens of megabytes. Takes seconds.
-ConformanceReport check_strategy(const SaveOptions& options, const Location& scratch);
+[[nodiscard]] ConformanceReport check_strategy(const SaveOptions& options, const Location& scratch);
 
 }  // namespace dckpt

@@ -67,8 +67,8 @@ struct DiffReport {
 /// kMaxDifferencesPerValue differences each. Plain values that a DCP directory has as objects are
 /// common state where the other side has one, and a side without a common state has an empty one.
 /// Throws CheckpointError if either cannot be read.
-DiffReport diff(const CheckpointReader& a, const CheckpointReader& b,
-                const DiffOptions& options = {});
+[[nodiscard]] DiffReport diff(const CheckpointReader& a, const CheckpointReader& b,
+                              const DiffOptions& options = {});
 inline constexpr std::size_t kMaxDifferencesPerValue = 1000;
 
 }  // namespace dckpt

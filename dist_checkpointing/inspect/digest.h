@@ -42,6 +42,6 @@ struct DigestOptions {
 
 /// Digests in the order of the metadata. Throws CheckpointError if a tensor is not covered exactly
 /// or anything cannot be read.
-Digests digest(const CheckpointReader& reader, const DigestOptions& options = {});
+[[nodiscard]] Digests digest(const CheckpointReader& reader, const DigestOptions& options = {});
 
 }  // namespace dckpt

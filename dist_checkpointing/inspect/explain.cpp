@@ -5,6 +5,7 @@
 #include <set>
 #include <utility>
 
+#include "dist_checkpointing/open.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
 #include "mapping/base/format.h"

@@ -47,10 +47,11 @@ struct Explanation {
 
 /// Explains a tensor's key, or an object's unique key. Reads metadata only. Throws CheckpointError
 /// (invalid argument) for a key that is not there, naming the nearest ones.
-Explanation explain(const CheckpointReader& reader, std::string_view key);
+[[nodiscard]] Explanation explain(const CheckpointReader& reader, std::string_view key);
 
 /// With `options.map`, `key` is one of the checkpoint or one that the map makes, and the
 /// explanation has the rule.
-Explanation explain(const Location& location, const OpenOptions& options, std::string_view key);
+[[nodiscard]] Explanation explain(const Location& location, const OpenOptions& options,
+                                  std::string_view key);
 
 }  // namespace dckpt

@@ -17,6 +17,6 @@ struct FormatEntry {
 };
 
 /// In the order of the registry.
-std::vector<FormatEntry> list_formats();
+[[nodiscard]] std::vector<FormatEntry> list_formats();
 
 }  // namespace dckpt

@@ -128,7 +128,8 @@ struct InspectOptions {
 
 /// The contents of a checkpoint, from its metadata and its directory; reads no tensor. Throws
 /// CheckpointError if the common state or the directory cannot be read.
-CheckpointSummary inspect(const CheckpointReader& reader, const InspectOptions& options = {});
+[[nodiscard]] CheckpointSummary inspect(const CheckpointReader& reader,
+                                        const InspectOptions& options = {});
 
 /// One line of a key tree: a key component at some depth, with the totals of the tensors below it.
 struct KeyTreeRow {
@@ -143,6 +144,6 @@ struct KeyTreeRow {
 /// The tensors' keys as a tree, split at dots, parents before their children, numbers in numerical
 /// order. Components deeper than kMaxKeyTreeDepth are not split.
 inline constexpr std::size_t kMaxKeyTreeDepth = 32;
-std::vector<KeyTreeRow> key_tree(const std::vector<TensorSummary>& tensors);
+[[nodiscard]] std::vector<KeyTreeRow> key_tree(const std::vector<TensorSummary>& tensors);
 
 }  // namespace dckpt

@@ -71,6 +71,6 @@ struct SurveyOptions {
 
 /// The checkpoints of a training root. Reads no tensor and changes nothing. Throws CheckpointError
 /// (io) if the root itself cannot be listed.
-RootSurvey survey_root(const Location& root, const SurveyOptions& options = {});
+[[nodiscard]] RootSurvey survey_root(const Location& root, const SurveyOptions& options = {});
 
 }  // namespace dckpt

@@ -25,6 +25,6 @@ RunFacts run_facts(const CheckpointReader& reader);
 
 /// A sentence if the folder has the name of another iteration than the common state says: it was
 /// renamed, or holds files of several iterations. Otherwise empty.
-std::string iteration_conflict(const CheckpointReader& reader);
+[[nodiscard]] std::string iteration_conflict(const CheckpointReader& reader);
 
 }  // namespace dckpt

@@ -47,6 +47,7 @@ struct VerifyReport {
 /// common state can be decoded, the manifest can be read, its files exist with the sizes that it
 /// has, and it lists every file that is read. Throws only for reasons outside the checkpoint (out
 /// of memory).
-VerifyReport verify(const CheckpointReader& reader, const VerifyOptions& options = {});
+[[nodiscard]] VerifyReport verify(const CheckpointReader& reader,
+                                  const VerifyOptions& options = {});
 
 }  // namespace dckpt

@@ -54,8 +54,8 @@ std::string to_json(const Policy& policy);
 /// Of `extract`: an object; the common state, {} for none, so that who reads the JSON need not tell
 /// the two apart; all objects, by their unique keys. Kinds of values that JSON lacks are tagged.
 /// Throw CheckpointError if something cannot be read, or is nested too deep.
-std::string object_json(const Value& object);
-std::string common_json(const Value& common);
-std::string objects_json(const CheckpointReader& reader);
+[[nodiscard]] std::string object_json(const Value& object);
+[[nodiscard]] std::string common_json(const Value& common);
+[[nodiscard]] std::string objects_json(const CheckpointReader& reader);
 
 }  // namespace dckpt

@@ -13,6 +13,7 @@
 #include "mapping/planning/save/messages.h"
 #include "mapping/state/sharded_tensor.h"
 #include "strategies/comm/agree.h"
+#include "strategies/parallel/load_plan_cache_content.h"
 
 namespace dckpt {
 namespace {

@@ -19,7 +19,7 @@ std::optional<Box> nearest_stored(const Box& box, ShapeView shape) {
 
 void pad_with_edge(const EdgePadding& padding) {
   const std::size_t item = item_size(padding.tensor.dtype());
-  std::byte* const data = padding.tensor.data();
+  std::byte* const data = padding.tensor.mutable_data();
   Shape sizes = padding.filled;
   for (std::size_t axis = 0; axis < sizes.size();
        ++axis) {  // axes before this one are complete, those behind it are as they were read
@@ -36,7 +36,7 @@ void pad_with_edge(const EdgePadding& padding) {
   if (!padding.range) return;
   const Tensor& destination = padding.range->destination;
   strided_copy(destination.shape(), item, data, {padding.range->begin, Shape{1}},
-               destination.data(), {0, destination.strides()});
+               destination.mutable_data(), {0, destination.strides()});
 }
 
 }  // namespace dckpt

@@ -18,7 +18,7 @@ namespace DCKPT_API dckpt {
 class EmptyStateDictLoadPlanner : public DefaultLoadPlanner {
  public:
   explicit EmptyStateDictLoadPlanner(std::vector<std::string> keys = {}) : keys_(std::move(keys)) {}
-  StateDict prepare_state(StateDict state, const LoadSetup& setup) override;
+  [[nodiscard]] StateDict prepare_state(StateDict state, const LoadSetup& setup) override;
 
  private:
   std::vector<std::string> keys_;

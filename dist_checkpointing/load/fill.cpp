@@ -24,12 +24,12 @@ namespace {
 void fill_zero(const Tensor& tensor) {
   if (tensor.numel() == 0) return;
   if (tensor.is_contiguous()) {
-    std::memset(tensor.data(), 0, tensor.nbytes());
+    std::memset(tensor.mutable_data(), 0, tensor.nbytes());
     return;
   }
   const Tensor zeros = Tensor::zeros(tensor.dtype(), tensor.shape());
   strided_copy(tensor.shape(), item_size(tensor.dtype()), zeros.data(), {0, zeros.strides()},
-               tensor.data(), {0, tensor.strides()});
+               tensor.mutable_data(), {0, tensor.strides()});
 }
 
 /// Pieces of records that several ranks have read are put together, unless there are too many.

@@ -6,7 +6,7 @@
 
 #include "configs/options.h"
 #include "dist_checkpointing/load/load_hooks.h"
-#include "dist_checkpointing/open.h"
+#include "dist_checkpointing/open_options.h"
 #include "dist_checkpointing/phase_report.h"
 #include "mapping/base/api.h"
 #include "mapping/base/finding.h"
@@ -136,36 +136,43 @@ LoadReport load_plain(StateDict& state, const Location& location, const LoadOpti
 /// error unless options.allow_partial_load is set, which also leaves out keys whose data files are
 /// missing. Collective like `load`; every rank gets everything. Throws CheckpointError (invalid
 /// argument) for options about filling a state dict (strict, shapes, renaming, …).
-StateDict load_state_dict(const Location& location, const std::vector<std::string>& keys,
-                          const LoadOptions& options, Communicator& comm);
-StateDict load_state_dict(const Location& location, const std::vector<std::string>& keys = {},
-                          const LoadOptions& options = {});
+[[nodiscard]] StateDict load_state_dict(const Location& location,
+                                        const std::vector<std::string>& keys,
+                                        const LoadOptions& options, Communicator& comm);
+[[nodiscard]] StateDict load_state_dict(const Location& location,
+                                        const std::vector<std::string>& keys = {},
+                                        const LoadOptions& options = {});
 
 /// The common state; none if the checkpoint has none.
-StateDict load_common_state(const Location& location, const OpenOptions& options = {});
+[[nodiscard]] StateDict load_common_state(const Location& location,
+                                          const OpenOptions& options = {});
 
 /// What the saving trainer recorded about the contents (SaveHooks::content_metadata); empty if
 /// nothing, which differs from an empty dict.
-std::optional<Value> load_content_metadata(const Location& location,
-                                           const OpenOptions& options = {});
+[[nodiscard]] std::optional<Value> load_content_metadata(const Location& location,
+                                                         const OpenOptions& options = {});
 
 /// All tensors as a whole, key → tensor. Needs memory for all of them.
-StateDict load_plain_tensors(const Location& location, const LoadOptions& options = {});
+[[nodiscard]] StateDict load_plain_tensors(const Location& location,
+                                           const LoadOptions& options = {});
 
 /// All cells of the objects of one key, with their data, in the order of their places in the grid:
 /// for state that is cut anew for other ranks, as a data loader's is. A value of a plain DCP
 /// directory is one cell. Throws CheckpointError (mismatch) with the most similar key if there is
 /// none, and (invalid argument) as load_plain_tensors.
-std::vector<ShardedObject> load_objects(const Location& location, const std::string& key,
-                                        const LoadOptions& options = {});
+[[nodiscard]] std::vector<ShardedObject> load_objects(const Location& location,
+                                                      const std::string& key,
+                                                      const LoadOptions& options = {});
 
 /// Key → ShardedTensor of the whole tensor without data, and unique key → ShardedObject without
 /// data (for a plain DCP directory: key → none). Pass it to `load` to load everything. The common
 /// state is not included, even if it is stored as an object (Megatron 0.19 and newer); use
 /// load_common_state().
-StateDict load_sharded_metadata(const Location& location, const OpenOptions& options = {});
+[[nodiscard]] StateDict load_sharded_metadata(const Location& location,
+                                              const OpenOptions& options = {});
 
 /// The tensors of it.
-StateDict load_tensors_metadata(const Location& location, const OpenOptions& options = {});
+[[nodiscard]] StateDict load_tensors_metadata(const Location& location,
+                                              const OpenOptions& options = {});
 
 }  // namespace dckpt

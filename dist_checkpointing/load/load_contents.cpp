@@ -10,6 +10,7 @@
 #include "dist_checkpointing/load/load.h"
 #include "dist_checkpointing/load/load_steps.h"
 #include "dist_checkpointing/load/select_keys.h"
+#include "dist_checkpointing/open.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
 #include "mapping/base/format.h"

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "mapping/base/api.h"
+#include "mapping/base/phase.h"
 #include "mapping/base/progress.h"
 #include "mapping/state/tensor.h"
 #include "mapping/state/value.h"
@@ -27,6 +28,8 @@ struct LoadHooks {
   /// that need all of the checkpoint may still fail the load. If it throws, the load fails with
   /// that.
   std::function<void(const std::string& key, const Tensor& tensor)> tensor_ready{};
+  /// Told of the phases of this rank's part of the load, in place of or beside set_phase_sink().
+  PhaseSink phases{};
   /// A stop requested on any rank cancels the load on all: they throw CheckpointError (cancelled),
   /// and tensors that were being filled in place are partly filled. Once the state has been put
   /// together, the request has no effect.

@@ -22,6 +22,7 @@
 #include "configs/key_map.h"
 #include "configs/policy.h"
 #include "dist_checkpointing/integrity.h"
+#include "dist_checkpointing/open.h"
 #include "dist_checkpointing/open_together.h"
 #include "dist_checkpointing/planner/planner_registry.h"
 #include "dist_checkpointing/same_on_all_ranks.h"
@@ -134,7 +135,7 @@ LoadCall::LoadCall(const Location& where, const LoadOptions& how, Communicator& 
       hooks(std::move(trainers)),
       plan_cache(cache),
       watch(comm, options, hooks),
-      phases("load", location.display(), comm.rank()) {}
+      phases("load", location.display(), comm.rank(), hooks.phases) {}
 
 OpenedCheckpoint open_for(Call entry, LoadCall& call) {
   const LoadOptions& options = call.options;

@@ -153,11 +153,11 @@ class CommonMerge {
 
   static void copy(const Tensor& to, const Tensor& from) {
     if (to.dtype() == from.dtype()) {
-      strided_copy(to.shape(), item_size(to.dtype()), from.data(), {0, from.strides()}, to.data(),
-                   {0, to.strides()});
+      strided_copy(to.shape(), item_size(to.dtype()), from.data(), {0, from.strides()},
+                   to.mutable_data(), {0, to.strides()});
     } else {
       strided_cast(to.shape(), from.dtype(), from.data(), {0, from.strides()}, to.dtype(),
-                   to.data(), {0, to.strides()});
+                   to.mutable_data(), {0, to.strides()});
     }
   }
 

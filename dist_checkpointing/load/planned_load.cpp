@@ -242,7 +242,8 @@ Tensor PlannedLoad::commit(const Tensor& destination) {
           {.key = key});
     if (made.data() != target.data())
       strided_copy(target.shape(), item_size(target.dtype()), made.data(),
-                   {0, row_major_strides(target.shape())}, target.data(), {0, target.strides()});
+                   {0, row_major_strides(target.shape())}, target.mutable_data(),
+                   {0, target.strides()});
     resolved.committed = true;
     return target;
   });

@@ -58,7 +58,7 @@ Sharing find_sharing(const TensorRequest& request) {
 /// holds the bytes from `begin` on.
 Tensor mirrored(const Tensor& tensor, std::uintptr_t begin, const Tensor& image) {
   return Tensor(tensor.dtype(), tensor.shape(), tensor.strides(),
-                image.data() + (reinterpret_cast<std::uintptr_t>(tensor.data()) - begin),
+                image.mutable_data() + (reinterpret_cast<std::uintptr_t>(tensor.data()) - begin),
                 image.owner());
 }
 
@@ -80,7 +80,7 @@ void mirror_devices(const CheckpointReader& reader, std::vector<ReadItem>& items
     for (; behind < regions.size() && regions[behind].begin < end; ++behind)
       end = std::max(end, regions[behind].end);
     const std::uintptr_t begin = regions[first].begin;
-    const Tensor image = Tensor::empty(DType::kUInt8, {static_cast<std::int64_t>(end - begin)});
+    Tensor image = Tensor::empty(DType::kUInt8, {static_cast<std::int64_t>(end - begin)});
     for (; first < behind; ++first) {
       Tensor& tensor = destinations[regions[first].destination];
       tensor = mirrored(tensor, begin, image);
@@ -101,7 +101,7 @@ bool holds(const CheckpointReader& reader, ReadItem item, const Tensor& memory,
            const ReadOptions& reading) {
   Shape shape = item.sizes;
   const std::vector<Tensor> stored{Tensor::empty(memory.dtype(), shape)};
-  const Tensor loaded = Tensor::empty(memory.dtype(), shape);
+  Tensor loaded = Tensor::empty(memory.dtype(), shape);
   strided_copy(shape, item_size(memory.dtype()), memory.data(), item.target, loaded.data(),
                {0, loaded.strides()});
   item.destination = 0;

@@ -60,7 +60,9 @@ class LoadPlanner {
 
   /// Returns the state that is loaded in place of `state`: it may have other entries, for example
   /// those that the metadata list. `setup.wanted` is empty so far.
-  virtual StateDict prepare_state(StateDict state, const LoadSetup& /*setup*/) { return state; }
+  [[nodiscard]] virtual StateDict prepare_state(StateDict state, const LoadSetup& /*setup*/) {
+    return state;
+  }
 
   virtual void set_up_planner(const LoadSetup& setup) = 0;
 
@@ -79,15 +81,19 @@ class LoadPlanner {
   virtual bool resolves(const LoadItem& /*item*/) const { return false; }
   /// The memory to read a resolved item into: of its dtype and `shape`, contiguous, in CPU memory,
   /// and of nobody else. It is released when the item has been committed.
-  virtual Tensor resolve_tensor(const LoadItem& item, const Shape& shape) const {
+  [[nodiscard]] virtual Tensor resolve_tensor(const LoadItem& item, const Shape& shape) const {
     return Tensor::empty(item.tensor.dtype, shape);
   }
   /// The elements of the state's tensor, made of what was read: contiguous in CPU memory, in the
   /// same shape and of the dtype `item.wanted`.
-  virtual Tensor commit_tensor(const LoadItem& /*item*/, Tensor read) const { return read; }
+  [[nodiscard]] virtual Tensor commit_tensor(const LoadItem& /*item*/, Tensor read) const {
+    return read;
+  }
 
   /// The value of an object, made of the stored one. `key` is unique: with the place in the grid.
-  virtual Value load_object(const std::string& /*key*/, Value stored) const { return stored; }
+  [[nodiscard]] virtual Value load_object(const std::string& /*key*/, Value stored) const {
+    return stored;
+  }
 };
 
 /// PyTorch DCP's planner, and what others derive from: everything is read as the state asks for it.
@@ -110,6 +116,6 @@ class MCoreLoadPlanner : public DefaultLoadPlanner {};
 class StandardLoadPlanner : public DefaultLoadPlanner {};
 
 /// An item for each tensor that the state asks for.
-LoadPlan create_default_local_load_plan(const LoadSetup& setup);
+[[nodiscard]] LoadPlan create_default_local_load_plan(const LoadSetup& setup);
 
 }  // namespace dckpt

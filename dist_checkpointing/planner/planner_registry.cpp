@@ -82,10 +82,10 @@ std::unique_ptr<SavePlanner> builtin(PlannerKind kind) {
 }  // namespace
 
 void require_no_options(const StrategySpec& planner) {
-  if (planner.options.keys.empty()) return;
+  if (planner.options.empty()) return;
   throw CheckpointError(ErrorCode::kInvalidArgument,
                         str_format("the planner {} has no options, but {} is given; leave it out",
-                                   quote(planner.name), quote(planner.options.keys.front().text)));
+                                   quote(planner.name), quote(planner.options.names().front())));
 }
 
 void register_planner(SavePlannerEntry entry) {
@@ -114,7 +114,7 @@ std::span<const LoadPlannerEntry> load_planners() {
 std::unique_ptr<SavePlanner> make_save_planner(const SaveOptions& options) {
   if (!options.registered_planner.name.empty())
     return make(find_save_planner(options.registered_planner), options.registered_planner);
-  if (!options.registered_planner.options.keys.empty())
+  if (!options.registered_planner.options.empty())
     throw CheckpointError(ErrorCode::kInvalidArgument,
                           "save.planner.options: are for registered planners, and none is named");
   return builtin(options.planner.kind);
@@ -129,7 +129,7 @@ std::unique_ptr<LoadPlanner> make_load_planner(const LoadOptions& options) {
   if (!options.registered_planner.name.empty())
     return make(find_entry<LoadPlannerEntry>(options.registered_planner, {}),
                 options.registered_planner);
-  if (!options.registered_planner.options.keys.empty())
+  if (!options.registered_planner.options.empty())
     throw CheckpointError(ErrorCode::kInvalidArgument,
                           "load.planner.options: are for registered planners, and none is named");
   return nullptr;

@@ -139,6 +139,6 @@ bool plans_globally(const LoadOptions& options);
 
 /// The same with `planner.kind` as the registered planner's rules say. What cannot be is left to
 /// make_save_planner().
-SaveOptions with_planner_rules(SaveOptions options);
+[[nodiscard]] SaveOptions with_planner_rules(SaveOptions options);
 
 }  // namespace dckpt

@@ -73,15 +73,19 @@ class SavePlanner {
   /// in CPU memory, in the shape of the chunk; gone when the call has returned. The result has the
   /// item's dtype and the chunk's shape, and is contiguous in CPU memory. Called for whole items:
   /// memory for one of each thread of save.io.threads, besides what the result takes.
-  virtual Tensor resolve_tensor(const WriteItem& /*item*/, Tensor data) const { return data; }
+  [[nodiscard]] virtual Tensor resolve_tensor(const WriteItem& /*item*/, Tensor data) const {
+    return data;
+  }
   /// The bytes to store for an object: `stored` is a torch.save file, and so must the result be.
   /// Never asked for the common state, which all readers need as it is.
-  virtual Bytes resolve_object(const WriteItem& /*item*/, Bytes stored) const { return stored; }
+  [[nodiscard]] virtual Bytes resolve_object(const WriteItem& /*item*/, Bytes stored) const {
+    return stored;
+  }
 
   /// What create_global_plan() depends on besides the local plans and the options. While it stays
   /// the same, and the local plans do, the last global plan is used again. None, as by default: it
   /// never is.
-  virtual std::optional<std::string> cache_key() const { return std::nullopt; }
+  [[nodiscard]] virtual std::optional<std::string> cache_key() const { return std::nullopt; }
 };
 
 /// PyTorch DCP's planner ("default"), and what the built-in ones have in common.
@@ -90,7 +94,7 @@ class DefaultSavePlanner : public SavePlanner {
   void set_up_planner(const SaveSetup& setup) override;
   SavePlan create_local_plan() override;
   GlobalPlan create_global_plan(const LocalPlans& plans) override;
-  std::optional<std::string> cache_key() const override { return ""; }
+  [[nodiscard]] std::optional<std::string> cache_key() const override { return ""; }
 
  protected:
   /// Called by create_global_plan(): may give parts that several ranks have to others of these.
@@ -116,9 +120,9 @@ class MCoreSavePlanner : public DefaultSavePlanner {};
 class StandardSavePlanner : public DefaultSavePlanner {};
 
 /// The items of what a rank has, by the built-in rules.
-SavePlan create_default_local_save_plan(const SaveSetup& setup);
+[[nodiscard]] SavePlan create_default_local_save_plan(const SaveSetup& setup);
 
 /// The rules that the options say, for create_default_global_save_plan().
-GlobalPlanOptions global_plan_options(const SaveOptions& options);
+[[nodiscard]] GlobalPlanOptions global_plan_options(const SaveOptions& options);
 
 }  // namespace dckpt

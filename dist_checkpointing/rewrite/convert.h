@@ -24,7 +24,7 @@ struct ConvertOptions {
   /// or else the format of the source.
   std::string to{};
   std::optional<int> strategy_version{};  ///< of `to`; empty: the newest
-  YamlNode strategy_options{};            ///< of `to`, as in save.backend.options of a policy
+  OwnOptions strategy_options{};          ///< of `to`, as in save.backend.options of a policy
   /// For torch_dist: kMegatron or kMegatron019; for dcp: kDcp. Contradictions are refused. Empty:
   /// kMegatron, or kMegatron019 for a source of that form if `to`, `flattened` and `optimizer` say
   /// nothing either: such a copy keeps its form.

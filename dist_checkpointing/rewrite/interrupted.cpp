@@ -4,6 +4,7 @@
 #include <map>
 
 #include "configs/key_map.h"
+#include "configs/yaml.h"
 #include "dist_checkpointing/training_root/removal.h"
 #include "mapping/base/error.h"
 #include "mapping/base/fingerprint.h"
@@ -54,7 +55,7 @@ class FactList {
 
 std::string text_of(const StrategySpec& strategy) {
   return str_format("{} {} {}", strategy.name, strategy.version.value_or(0),
-                    to_yaml_text(strategy.options));
+                    to_yaml_text(strategy.options.tree()));
 }
 
 std::string yes_or_no(bool value) {

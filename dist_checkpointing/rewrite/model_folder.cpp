@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "configs/yaml.h"
 #include "dist_checkpointing/inspect/modelopt.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
@@ -202,15 +203,17 @@ void carry_annotations(const CheckpointReader& source, ConvertTarget& target, Fi
     all.keys.push_back(YamlNode::string(name));
     all.values.push_back(YamlNode::string(text));
   }
-  YamlNode& own = target.save.strategy.options;
-  const bool has_own = own.find(kSafetensorsMetadataOption) != nullptr;
+  OwnOptions& options = target.save.strategy.options;
+  const bool has_own = options.has(kSafetensorsMetadataOption);
   if (has_own || !target.format->conventions.model_folder)
     return findings.push_back(
         {FindingCode::kModelFilesLeftOut,
          "what the files say in their __metadata__ stays behind: " + quoted_list(names, 10)});
+  YamlNode own = options.tree();
   own.kind = YamlNode::Kind::kMap;
   own.keys.push_back(YamlNode::plain(kSafetensorsMetadataOption));
   own.values.push_back(std::move(all));
+  options = OwnOptions(std::move(own));
 }
 
 /// A format without such files: the numbers of a map may still come from config.json.

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "configs/policy.h"
+#include "configs/yaml.h"
 #include "dist_checkpointing/planner/planner_checks.h"
 #include "dist_checkpointing/planner/planner_registry.h"
 #include "dist_checkpointing/planner/resolved_source.h"
@@ -139,7 +140,7 @@ PlanAgreement::Decision decision_of(SavePlanner& planner, const SaveOptions& opt
   const StrategySpec& registered = options.registered_planner;
   if (registered.name.empty()) return {};
   std::optional<std::string> key = of_planner(options, [&] { return planner.cache_key(); });
-  if (key) key = registered.name + "\n" + to_yaml_text(registered.options) + "\n" + *key;
+  if (key) key = registered.name + "\n" + to_yaml_text(registered.options.tree()) + "\n" + *key;
   return {[&planner, &options](const LocalPlans& plans) {
             return of_planner(options, [&] {
               GlobalPlan plan = planner.create_global_plan(plans);

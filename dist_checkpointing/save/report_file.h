@@ -16,14 +16,14 @@ namespace DCKPT_API dckpt {
 /// out what is written after it, itself and integrity.json. No other reader opens it.
 inline constexpr const char* kReportFile = "dckpt_report.json";
 
-Value to_value(const SaveReport& report);
+[[nodiscard]] Value to_value(const SaveReport& report);
 std::string to_json(const SaveReport& report);
 
 /// Reads it back; unknown fields are skipped. Throws CheckpointError: (unsupported) for another
 /// version, (corrupt) for broken JSON and for fields that are missing or of another kind.
-SaveReport read_report(ByteView json, const std::string& file_name = kReportFile);
+[[nodiscard]] SaveReport read_report(ByteView json, const std::string& file_name = kReportFile);
 
 /// The report that a checkpoint's folder keeps; empty if it keeps none. Throws as read_report().
-std::optional<SaveReport> find_report(const Storage& storage);
+[[nodiscard]] std::optional<SaveReport> find_report(const Storage& storage);
 
 }  // namespace dckpt

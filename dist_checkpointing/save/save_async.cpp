@@ -151,7 +151,7 @@ struct AsyncSaver::Slot {
   /// with what is known before the first one.
   Slot(Communicator& callers, const SavePlanCache& known, std::string why_no_plans)
       : Slot(callers, nullptr) {
-    own_cache = known;
+    own_cache = known.fork();
     if (known.empty()) own_cache.clear(std::move(why_no_plans));
   }
 

@@ -62,7 +62,7 @@ class PendingSave {
   friend class Checkpointer;
   /// For a foreground save that has succeeded.
   explicit PendingSave(SaveReport report);
-  static PendingSave skip(const Location& location, const Communicator& comm);
+  [[nodiscard]] static PendingSave skip(const Location& location, const Communicator& comm);
   struct Outcome;
   explicit PendingSave(std::shared_ptr<Outcome> outcome) : outcome_(std::move(outcome)) {}
   std::shared_ptr<Outcome> outcome_;

@@ -5,6 +5,7 @@
 #include <stop_token>
 
 #include "mapping/base/api.h"
+#include "mapping/base/phase.h"
 #include "mapping/base/progress.h"
 #include "mapping/state/value.h"
 
@@ -31,6 +32,8 @@ struct SaveHooks {
   /// Called about twice a second while data is written, in the saving thread, with the bytes of all
   /// ranks: done and total. Optional on each rank.
   Progress progress{};
+  /// Told of the phases of this rank's part of the save, in place of or beside set_phase_sink().
+  PhaseSink phases{};
   /// A stop requested on any rank cancels the save on all: they throw CheckpointError (cancelled),
   /// and nothing is left of the save. Once it has been published, the request has no effect and the
   /// save succeeds. The request persists: later saves with the same token are cancelled too.

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "dist_checkpointing/save/key_paths.h"
-#include "dist_checkpointing/save/save_report.h"
+#include "dist_checkpointing/save/rank_save_report.h"
 #include "dist_checkpointing/save/write_checkpoint.h"
 #include "mapping/base/bytes.h"
 #include "strategies/contract/save_strategy.h"

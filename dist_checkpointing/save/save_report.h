@@ -2,13 +2,11 @@
 
 #include <array>
 #include <cstdint>
-#include <span>
 #include <string>
 #include <utility>
 
 #include "dist_checkpointing/phase_report.h"
 #include "mapping/base/api.h"
-#include "mapping/base/bytes.h"
 #include "mapping/base/finding.h"
 
 namespace DCKPT_API dckpt {
@@ -45,29 +43,5 @@ inline constexpr std::array<std::pair<Phase, PhaseReport SaveReport::*>, 6> kSav
 /// One line: "12.1 GiB in 17 files in 8.31 s (plan 0.02 s, cached; write 7.90 s, 1.5 GiB/s, direct,
 /// rank 3 was the last; publish 0.10 s)".
 std::string to_string(const SaveReport& report);
-
-/// What one rank has done of a save.
-struct RankSaveReport {
-  std::uint64_t bytes = 0;
-  std::uint64_t files = 0;
-  PhaseClock::Taken plan{};
-  PhaseClock::Taken stage{};
-  PhaseClock::Taken copy{};
-  PhaseClock::Taken write{};
-  PhaseClock::Taken sync{};
-  std::string why_planned{};
-  std::string engine{};
-
-  friend bool operator==(const RankSaveReport&, const RankSaveReport&) = default;
-};
-
-/// Of the job, from those of the ranks in their order.
-SaveReport sum_of(std::span<const RankSaveReport> ranks);
-
-// Between ranks. Decoding throws CheckpointError (corrupt).
-Bytes encode(const RankSaveReport& report);
-RankSaveReport decode_rank_report(ByteView bytes);
-Bytes encode(const SaveReport& report);
-SaveReport decode_save_report(ByteView bytes);
 
 }  // namespace dckpt

@@ -22,6 +22,7 @@
 
 #include "dist_checkpointing/planner/planner_registry.h"
 #include "dist_checkpointing/planner/resolved_source.h"
+#include "dist_checkpointing/rank_phases.h"
 #include "dist_checkpointing/registry.h"
 #include "dist_checkpointing/save/key_paths.h"
 #include "dist_checkpointing/save/metered_source.h"
@@ -113,7 +114,7 @@ SaveCall::SaveCall(const Location& location, SaveOptions given, Communicator& ra
       heartbeat(
           ranks,
           {.timeout = options.timeout, .cancel = trainers.cancel, .progress = trainers.progress}),
-      phases("save", target.display(), ranks.rank()) {}
+      phases("save", target.display(), ranks.rank(), trainers.phases) {}
 
 WrittenByRank write_save(SaveCall& call, const PlannedSave& planned, ItemSource& source) {
   const int rank = call.comm.rank();

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "dist_checkpointing/data_files.h"
+#include "dist_checkpointing/open.h"
 #include "dist_checkpointing/tracker.h"
 #include "dist_checkpointing/training_root/removal.h"
 #include "mapping/base/error.h"

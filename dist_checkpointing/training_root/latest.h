@@ -16,8 +16,8 @@ namespace DCKPT_API dckpt {
 
 /// Opens a checkpoint of a training root with the strategy that its run loads with, or with the one
 /// that is detected if the checkpoint evidently has another format.
-std::unique_ptr<CheckpointReader> open_in_root(const Location& checkpoint,
-                                               const StrategySpec& strategy);
+[[nodiscard]] std::unique_ptr<CheckpointReader> open_in_root(const Location& checkpoint,
+                                                             const StrategySpec& strategy);
 
 /// Why a directory is not a finished checkpoint.
 struct Unfinished {
@@ -35,8 +35,8 @@ struct Unfinished {
 /// file exists and is long enough. Does not read tensor bytes. Throws CheckpointError (io,
 /// unsupported, invalid argument) if this cannot be determined: an unreadable checkpoint is not an
 /// unfinished one. Opens as open_in_root() does.
-std::optional<Unfinished> find_unfinished(const Location& checkpoint,
-                                          const StrategySpec& strategy = OpenOptions().strategy);
+[[nodiscard]] std::optional<Unfinished> find_unfinished(
+    const Location& checkpoint, const StrategySpec& strategy = OpenOptions().strategy);
 /// The reason alone.
 std::optional<std::string> why_incomplete(const Location& checkpoint,
                                           const StrategySpec& strategy = OpenOptions().strategy);
@@ -68,7 +68,7 @@ LatestChoice choose_latest(const Location& root, const CompletenessCheck& check)
 /// The same for a run that resumes; a warning names everything that was skipped. Empty for a root
 /// that does not exist or holds no checkpoint and no tracker. Throws CheckpointError (incomplete)
 /// if there is something, but nothing complete.
-std::optional<LatestCheckpoint> find_latest(const Location& root,
-                                            const StrategySpec& strategy = OpenOptions().strategy);
+[[nodiscard]] std::optional<LatestCheckpoint> find_latest(
+    const Location& root, const StrategySpec& strategy = OpenOptions().strategy);
 
 }  // namespace dckpt

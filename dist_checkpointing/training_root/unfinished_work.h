@@ -24,6 +24,6 @@ struct UnfinishedWork {
 };
 
 /// In the order of the iterations. Removes nothing.
-std::vector<UnfinishedWork> list_unfinished_work(const Location& root);
+[[nodiscard]] std::vector<UnfinishedWork> list_unfinished_work(const Location& root);
 
 }  // namespace dckpt

@@ -13,6 +13,7 @@
 #include "dckpt/location.h"
 #include "dckpt/parallel_layout.h"
 #include "dckpt/policy.h"
+#include "dckpt/process.h"
 #include "dckpt/save.h"
 #include "dckpt/state.h"
 #include "dckpt/tensor.h"

@@ -5,4 +5,4 @@
 
 #include "mapping/base/error.h"
 #include "mapping/base/log.h"
-#include "mapping/base/phase_clock.h"
+#include "mapping/base/phase.h"

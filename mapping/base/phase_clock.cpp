@@ -16,11 +16,10 @@ Sink& sink() {
   return *instance;
 }
 
-void tell(const PhaseEvent& event) {
-  const std::lock_guard lock(sink().mutex);
-  if (!sink().function) return;
+void call(const PhaseSink& function, const PhaseEvent& event) {
+  if (!function) return;
   try {
-    sink().function(event);
+    function(event);
   } catch (...) {  // what is told must not change what is done, on one rank of many
   }
 }
@@ -33,13 +32,13 @@ PhaseClock*& clock_of(Phase phase) {
 
 }  // namespace
 
-void set_phase_sink(PhaseSink function) {
+PhaseSink set_phase_sink(PhaseSink function) {
   const std::lock_guard lock(sink().mutex);
-  sink().function = std::move(function);
+  return std::exchange(sink().function, std::move(function));
 }
 
-PhaseClock::PhaseClock(std::string call, std::string target, int rank)
-    : call_(std::move(call)), target_(std::move(target)), rank_(rank) {}
+PhaseClock::PhaseClock(std::string call, std::string target, int rank, PhaseSink sink)
+    : call_(std::move(call)), target_(std::move(target)), rank_(rank), sink_(std::move(sink)) {}
 
 PhaseClock::~PhaseClock() {
   for (const auto& [phase, name] : kPhaseNames) end(phase, 0, true);
@@ -92,6 +91,15 @@ void PhaseClock::leave(Phase phase) {
 
 PhaseEvent PhaseClock::event(Phase phase, const State& state) const {
   return {.call = call_, .target = target_, .phase = phase, .rank = rank_, .begin = state.begin};
+}
+
+void PhaseClock::tell(const PhaseEvent& event) {
+  {
+    const std::lock_guard lock(telling_);
+    call(sink_, event);
+  }
+  const std::lock_guard lock(sink().mutex);
+  call(sink().function, event);
 }
 
 PhaseClock::Taken PhaseClock::end(Phase phase, std::uint64_t bytes) {

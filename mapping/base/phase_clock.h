@@ -3,66 +3,21 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <mutex>
-#include <optional>
 #include <string>
-#include <string_view>
 
 #include "mapping/base/api.h"
-#include "mapping/base/enum_names.h"
+#include "mapping/base/phase.h"
 
 namespace DCKPT_API dckpt {
 
-/// A step of a save (the first six) or a load.
-enum class Phase : std::uint8_t {
-  kPlan,      ///< describing the state and agreeing on who writes what
-  kStage,     ///< copying the state, for background saves only
-  kCopy,      ///< a part of kWrite: taking items from memory (copies, checksums, compression)
-  kWrite,     ///< writing the data files and making them durable
-  kSync,      ///< a part of kWrite: waiting until files are durable
-  kPublish,   ///< writing what readers start from, making the checkpoint visible
-  kOpen,      ///< reading the metadata and the common state, checking what is requested
-  kExchange,  ///< agreeing on who reads what for whom, and passing it on
-  kRead,      ///< reading tensors and objects
-};
-inline constexpr EnumNames<Phase, 9> kPhaseNames{{{Phase::kPlan, "plan"},
-                                                  {Phase::kStage, "stage"},
-                                                  {Phase::kCopy, "copy"},
-                                                  {Phase::kWrite, "write"},
-                                                  {Phase::kSync, "sync"},
-                                                  {Phase::kPublish, "publish"},
-                                                  {Phase::kOpen, "open"},
-                                                  {Phase::kExchange, "exchange"},
-                                                  {Phase::kRead, "read"}}};
-
-/// A phase begins on a rank, or has ended.
-struct PhaseEvent {
-  std::string_view call;    ///< "save" or "load"
-  std::string_view target;  ///< the checkpoint
-  Phase phase = Phase::kPlan;
-  int rank = 0;
-  std::chrono::system_clock::time_point begin{};
-  std::optional<std::chrono::system_clock::time_point> end{};  ///< none: it begins now
-  // When it has ended:
-  double seconds = 0;  ///< with a thread at work: less than from begin to end if it was interrupted
-  std::uint64_t bytes = 0;
-  bool failed = false;  ///< the call ends with it
-};
-
-/// Receives the phases of every save and load of this process; called from any thread, one call at
-/// a time. What it throws is ignored.
-using PhaseSink = std::function<void(const PhaseEvent&)>;
-
-/// Replaces the sink; an empty one, the default, receives nothing.
-void set_phase_sink(PhaseSink sink);
-
-/// Measures the phases of one rank's save or load, and tells the sink of them. A phase takes the
+/// Measures the phases of one rank's save or load, and tells the sinks of them. A phase takes the
 /// time during which at least one thread is in it; phases may overlap. Safe to use from several
 /// threads.
 class PhaseClock {
  public:
-  PhaseClock(std::string call, std::string target, int rank);
+  /// `sink` is told of this call alone; it may be empty.
+  PhaseClock(std::string call, std::string target, int rank, PhaseSink sink = {});
   /// Phases that have not ended have failed.
   ~PhaseClock();
   PhaseClock(const PhaseClock&) = delete;
@@ -118,11 +73,14 @@ class PhaseClock {
   void enter(Phase phase);
   void leave(Phase phase);
   PhaseEvent event(Phase phase, const State& state) const;
+  void tell(const PhaseEvent& event);
   Taken end(Phase phase, std::uint64_t bytes, bool failed);
 
   const std::string call_;
   const std::string target_;
   const int rank_;
+  std::mutex telling_;  ///< one call of `sink_` at a time
+  const PhaseSink sink_;
   std::mutex mutex_;
   std::array<State, kPhaseNames.size()> states_{};
 };

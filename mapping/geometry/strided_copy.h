@@ -29,7 +29,8 @@ struct RunPlan {
 
 /// Merges axes of extent 1 and axes that are dense on both sides. Runs come out in source order
 /// only as far as the strides of the source fall from the first axis to the last.
-RunPlan plan_runs(ShapeView sizes, const StridedView& source, const StridedView& destination);
+[[nodiscard]] RunPlan plan_runs(ShapeView sizes, const StridedView& source,
+                                const StridedView& destination);
 
 /// Calls `visit(source_element, destination_element)` at the start of each run, last axis fastest.
 template <typename Visit>

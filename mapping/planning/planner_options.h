@@ -41,6 +41,12 @@ enum class KeepPlans : std::uint8_t {
 inline constexpr EnumNames<KeepPlans, 2> kKeepPlansNames{
     {{KeepPlans::kOff, "off"}, {KeepPlans::kFile, "file"}}};
 
+/// How flattened ranges are stored.
+enum class FlattenedForm : std::uint8_t {
+  kBoxes,     ///< as boxes of the tensor's own space: ordinary tensors for every reader
+  kMegatron,  ///< as Megatron 0.8–0.15 do (see reformulation.h): what those versions load
+};
+
 struct PlannerOptions {
   PlannerKind kind = PlannerKind::kMegatron;
   /// Empty: kBalanced, or with kHyperParallel kLowestRank.
@@ -66,8 +72,8 @@ struct PlannerOptions {
 };
 
 std::string_view to_string(PlannerKind kind) noexcept;  ///< "mcore", "default", "standard"
-std::optional<PlannerKind> parse_planner_kind(std::string_view name) noexcept;
+[[nodiscard]] std::optional<PlannerKind> parse_planner_kind(std::string_view name) noexcept;
 std::string_view to_string(Dedup dedup) noexcept;  ///< "balanced", "lowest_rank", "off"
-std::optional<Dedup> parse_dedup(std::string_view name) noexcept;
+[[nodiscard]] std::optional<Dedup> parse_dedup(std::string_view name) noexcept;
 
 }  // namespace dckpt

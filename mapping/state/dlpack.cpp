@@ -191,7 +191,7 @@ Tensor taken(Managed* managed, DlpackUse use) {
   const std::shared_ptr<const void> known =
       use == DlpackUse::kSave ? std::shared_ptr<const void>(owner.get(), SaveOnlyOwner{owner})
                               : owner;
-  Tensor handle(tensor.dtype(), tensor.shape(), tensor.strides(), tensor.data(), known,
+  Tensor handle(tensor.dtype(), tensor.shape(), tensor.strides(), tensor.mutable_data(), known,
                 tensor.device());
   owner->managed = managed;
   return handle;
@@ -226,7 +226,7 @@ Managed* exported(const Tensor& tensor) {
       Exported<Managed>{tensor, tensor.shape(), tensor.strides()});
   const Device device = tensor.device();
   content->managed.dl_tensor = {
-      .data = tensor.data(),
+      .data = tensor.mutable_data(),
       .device = {device.kind == Device::Kind::kCuda ? kCuda : kCpu, device.index},
       .ndim = static_cast<std::int32_t>(tensor.dim()),
       .dtype = type,

@@ -27,7 +27,7 @@ struct FlatLeaf {
 
 /// Python's str(key), for the kinds of keys that state dicts have: text, an integer, a bool or
 /// none; empty for others.
-std::optional<std::string> key_text(const Value& key);
+[[nodiscard]] std::optional<std::string> key_text(const Value& key);
 
 /// "a.0.b"
 std::string dotted_name(const KeyPath& path);

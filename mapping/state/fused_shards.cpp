@@ -75,8 +75,8 @@ Tensor joined(const std::map<int, Tensor>& parts, Shape shape) {
   }
   if (neighbors) {
     Shape strides = row_major_strides(shape);
-    return {first.dtype(), std::move(shape), std::move(strides),
-            first.data(),  first.owner(),    first.device()};
+    return {first.dtype(),        std::move(shape), std::move(strides),
+            first.mutable_data(), first.owner(),    first.device()};
   }
   Tensor whole = Tensor::empty(first.dtype(), std::move(shape));
   std::byte* to = whole.data();

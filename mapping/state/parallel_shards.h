@@ -42,8 +42,9 @@ struct ParallelTensorOptions {
 
 /// Axis `axis` is cut over the tensor parallel ranks (those of experts for experts; the axis of
 /// experts is not counted).
-ShardedTensor tensor_parallel(const ParallelRank& rank, std::string key, Tensor data,
-                              std::int64_t axis, const ParallelTensorOptions& options = {});
+[[nodiscard]] ShardedTensor tensor_parallel(const ParallelRank& rank, std::string key, Tensor data,
+                                            std::int64_t axis,
+                                            const ParallelTensorOptions& options = {});
 /// Cut by rows of the weight, (outputs, inputs), as Megatron's ColumnParallelLinear is, whose bias
 /// is also column parallel. Rows of query, key and value that are interleaved by query group, as
 /// Megatron has them, are column parallel too.

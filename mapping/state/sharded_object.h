@@ -27,7 +27,7 @@ struct ShardedObject {
   /// text is not a unique key.
   static ShardedObject from_unique_key(std::string_view unique_key, ReplicaId replica_id = {});
   /// The same, but empty instead of an error.
-  static std::optional<ShardedObject> parse_unique_key(std::string_view unique_key);
+  [[nodiscard]] static std::optional<ShardedObject> parse_unique_key(std::string_view unique_key);
   static bool is_unique_key(std::string_view key) { return parse_unique_key(key).has_value(); }
   /// Throws CheckpointError (invalid argument) if the offset is outside the grid.
   void validate() const;

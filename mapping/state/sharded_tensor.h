@@ -114,12 +114,19 @@ struct ShardedTensor {
   Box global_box() const;
   /// Coordinates of the local tensor in the grid of pieces (regular grids only).
   Shape chunk_coordinates() const;
-  /// The elements of `data`, as Tensor::data<T>() gives them; errors name the key. Throws
-  /// CheckpointError (invalid argument) if there are none yet.
+  /// The elements of `data`, as Tensor::data<T>() gives them, read-only if T or the shard is const;
+  /// errors name the key. Throws CheckpointError (invalid argument) if there are none yet.
   template <typename T>
-  T* local_data() const {
+  T* local_data() {
     return with_context({.key = key}, [&] {
       return data.value_or(Tensor::meta(dtype, data_shape())).template data<T>();
+    });
+  }
+  template <typename T>
+  const T* local_data() const {
+    return with_context({.key = key}, [&] {
+      const Tensor local = data.value_or(Tensor::meta(dtype, data_shape()));
+      return local.template data<T>();
     });
   }
   /// Number of elements that `data` has or would have.

@@ -105,7 +105,7 @@ Value refilled(ShardedTensorFactory factory, const Value& merged) {
                             {.key = factory.key});
     }
     strided_copy(into.shape(), item_size(into.dtype()), from.data(), {0, from.strides()},
-                 into.data(), {0, into.strides()});
+                 into.mutable_data(), {0, into.strides()});
   }
   return factory;
 }

@@ -147,7 +147,15 @@ void Tensor::require_elements(DType accessed) const {
   }
 }
 
-MutableByteView Tensor::bytes() const {
+MutableByteView Tensor::bytes() {
+  return mutable_bytes();
+}
+
+ByteView Tensor::bytes() const {
+  return mutable_bytes();
+}
+
+MutableByteView Tensor::mutable_bytes() const {
   if (device_.kind != Device::Kind::kCpu || !is_contiguous() || !has_data()) {
     throw CheckpointError(
         ErrorCode::kInvalidArgument,

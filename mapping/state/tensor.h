@@ -63,21 +63,35 @@ class Tensor {
   bool is_contiguous() const noexcept { return is_row_major(shape_, strides_); }
   bool has_data() const noexcept { return data_ != nullptr || numel() == 0; }
 
-  std::byte* data() const noexcept { return data_; }
-  /// Element 0 as a T, read-only if T is const: `data<float>()`, `data<const float>()`. float16 and
-  /// bfloat16 are accessed by their bits as std::uint16_t, complex32 as std::uint32_t, eight-bit
-  /// floats as std::uint8_t, quantised types as their integers. Throws CheckpointError (mismatch)
-  /// if the elements are of another type, (invalid argument) if the tensor is only described.
+  /// Element 0. A const handle only gives read access.
+  std::byte* data() noexcept { return data_; }
+  const std::byte* data() const noexcept { return data_; }
+  /// Element 0 for code that fills tensors which it gets as const handles, such as the destinations
+  /// of a load: the constness of a handle is not that of the elements, which copies of it share.
+  std::byte* mutable_data() const noexcept { return data_; }
+  /// Element 0 as a T, read-only if T or the handle is const: `data<float>()`,
+  /// `data<const float>()`. float16 and bfloat16 are accessed by their bits as std::uint16_t,
+  /// complex32 as std::uint32_t, eight-bit floats as std::uint8_t, quantised types as their
+  /// integers. Throws CheckpointError (mismatch) if the elements are of another type, (invalid
+  /// argument) if the tensor is only described.
   template <typename T>
-  requires ElementType<std::remove_const_t<T>> T* data() const {
+  requires ElementType<std::remove_const_t<T>> T* data() {
     require_elements(dtype_of<std::remove_const_t<T>>());
     return reinterpret_cast<T*>(data_);
+  }
+  template <typename T>
+  requires ElementType<std::remove_const_t<T>>
+  const T* data() const {
+    require_elements(dtype_of<std::remove_const_t<T>>());
+    return reinterpret_cast<const T*>(data_);
   }
   const FileRange* file_range() const noexcept { return file_range_.get(); }
   const std::shared_ptr<const void>& owner() const noexcept { return owner_; }
 
   /// The elements as bytes; requires a contiguous CPU tensor with data.
-  MutableByteView bytes() const;
+  MutableByteView bytes();
+  ByteView bytes() const;
+  MutableByteView mutable_bytes() const;  ///< see mutable_data()
 
   /// `length` entries from `start` along `axis`; shares the elements.
   Tensor narrow(std::size_t axis, std::int64_t start, std::int64_t length) const;

@@ -71,6 +71,6 @@ std::size_t set_element(Value& tree, const KeyPath& path, Value value,
                         std::size_t max_filled = 65'536);
 
 /// A value for messages: "None", "0.1", "'adam'", "float32 (2, 3)"; of others the kind.
-std::string short_text(const Value& value);
+[[nodiscard]] std::string short_text(const Value& value);
 
 }  // namespace dckpt

@@ -118,7 +118,7 @@ class Value {
   static Value frozen_set(ValueList items = {});
   static Value dict(std::initializer_list<std::pair<Value, Value>> items = {});
   /// Stands inside of a value with this label for that value itself.
-  static Value reference(std::uint32_t label);
+  [[nodiscard]] static Value reference(std::uint32_t label);
 
   Value(const Value& other) noexcept;
   Value(Value&& other) noexcept;
@@ -211,7 +211,7 @@ class Value {
   using Boxed = std::shared_ptr<void>;
 
   Value(Kind kind, Boxed boxed) noexcept : kind_(kind), boxed_(std::move(boxed)) {}
-  static Value beyond_int64(std::uint64_t value);
+  [[nodiscard]] static Value beyond_int64(std::uint64_t value);
   bool is_boxed() const noexcept { return kind_ > Kind::kReference; }
   template <typename T>
   const T& get(Kind kind, const char* wanted) const;

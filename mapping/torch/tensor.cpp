@@ -139,7 +139,7 @@ at::Tensor to_torch(const Tensor& tensor) {
   } else {
     const at::Device device = device_to_torch(tensor);
     result = at::from_blob(
-        tensor.data(), sizes, strides, [owner = tensor.owner()](void*) {},
+        tensor.mutable_data(), sizes, strides, [owner = tensor.owner()](void*) {},
         at::TensorOptions(type).device(device), device);
   }
   if (tensor.requires_grad) result.set_requires_grad(true);

@@ -47,6 +47,6 @@ class Communicator {
 };
 
 /// A single rank: every operation returns at once.
-std::unique_ptr<Communicator> single_rank();
+[[nodiscard]] std::unique_ptr<Communicator> single_rank();
 
 }  // namespace dckpt

@@ -52,9 +52,9 @@ enum class CommonForm : std::uint8_t {
 CommonForm common_form(Compat compat) noexcept;
 
 /// An object, such as the common state, as these conventions store it: in a list or as it is.
-Bytes stored_object(const Value& value, const Conventions& conventions);
+[[nodiscard]] Bytes stored_object(const Value& value, const Conventions& conventions);
 /// What was stored in a list; anything else as it is.
-Value unwrap_object(const Value& stored);
+[[nodiscard]] Value unwrap_object(const Value& stored);
 
 /// Takes the object with the common state out of the others, and tells before which of them it was;
 /// empty if there is none.
@@ -62,15 +62,15 @@ struct CommonObject {
   BytesStorageMetadata object;
   std::size_t position = 0;
 };
-std::optional<CommonObject> take_common_object(Metadata& metadata);
+[[nodiscard]] std::optional<CommonObject> take_common_object(Metadata& metadata);
 
 /// Takes the objects out of the others that are copies of values of the common state
 /// (Metadata::common_paths, which is empty afterwards).
-std::vector<BytesStorageMetadata> take_common_values(Metadata& metadata);
+[[nodiscard]] std::vector<BytesStorageMetadata> take_common_values(Metadata& metadata);
 
 /// The common state in a torch file. Throws CheckpointError (corrupt) unless it is a dict.
-Value read_common_file(const ReadableFile& file);
+[[nodiscard]] Value read_common_file(const ReadableFile& file);
 /// `common` itself, if it is a dict; throws CheckpointError (corrupt) otherwise.
-Value require_dict(Value common);
+[[nodiscard]] Value require_dict(Value common);
 
 }  // namespace dckpt

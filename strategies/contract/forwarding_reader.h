@@ -25,8 +25,10 @@ class ForwardingReader : public CheckpointReader {
                       const ReadableFile& file) const override {
     return source_->locate(tensor, chunk, file);
   }
-  Bytes object_bytes(std::size_t object) const override { return source_->object_bytes(object); }
-  Value decode_object(std::size_t object, ByteView stored) const override {
+  [[nodiscard]] Bytes object_bytes(std::size_t object) const override {
+    return source_->object_bytes(object);
+  }
+  [[nodiscard]] Value decode_object(std::size_t object, ByteView stored) const override {
     return source_->decode_object(object, stored);
   }
   bool check_chunk(std::size_t tensor, std::size_t chunk, const ReadableFile& file) const override {

@@ -78,8 +78,8 @@ class CheckpointReader {
 
   /// The stored bytes of an object, compared with their checksums if they have any, and the value
   /// in them. Megatron stores a list that holds the object; `decode_object` unwraps it.
-  virtual Bytes object_bytes(std::size_t object) const = 0;
-  virtual Value decode_object(std::size_t object, ByteView stored) const = 0;
+  [[nodiscard]] virtual Bytes object_bytes(std::size_t object) const = 0;
+  [[nodiscard]] virtual Value decode_object(std::size_t object, ByteView stored) const = 0;
   virtual Value object(std::size_t object) const {
     return decode_object(object, object_bytes(object));
   }

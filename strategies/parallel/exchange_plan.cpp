@@ -5,6 +5,7 @@
 #include "mapping/base/error.h"
 #include "mapping/planning/load/wanted_parts.h"
 #include "strategies/comm/agree.h"
+#include "strategies/parallel/load_plan_cache_content.h"
 #include "strategies/parallel/parallel_read.h"
 #include "strategies/parallel/request.h"
 

@@ -276,7 +276,7 @@ class ParallelTensorReader {
   }
 
   DeviceBox box_of(const ReadItem& item) const {
-    return {tensor_of(item).data(), size_of(item.tensor), item.sizes, item.target};
+    return {tensor_of(item).mutable_data(), size_of(item.tensor), item.sizes, item.target};
   }
 
   /// Of what this rank sends: where it is on the device of the exchange, if it is there.

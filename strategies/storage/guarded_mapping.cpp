@@ -5,9 +5,29 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+
+#include "strategies/storage/mapped_reads.h"
+
+namespace dckpt {
+namespace {
+
+std::atomic<bool> allowed_to_map{true};
+
+}  // namespace
+
+void allow_mapped_reads(bool allowed) noexcept {
+  allowed_to_map = allowed;
+}
+
+bool mapped_reads_allowed() noexcept {
+  return allowed_to_map;
+}
+
+}  // namespace dckpt
 
 namespace dckpt::posix {
 namespace {
@@ -128,7 +148,9 @@ struct Mapping {
 
 bool with_mapped(int fd, std::uint64_t offset, std::uint64_t length,
                  const std::function<void(const std::byte*)>& copy) {
-  if (length == 0 || guarded != nullptr || !is_installed() || one_is_pending()) return false;
+  if (length == 0 || !mapped_reads_allowed() || guarded != nullptr || !is_installed() ||
+      one_is_pending())
+    return false;
   const bool huge = length >= kHugePage / 2;
   const std::uint64_t unit = huge ? kHugePage : page_size;
   const std::uint64_t inset = offset % unit;

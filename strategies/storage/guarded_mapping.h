@@ -13,8 +13,9 @@ namespace dckpt::posix {
 /// The first call installs a handler: where it finds this thread copying out of a mapping, zeros
 /// take the place of the rest of it, the copy runs to its end, and the call returns false. It
 /// passes every other SIGBUS on to what was installed before. A thread that blocks SIGBUS does not
-/// during the copy. Nothing is mapped when somebody else has replaced the handler since, or while a
-/// SIGBUS waits to be unblocked.
+/// during the copy. Nothing is mapped when allow_mapped_reads() has turned
+/// that off, when somebody else has replaced the handler since, or while a SIGBUS waits to be
+/// unblocked.
 bool with_mapped(int fd, std::uint64_t offset, std::uint64_t length,
                  const std::function<void(const std::byte*)>& copy);
 

@@ -11,7 +11,7 @@ bool Delivery::takes_reads(const ReadItem& item) const {
 
 MutableByteView Delivery::memory(const ReadItem& item, std::int64_t target,
                                  std::uint64_t bytes) const {
-  return {destinations_[item.destination].data() +
+  return {destinations_[item.destination].mutable_data() +
               static_cast<std::uint64_t>(target) * item_size(stored(item)),
           bytes};
 }
@@ -20,11 +20,11 @@ void Delivery::copy(const ReadItem& item, const std::byte* source) const {
   const DType dtype = stored(item);
   const Tensor& destination = destinations_[item.destination];
   if (destination.dtype() == dtype)
-    strided_copy(item.sizes, item_size(dtype), source, item.source, destination.data(),
+    strided_copy(item.sizes, item_size(dtype), source, item.source, destination.mutable_data(),
                  item.target);
   else
-    strided_cast(item.sizes, dtype, source, item.source, destination.dtype(), destination.data(),
-                 item.target);
+    strided_cast(item.sizes, dtype, source, item.source, destination.dtype(),
+                 destination.mutable_data(), item.target);
 }
 
 void Delivery::put(const ReadItem& item, const std::byte* source) {

@@ -94,7 +94,7 @@ ReadStats fill(StagedPiece& piece, const Batch& batch, const CheckpointReader& r
     const Tensor& destination = destinations[wanted.destination];
     const std::size_t size = item_size(destination.dtype());
     const auto offset = (staged[i].data() - piece.memory()) / static_cast<std::ptrdiff_t>(size);
-    piece.to_device(wanted.sizes, size, {offset, staged[i].strides()}, destination.data(),
+    piece.to_device(wanted.sizes, size, {offset, staged[i].strides()}, destination.mutable_data(),
                     wanted.target);
   }
   piece.enqueued();
@@ -191,7 +191,7 @@ void DeviceDestinations::fill_zero(std::span<const Tensor> destinations) {
                  {0, destination.strides()}, elements_of_piece(destination),
                  [&](const ReadItem& part, const StridedView& dense) {
                    zeros->to_device(part.sizes, item_size(destination.dtype()), dense,
-                                    destination.data(), part.target);
+                                    destination.mutable_data(), part.target);
                  });
   }
   finish();
@@ -201,12 +201,13 @@ void BoxCopies::put(ShapeView sizes, const std::byte* from, const StridedView& f
                     const Tensor& to, const StridedView& to_view) {
   const std::size_t size = item_size(to.dtype());
   if (!is_in_device_memory(to))
-    return strided_copy(sizes, size, from, from_view, to.data(), to_view);
+    return strided_copy(sizes, size, from, from_view, to.mutable_data(), to_view);
   for_each_box(sizes, from_view, to_view, elements_of_piece(to),
                [&](const ReadItem& part, const StridedView& dense) {
                  std::byte* const at = room(to, bytes_of(part.sizes, to));
                  strided_copy(part.sizes, size, from, part.source, at, dense);
-                 piece_->copies().to_device(part.sizes, size, at, dense, to.data(), part.target);
+                 piece_->copies().to_device(part.sizes, size, at, dense, to.mutable_data(),
+                                            part.target);
                });
 }
 
@@ -226,11 +227,12 @@ void BoxCopies::get(ShapeView sizes, const Tensor& from, const StridedView& from
 void BoxCopies::copy(ShapeView sizes, const Tensor& from, const StridedView& from_view,
                      const Tensor& to, const StridedView& to_view) {
   if (!is_in_device_memory(from)) return put(sizes, from.data(), from_view, to, to_view);
-  if (!is_in_device_memory(to)) return get(sizes, from, from_view, to.data(), to_view);
+  if (!is_in_device_memory(to)) return get(sizes, from, from_view, to.mutable_data(), to_view);
   const std::size_t size = item_size(to.dtype());
   if (from.device() == to.device()) {
     room(to, 0);
-    return piece_->copies().on_device(sizes, size, from.data(), from_view, to.data(), to_view);
+    return piece_->copies().on_device(sizes, size, from.data(), from_view, to.mutable_data(),
+                                      to_view);
   }
   Bytes host;
   for_each_box(sizes, from_view, to_view, elements_of_piece(from),

@@ -375,8 +375,7 @@ TEST(Policy, OptionsOfAStrategyAreKeptForIt) {
       "save: {backend: {name: mine, options: {level: 3, mode: Fast, names: [a, \"b, c\"], deep: "
       "{x: true}}}}");
   EXPECT_EQ(policy.save.strategy.name, "mine");
-  ASSERT_NE(policy.save.strategy.options.find("level"), nullptr);
-  EXPECT_EQ(policy.save.strategy.options.find("level")->text, "3");
+  EXPECT_EQ(policy.save.strategy.options.value("level"), "3");
   EXPECT_EQ(Policy::from_text(to_yaml(policy)), policy) << to_yaml(policy);
   EXPECT_THAT(problems_of("save: {backend: {name: mine, options: 3}}\n"),
               ElementsAre("p.yaml:2:39: save.backend.options: found '3', expected a mapping of the "
@@ -388,7 +387,7 @@ TEST(Policy, AStrategyToLoadWithHasALongFormToo) {
   const Policy policy = policy_of("load: {backend: {name: mine, version: 2, options: {level: 3}}}");
   EXPECT_EQ(policy.load.strategy.name, "mine");
   EXPECT_EQ(policy.load.strategy.version, 2);
-  EXPECT_EQ(policy.load.strategy.options.find("level")->text, "3");
+  EXPECT_EQ(policy.load.strategy.options.value("level"), "3");
   EXPECT_EQ(Policy::from_text(to_yaml(policy)), policy) << to_yaml(policy);
   EXPECT_EQ(policy_of("load: {backend: {name: auto}}").load, LoadOptions());
   EXPECT_THAT(problems_of("load: {strategy: auto, backend: {name: mine}}\n"),

@@ -73,7 +73,7 @@ TEST_P(KilledSaves, LeaveARootFromWhichTheRunGoesOn) {
       checkpointer.save(state, next);
       checkpointer.wait_staged();
       const Tensor& mine = *state["w"].as_sharded_tensor().data;
-      std::memset(mine.data(), 0xEE, mine.nbytes());
+      std::memset(mine.mutable_data(), 0xEE, mine.nbytes());
       checkpointer.wait();
     });
     if (ended == Ended::kNotTraceable)

@@ -104,7 +104,7 @@ TEST_F(CheckpointerTest, TheSecondLoadExchangesAFewBytesInsteadOfListsOfParts) {
         const std::string key =
             "model.decoder.layers." + std::to_string(layer) + ".self_attention.linear_qkv.weight";
         const Tensor data = Tensor::empty(DType::kInt64, {1, 1});
-        std::memcpy(data.data(), &value, sizeof value);
+        std::memcpy(data.mutable_data(), &value, sizeof value);
         state[key] = ShardedTensor::from_rank_offsets(
             key, data, {{.axis = 0, .rank = comm.rank(), .count = 2}});
       }

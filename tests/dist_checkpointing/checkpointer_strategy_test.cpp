@@ -22,7 +22,7 @@ class CheckpointerStrategy : public CheckpointerTest {
     LoadStrategyEntry entry = find_load_strategy("raw");
     entry.matches = {};
     entry.check_options = [](const StrategySpec& strategy) {
-      if (strategy.options.find("site") == nullptr)
+      if (!strategy.options.has("site"))
         throw CheckpointError(ErrorCode::kInvalidArgument, "raw is opened with a site");
     };
     entry.open = [open = entry.open, check = entry.check_options](std::shared_ptr<Storage> storage,

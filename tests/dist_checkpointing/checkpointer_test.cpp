@@ -65,7 +65,7 @@ TEST_F(CheckpointerTest, EverySaveReportsWhatItDid) {
 StateDict state_of_all_kinds(std::int64_t value, int rank, int ranks) {
   const auto of_value = [&](std::int64_t rows) {
     Tensor tensor = Tensor::empty(DType::kInt64, {rows, 3});
-    std::fill_n(reinterpret_cast<std::int64_t*>(tensor.data()), tensor.numel(), value);
+    std::fill_n(reinterpret_cast<std::int64_t*>(tensor.mutable_data()), tensor.numel(), value);
     return tensor;
   };
   ShardedTensorFactory halves{.key = "fc1", .data = of_value(4), .replica_id = rank};
@@ -77,7 +77,7 @@ StateDict state_of_all_kinds(std::int64_t value, int rank, int ranks) {
                                              {.replica_id = replica})});
   };
   halves.merge = [](const Value& parts) {
-    const Tensor merged = Tensor::empty(DType::kInt64, {4, 3});
+    Tensor merged = Tensor::empty(DType::kInt64, {4, 3});
     for (std::size_t i = 0; i < 2; ++i)
       std::memcpy(merged.data() + i * 48, parts.items()[i].as_tensor().data(), 48);
     return Value(merged);
@@ -117,7 +117,8 @@ TEST_F(CheckpointerTest, OneTreeIsLoadedAndSavedForEver) {
       for (const Value& leaf :
            {state.at("w"), state.at("layers").items()[0].at("fc1"), state.at("m")}) {
         const Tensor& tensor = leaf.as_tensor();
-        std::fill_n(reinterpret_cast<std::int64_t*>(tensor.data()), tensor.numel(), iteration + 1);
+        std::fill_n(reinterpret_cast<std::int64_t*>(tensor.mutable_data()), tensor.numel(),
+                    iteration + 1);
       }
       state["rng"] = ShardedObject{.key = "rng",
                                    .data = Value(iteration + 1),
@@ -160,7 +161,7 @@ TEST_F(CheckpointerTest, SavesInTheBackgroundAreRecordedThereToo) {
           StateDict state = state_at(iteration, comm.rank(), 2);
           checkpointer.save_async(state, iteration);
           const Tensor& mine = *state["w"].as_sharded_tensor().data;
-          std::memset(mine.data(), 0xEE, mine.nbytes());
+          std::memset(mine.mutable_data(), 0xEE, mine.nbytes());
         }
         EXPECT_EQ(checkpointer.latest(), 300U) << "what is asked after a save knows of it";
         StateDict state = empty_state(comm.rank(), 2);
@@ -184,7 +185,7 @@ TEST_F(CheckpointerTest, ALazySaveIsDoneWithTheStateBeforeTheOptimizerStep) {
           checkpointer.save(state, iteration);
           checkpointer.wait_staged();
           const Tensor& mine = *state["w"].as_sharded_tensor().data;
-          std::memset(mine.data(), 0xEE, mine.nbytes());
+          std::memset(mine.mutable_data(), 0xEE, mine.nbytes());
         }
       },
       policy);

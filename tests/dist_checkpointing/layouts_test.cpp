@@ -46,8 +46,8 @@ struct Local {
   void fill() const {
     for (const ShardedTensor& shard : shards) {
       const Tensor source = expected(shard);
-      strided_copy(shard.local_shape, 8, source.data(), {0, source.strides()}, shard.data->data(),
-                   {0, shard.data->strides()});
+      strided_copy(shard.local_shape, 8, source.data(), {0, source.strides()},
+                   shard.data->mutable_data(), {0, shard.data->strides()});
     }
   }
   bool is_filled() const {

@@ -27,7 +27,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 void expect_refused(const fs::path& path, ErrorCode code, const std::string& message) {
-  const CheckpointError error = error_of([&] { open_checkpoint(path); });
+  const CheckpointError error = error_of([&] { (void)open_checkpoint(path); });
   EXPECT_EQ(error.code(), code) << error.what();
   EXPECT_THAT(error.what(), HasSubstr(message));
 }
@@ -85,7 +85,7 @@ TEST(OpenCheckpoint, TheRootOfLocalCheckpointsNamesItsSessions) {
     expect_refused(root.path(), ErrorCode::kIncomplete,
                    "it is a folder of NVRx local checkpoints, around the " + names);
     const CheckpointError error =
-        error_of([&] { open_checkpoint(root.path(), {.iteration = 10}); });
+        error_of([&] { (void)open_checkpoint(root.path(), {.iteration = 10}); });
     EXPECT_THAT(error.what(), HasSubstr(names));
   }
 }
@@ -103,7 +103,7 @@ TEST(OpenCheckpoint, AFolderWithNumbersIsNoCheckpointToReplace) {
 
 TEST(OpenCheckpoint, AFolderAroundARootOfMegatronIsOfNoOtherFramework) {
   const CheckpointError error =
-      error_of([] { open_checkpoint(testing::golden("legacy-torch-tp2pp2").parent_path()); });
+      error_of([] { (void)open_checkpoint(testing::golden("legacy-torch-tp2pp2").parent_path()); });
   EXPECT_THAT(error.what(),
               AllOf(HasSubstr("it is a folder around 'ckpt"), Not(HasSubstr("verl"))));
 }

@@ -110,9 +110,11 @@ class OptionRules : public SaveLoad {
     if (is_for(Call::kLoad))
       said["load"] = error_of([&] { load(state, checkpoint(), policy.load); });
     if (is_for(Call::kLoadAll))
-      said["load_state_dict"] = error_of([&] { load_state_dict(checkpoint(), {}, policy.load); });
+      said["load_state_dict"] =
+          error_of([&] { (void)load_state_dict(checkpoint(), {}, policy.load); });
     if (is_for(Call::kLoadTensors))
-      said["load_plain_tensors"] = error_of([&] { load_plain_tensors(checkpoint(), policy.load); });
+      said["load_plain_tensors"] =
+          error_of([&] { (void)load_plain_tensors(checkpoint(), policy.load); });
     if (is_for(Call::kConvert)) said["convert"] = error_of([&] { policy_for_conversion(policy); });
     return said;
   }

@@ -80,7 +80,7 @@ StateDict model_of(const ParallelRank& rank) {
 void visit_elements(const StateDict& state,
                     const std::function<void(std::int64_t& element, std::int64_t value)>& visit) {
   visit_leaves(apply_factories(state), [&](const Value& leaf) {
-    const ShardedTensor& shard = leaf.as_sharded_tensor();
+    ShardedTensor shard = leaf.as_sharded_tensor();  // shares the elements
     const Box box = shard.global_box();
     const Shape strides = row_major_strides(shard.global_shape),
                 local = row_major_strides(box.sizes);

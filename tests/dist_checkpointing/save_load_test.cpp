@@ -80,7 +80,8 @@ TEST_F(SaveLoad, FillsAStridedDestination) {
   state["w"] = ShardedTensor::whole("w", arange(shape));
   save(state, checkpoint());
   const Tensor memory = untouched({4, 6});
-  const Tensor transposed(DType::kFloat32, shape, Shape{1, 6}, memory.data(), memory.owner());
+  const Tensor transposed(DType::kFloat32, shape, Shape{1, 6}, memory.mutable_data(),
+                          memory.owner());
   StateDict wanted;
   wanted["w"] = ShardedTensor::whole("w", transposed);
   load(wanted, checkpoint());
@@ -91,7 +92,7 @@ TEST_F(SaveLoad, Float8GoesFromAndToStridedTensors) {
   // Torch has no copy of such a tensor that is not contiguous; here their elements are bytes like
   // any others.
   const auto transposed = [](DType dtype, const Tensor& memory) {
-    return Tensor(dtype, Shape{6, 4}, Shape{1, 6}, memory.data(), memory.owner());
+    return Tensor(dtype, Shape{6, 4}, Shape{1, 6}, memory.mutable_data(), memory.owner());
   };
   for (const DType dtype : {DType::kFloat8E4M3FN, DType::kFloat8E4M3FNUZ, DType::kFloat8E5M2,
                             DType::kFloat8E5M2FNUZ, DType::kFloat8E8M0FNU}) {
@@ -116,8 +117,8 @@ TEST_F(SaveLoad, Float8GoesFromAndToStridedTensors) {
 TEST_F(SaveLoad, StoresAStridedTensorRowMajor) {
   const Tensor memory = arange({4, 6});
   StateDict state;
-  state["w"] = ShardedTensor::whole(
-      "w", Tensor(DType::kFloat32, Shape{6, 4}, Shape{1, 6}, memory.data(), memory.owner()));
+  state["w"] = ShardedTensor::whole("w", Tensor(DType::kFloat32, Shape{6, 4}, Shape{1, 6},
+                                                memory.mutable_data(), memory.owner()));
   save(state, checkpoint());
   const Tensor loaded = load_plain_tensors(checkpoint())["w"].as_tensor();
   EXPECT_EQ(reinterpret_cast<const float*>(loaded.data())[1], 6.0F)
@@ -283,8 +284,8 @@ TEST_F(SaveLoad, FactoriesSplitBeforeSavingAndMergeAfterLoading) {
     };
     result.merge = [](const Value& parts) {
       const Tensor merged = Tensor::empty(DType::kFloat32, {4, 3});
-      std::memcpy(merged.data(), parts.items()[0].as_tensor().data(), 24);
-      std::memcpy(merged.data() + 24, parts.items()[1].as_tensor().data(), 24);
+      std::memcpy(merged.mutable_data(), parts.items()[0].as_tensor().data(), 24);
+      std::memcpy(merged.mutable_data() + 24, parts.items()[1].as_tensor().data(), 24);
       return Value(merged);
     };
     return result;

@@ -99,7 +99,7 @@ TEST_F(TrackerFile, RubbishIsCorrupt) {
   }
   fs::remove(root_ / kTrackerFile);
   fs::create_directory(root_ / kTrackerFile);
-  EXPECT_EQ(code_of([&] { read_tracker(*posix_storage(root_.path())); }), "corrupt");
+  EXPECT_EQ(code_of([&] { (void)read_tracker(*posix_storage(root_.path())); }), "corrupt");
 }
 
 TEST_F(TrackerFile, OfMegatronBridgeCountsWhereMegatronsIsMissing) {
@@ -112,7 +112,7 @@ TEST_F(TrackerFile, OfMegatronBridgeCountsWhereMegatronsIsMissing) {
   for (const Value& state : {Value::dict({}), Value::dict({{"step", -1}}), Value("ten")}) {
     const Bytes content = save_torch_file(state);
     std::ofstream(root_ / kBridgeTrackerFile, std::ios::binary) << as_text(content);
-    EXPECT_EQ(code_of([&] { read_tracker(*storage); }), "corrupt");
+    EXPECT_EQ(code_of([&] { (void)read_tracker(*storage); }), "corrupt");
   }
 }
 

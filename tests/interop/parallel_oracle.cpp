@@ -42,7 +42,7 @@ Json list(ShapeView numbers) {
 }
 
 Tensor counting(const Shape& shape) {
-  const Tensor tensor = Tensor::empty(DType::kInt64, shape);
+  Tensor tensor = Tensor::empty(DType::kInt64, shape);
   for (std::int64_t i = 0; i < tensor.numel(); ++i) tensor.data<std::int64_t>()[i] = i;
   return tensor;
 }

@@ -117,7 +117,7 @@ ConvertOptions merged(const Options& options, std::vector<std::string>& unused) 
   if (!given.to.empty() && merged.compat == SaveOptions{}.compat) merged.compat.reset();
   if (!given.to.empty() && given.to != merged.to) {
     if (merged.strategy_version) unused.push_back("save.backend.version (--to names another)");
-    if (!merged.strategy_options.keys.empty())
+    if (!merged.strategy_options.empty())
       unused.push_back("save.backend.options (--to names another)");
     merged.to = given.to;
     merged.strategy_version = {};
@@ -134,16 +134,6 @@ ConvertOptions merged(const Options& options, std::vector<std::string>& unused) 
   merged.overwrite = given.overwrite;
   merged.resume = given.resume;
   return merged;
-}
-
-/// Sets an option in place of what a policy says.
-void set_option(YamlNode& options, const std::string& name, const std::string& value) {
-  options.kind = YamlNode::Kind::kMap;
-  for (std::size_t i = 0; i < options.keys.size(); ++i) {
-    if (options.keys[i].text == name) return void(options.values[i] = YamlNode::plain(value));
-  }
-  options.keys.push_back(YamlNode::plain(name));
-  options.values.push_back(YamlNode::plain(value));
 }
 
 bool writes_rank_folders(const ConvertOptions& options, const std::string& source) {
@@ -182,7 +172,7 @@ ConvertOptions parsed(const Options& options, std::vector<std::string>& unused) 
     if (!writes_rank_folders(parsed, options.source))
       throw CheckpointError(ErrorCode::kInvalidArgument,
                             str_format("{} is for --to torch; leave it out", option.flag));
-    set_option(parsed.strategy_options, option.name, option.value);
+    parsed.strategy_options.set(option.name, option.value);
   }
   if (!options.dtype.empty()) {
     if (parsed.map.name.empty() || parsed.map.name == kNoMap)

@@ -21,11 +21,11 @@ struct AssignedItem {
 
 /// The axis along which a chunk is cut into pieces that are contiguous in it: the first that is
 /// longer than 1.
-std::optional<std::size_t> cut_axis(ShapeView sizes) noexcept;
+[[nodiscard]] std::optional<std::size_t> cut_axis(ShapeView sizes) noexcept;
 
-Box piece_of(const Box& chunk, std::int64_t begin, std::int64_t end);
+[[nodiscard]] Box piece_of(const Box& chunk, std::int64_t begin, std::int64_t end);
 
 /// What a rank executes.
-SavePlan final_plan(const SavePlan& local, std::span<const AssignedItem> items);
+[[nodiscard]] SavePlan final_plan(const SavePlan& local, std::span<const AssignedItem> items);
 
 }  // namespace dckpt

@@ -47,12 +47,6 @@ struct ObjectShard {
 /// One entry of what a rank holds.
 using LocalShard = std::variant<TensorShard, ObjectShard>;
 
-/// How flattened ranges are stored.
-enum class FlattenedForm : std::uint8_t {
-  kBoxes,     ///< as boxes of the tensor's own space: ordinary tensors for every reader
-  kMegatron,  ///< as Megatron 0.8–0.15 do (see reformulation.h): what those versions load
-};
-
 /// One thing a rank writes: a chunk of a tensor, or an object.
 struct WriteItem {
   enum class Kind : std::uint8_t { kTensor, kObject };

@@ -31,8 +31,8 @@ class LocalPlans {
 
 /// The built-in rules: duplicates are left out, writers chosen, the metadata assembled and checked.
 /// One rank's items are in memory at a time, beside some 50 bytes for each of all ranks.
-GlobalPlan create_default_global_save_plan(const LocalPlans& plans,
-                                           const GlobalPlanOptions& options = {});
+[[nodiscard]] GlobalPlan create_default_global_save_plan(const LocalPlans& plans,
+                                                         const GlobalPlanOptions& options = {});
 
 /// Throws CheckpointError (mismatch), with all problems, if `plan` is not one of these local plans:
 /// every key is stored and covered exactly, and each chunk and object is what a rank's item says,

@@ -14,7 +14,7 @@
 #include "mapping/planning/save/global_plan.h"
 #include "mapping/planning/save/local_plan.h"
 #include "mapping/planning/save/local_plans.h"
-#include "mapping/planning/save/plan_cache.h"
+#include "mapping/planning/save/plan_cache_content.h"
 
 namespace dckpt {
 

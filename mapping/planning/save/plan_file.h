@@ -4,7 +4,7 @@
 
 #include "mapping/base/bytes.h"
 #include "mapping/planning/metadata.h"
-#include "mapping/planning/save/plan_cache.h"
+#include "mapping/planning/save/plan_cache_content.h"
 
 namespace dckpt {
 

@@ -221,7 +221,7 @@ Tensor slice_storage(const Tensor& elements, DType dtype, std::int64_t offset, S
     return Tensor::in_file(dtype, std::move(shape), std::move(strides),
                            {range->file, range->offset + bytes});
   }
-  std::byte* data = elements.data();
+  std::byte* data = elements.mutable_data();
   return Tensor(dtype, std::move(shape), std::move(strides),
                 data == nullptr ? nullptr : data + bytes, elements.owner());
 }

@@ -50,8 +50,9 @@ std::optional<Tensor> tensor_of(const Value& value);
 
 enum class TorchFileForm { kZip, kStream };
 /// The form that the first bytes indicate; empty if neither. Does not check the rest.
-std::optional<TorchFileForm> detect_torch_file(const ReadableFile& file, std::uint64_t base,
-                                               std::uint64_t length);
+[[nodiscard]] std::optional<TorchFileForm> detect_torch_file(const ReadableFile& file,
+                                                             std::uint64_t base,
+                                                             std::uint64_t length);
 
 /// Compares all CRCs. Returns false if there are none (the stream form has none). Throws
 /// CheckpointError (corrupt).

@@ -269,7 +269,8 @@ TEST(Explain, AMapsRowIsNamedForKeysOfBothSides) {
 
 TEST(Explain, AKeyThatIsNotThereHasNearOnes) {
   const auto reader = open_checkpoint(golden("mcore-0.14-flattened-tp2pp2dp2"));
-  const CheckpointError error = testing::error_of([&] { explain(*reader, "output_layer.weigth"); });
+  const CheckpointError error =
+      testing::error_of([&] { (void)explain(*reader, "output_layer.weigth"); });
   EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
   EXPECT_THAT(error.what(), HasSubstr("did you mean 'output_layer.weight'"));
 }

@@ -39,7 +39,8 @@ void expect_cast(const Tensor& loaded, const Tensor& values) {
 /// Columns before rows.
 Tensor transposed(DType dtype, std::int64_t rows, std::int64_t columns) {
   const Tensor memory = Tensor::zeros(dtype, {columns, rows});
-  return Tensor(dtype, {rows, columns}, {1, rows}, memory.data(), std::make_shared<Tensor>(memory));
+  return Tensor(dtype, {rows, columns}, {1, rows}, memory.mutable_data(),
+                std::make_shared<Tensor>(memory));
 }
 
 class Casts : public SaveLoad, public ::testing::WithParamInterface<bool> {

@@ -71,7 +71,8 @@ TEST_F(PaddedLoad, EveryRankGoesOnWithTheLastStoredRowWhateverItsPart) {
 
 TEST_F(PaddedLoad, BothAxesAtOnceIntoAStridedDestination) {
   const Tensor memory = Tensor::zeros(DType::kFloat32, {4, 7});
-  const Tensor transposed(DType::kFloat32, Shape{7, 4}, Shape{1, 7}, memory.data(), memory.owner());
+  const Tensor transposed(DType::kFloat32, Shape{7, 4}, Shape{1, 7}, memory.mutable_data(),
+                          memory.owner());
   StateDict state = Value::dict({{"w", ShardedTensor::whole("w", transposed)}});
   load(state, path_, options());
   EXPECT_TRUE(equal(transposed, part({{0, 0}, {7, 4}}, stored_)));

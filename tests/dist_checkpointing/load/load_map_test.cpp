@@ -75,8 +75,8 @@ TEST(LoadMap, RanksStartFromAModelOfHuggingFaceAsFromMegatrons) {
 class LoadQuantised : public SaveLoad {
  protected:
   void SetUp() override {
-    const Tensor weight = Tensor::empty(DType::kFloat8E4M3FN, {kRows, kColumns});
-    const Tensor scales = Tensor::empty(DType::kFloat32, {3, 5});
+    Tensor weight = Tensor::empty(DType::kFloat8E4M3FN, {kRows, kColumns});
+    Tensor scales = Tensor::empty(DType::kFloat32, {3, 5});
     for (std::int64_t i = 0; i < weight.numel(); ++i)
       weight.data()[i] = static_cast<std::byte>(i * 131 % 251 % 0x7F);  // no NaN
     for (std::int64_t i = 0; i < scales.numel(); ++i)

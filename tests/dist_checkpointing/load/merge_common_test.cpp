@@ -115,7 +115,7 @@ TEST(MergeCommon, CastsWhereThatIsAllowed) {
 
 TEST(MergeCommon, ATensorWhoseElementsShareTheirMemoryIsNotFilled) {
   const Tensor row = Tensor::zeros(DType::kFloat32, {3});
-  const Tensor expanded(DType::kFloat32, {2, 3}, {0, 1}, row.data(), row.owner());
+  const Tensor expanded(DType::kFloat32, {2, 3}, {0, 1}, row.mutable_data(), row.owner());
   const auto merge = [](const Tensor& into, const Tensor& stored) {
     merge_common(Value::dict({{"bias", into}}), Value::dict({{"bias", stored}}));
   };

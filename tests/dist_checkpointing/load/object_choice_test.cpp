@@ -117,9 +117,10 @@ TEST_F(ObjectChoice, CellsAreLoadedWithoutAStateDict) {
   ASSERT_EQ(cells.size(), 2U);
   EXPECT_EQ(cells[1].data, Value(2));
   EXPECT_TRUE(equal(cells[1].global_offset, Shape{1}));
-  EXPECT_THAT(testing::error_of([&] { load_objects(path(), "dataloadr"); }).what(),
+  EXPECT_THAT(testing::error_of([&] { (void)load_objects(path(), "dataloadr"); }).what(),
               HasSubstr("did you mean 'dataloader'?"));
-  EXPECT_THAT(testing::error_of([&] { load_objects(path(), "w"); }).what(), HasSubstr("a tensor"));
+  EXPECT_THAT(testing::error_of([&] { (void)load_objects(path(), "w"); }).what(),
+              HasSubstr("a tensor"));
 }
 
 TEST_F(ObjectChoice, TheSameLayoutLoadsThem) {

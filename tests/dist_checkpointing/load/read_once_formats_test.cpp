@@ -114,7 +114,7 @@ TEST(ReadOnceFormats, ZarrChunksThatReachBeyondTheArray) {
       const Tensor stored = Tensor::zeros(DType::kFloat32, chunk);
       const Tensor inside = stored.narrow(1, 0, box.sizes[1]);
       strided_copy(box.sizes, 4, part_of_arange(shape, box).data(),
-                   {0, row_major_strides(box.sizes)}, inside.data(), {0, inside.strides()});
+                   {0, row_major_strides(box.sizes)}, inside.mutable_data(), {0, inside.strides()});
       files.write("w/" + std::to_string(row) + "." + std::to_string(column), stored.bytes());
     }
   }

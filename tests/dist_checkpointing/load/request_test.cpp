@@ -115,8 +115,8 @@ TEST_F(SaveLoad, ADestinationWhoseElementsShareMemoryIsRefused) {
   save(state, checkpoint());
   const Tensor row = untouched({3});
   StateDict wanted;
-  wanted["w"] =
-      ShardedTensor::whole("w", Tensor(DType::kFloat32, {2, 3}, {0, 1}, row.data(), row.owner()));
+  wanted["w"] = ShardedTensor::whole(
+      "w", Tensor(DType::kFloat32, {2, 3}, {0, 1}, row.mutable_data(), row.owner()));
   EXPECT_THAT(error_of([&] { load(wanted, checkpoint()); }),
               HasSubstr("the destination of 'w' has the shape (2, 3) and the strides (0, 1): "
                         "several elements share their memory"));

@@ -55,7 +55,7 @@ TEST_F(SharedMemory, ViewsWithoutACommonElementAreNeighbours) {
   loads("halves", pair_of(columns.narrow(1, 0, 3), columns.narrow(1, 3, 3)));
   EXPECT_TRUE(equal(columns, arange({4, 6})));
   const auto every_other = [&](std::size_t first) {
-    return Tensor(DType::kFloat32, {4, 3}, {6, 2}, columns.data() + first * sizeof(float),
+    return Tensor(DType::kFloat32, {4, 3}, {6, 2}, columns.mutable_data() + first * sizeof(float),
                   columns.owner());
   };
   loads("halves", pair_of(every_other(0), every_other(1)));
@@ -68,7 +68,7 @@ TEST_F(SharedMemory, RefusesViewsThatShareSomeElements) {
   EXPECT_THAT(message_of("halves", pair_of(columns.narrow(1, 0, 3), columns.narrow(1, 2, 3))),
               HasSubstr("different values for them"));
   const Tensor flat = Tensor::zeros(DType::kFloat32, {24});
-  const Tensor turned(DType::kFloat32, {4, 3}, {1, 4}, flat.data(), flat.owner());
+  const Tensor turned(DType::kFloat32, {4, 3}, {1, 4}, flat.mutable_data(), flat.owner());
   EXPECT_THAT(message_of("halves", pair_of(flat.narrow(0, 0, 12).view({4, 3}), turned)),
               HasSubstr("different values for them"));
 }

@@ -255,7 +255,7 @@ TEST_F(LoadPlanners, AreNamedByPolicies) {
   unknown.registered_planner.name = "int8";
   EXPECT_THAT(error_of([&] { load_on(1, unknown, [](int, const StateDict&) {}); }),
               HasSubstr("no planner 'int8'"));
-  EXPECT_THAT(error_of([&] { load_plain_tensors(checkpoint(), options); }),
+  EXPECT_THAT(error_of([&] { (void)load_plain_tensors(checkpoint(), options); }),
               HasSubstr("load.planner"));
   StateDict state = state_of(0, 1, 0);
   EXPECT_THAT(error_of([&] { load_plain(state, checkpoint(), options); }),

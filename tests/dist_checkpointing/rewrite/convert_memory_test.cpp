@@ -105,10 +105,8 @@ class ConvertMemory : public ::testing::Test {
 
 TEST_F(ConvertMemory, StaysWithinTheLimitWhateverIsConvertedIntoWhat) {
   make_model();
-  ConfigProblems problems;
-  const YamlNode zstd = parse_yaml("{compression: zstd}", problems).value();
-  const YamlNode ranks =
-      parse_yaml("{pipeline_model_parallel_size: 2, transformer_impl: local}", problems).value();
+  const OwnOptions zstd{{"compression", "zstd"}};
+  const OwnOptions ranks{{"pipeline_model_parallel_size", "2"}, {"transformer_impl", "local"}};
   const KeyMapOptions map{.name = "gpt2", .set = {"num_attention_heads=16", "vocab_size=1024"}};
   const auto expect_within = [&](const std::string& from, const std::string& to,
                                  const ConvertOptions& options) {

@@ -114,9 +114,10 @@ TEST_F(ConvertModels, AManifestStandsInForTheChecksumsThatAFormatLacks) {
         << '?';
     EXPECT_THAT(problems(), AllOf(HasSubstr("hash mismatch"), HasSubstr(file)));
     EXPECT_EQ(refusal_of([&] { run("copy", "back"); }).first, ErrorCode::kCorrupt);
-    EXPECT_EQ(
-        refusal_of([&] { load_state_dict(at("copy"), {}, {.verify = Verify::kSha256}); }).first,
-        ErrorCode::kCorrupt);
+    EXPECT_EQ(refusal_of([&] {
+                (void)load_state_dict(at("copy"), {}, {.verify = Verify::kSha256});
+              }).first,
+              ErrorCode::kCorrupt);
     options.integrity = false;
     run("source", "copy", options);
     EXPECT_FALSE(fs::exists(at("copy") / "integrity.json"));
@@ -268,9 +269,7 @@ TEST_F(ConvertModels, MapsTakeNumbersFromTheModelsFilesWhateverIsWritten) {
 TEST_F(ConvertModels, RowsInAnotherOrderAreStoredAsMatrices) {
   const fs::path pair = fs::path(DCKPT_TEST_DATA) / "hf_pairs/gpt_oss";
   ConvertOptions in_files{.to = "hf"};
-  in_files.strategy_options.kind = YamlNode::Kind::kMap;
-  in_files.strategy_options.keys.push_back(YamlNode::plain("max_file_size"));
-  in_files.strategy_options.values.push_back(YamlNode::plain("20KiB"));
+  in_files.strategy_options = {{"max_file_size", "20KiB"}};
   convert(pair / "hf", at("files"), in_files);
   const ConvertOptions options{.to = "torch_dist", .map = {.name = "auto"}};
   const ConvertReport report = run("files", "megatron", options);

@@ -33,11 +33,9 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 
 /// "{tensor_model_parallel_size: 2, …}", of models that are built without Transformer Engine.
-YamlNode options(const std::string& sizes) {
-  ConfigProblems problems;
-  return parse_yaml("{" + sizes + (sizes.empty() ? "" : ", ") + "transformer_impl: local}",
-                    problems)
-      .value();
+OwnOptions options(const std::string& sizes) {
+  return OwnOptions::from_yaml("{" + sizes + (sizes.empty() ? "" : ", ") +
+                               "transformer_impl: local}");
 }
 
 std::string sizes(int tensor, int pipeline, int expert = 1, int chunks = 1) {
@@ -330,9 +328,7 @@ TEST_F(ConvertToRanks, ArgsSayWhatModulesAreCalled) {
   });
   ConvertOptions to{.to = "torch", .keys = {.exclude = {"*.mlp.linear_fc*"}}};
   to.strategy_options = options(sizes(2, 1, 2));
-  std::erase_if(to.strategy_options.keys,
-                [](const auto& key) { return key.text.ends_with("impl"); });
-  to.strategy_options.values.pop_back();
+  to.strategy_options.remove("transformer_impl");
   convert(at("model"), at("ranks"), to);
   const auto ranks = open_legacy_torch(posix_storage(at("ranks")));
   const std::string layer = "mp_rank_01_001/model.decoder.layers.1.";

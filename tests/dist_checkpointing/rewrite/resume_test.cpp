@@ -33,11 +33,6 @@ using testing::golden;
 using ::testing::HasSubstr;
 using testing::killed_at;
 
-YamlNode yaml(const std::string& text) {
-  ConfigProblems problems;
-  return parse_yaml(text, problems).value();
-}
-
 void expect_error(const std::function<void()>& body, ErrorCode code, const std::string& text) {
   const CheckpointError error = testing::error_of(body);
   EXPECT_EQ(error.code(), code) << error.what();
@@ -115,17 +110,19 @@ class ResumeTo : public Resume, public ::testing::WithParamInterface<Format> {};
 const ConvertOptions kForThree{.ranks = 3, .integrity = true};
 const ConvertOptions kAsStored{.ranks = {}};
 const ConvertOptions kHf{.to = "hf",
-                         .strategy_options = yaml("{max_file_size: 200KiB}"),
+                         .strategy_options = OwnOptions::from_yaml("{max_file_size: 200KiB}"),
                          .map = {.name = "none"},
                          .keys = {.include = {"*"}}};
-const ConvertOptions kRanks{.to = "torch",
-                            .strategy_options = yaml("{tensor_model_parallel_size: 2, "
-                                                     "pipeline_model_parallel_size: 2, "
-                                                     "transformer_impl: local}"),
-                            .keys = {.exclude = {"optimizer*"}}};
+const ConvertOptions kRanks{
+    .to = "torch",
+    .strategy_options = OwnOptions::from_yaml("{tensor_model_parallel_size: 2, "
+                                              "pipeline_model_parallel_size: 2, "
+                                              "transformer_impl: local}"),
+    .keys = {.exclude = {"optimizer*"}}};
 const ConvertOptions kZarr{.to = "zarr",
                            .keys = {.include = {"decoder.layers.mlp.linear_fc1.weight"}}};
-const ConvertOptions kZstd{.to = "dcp", .strategy_options = yaml("{compression: zstd}")};
+const ConvertOptions kZstd{.to = "dcp",
+                           .strategy_options = OwnOptions::from_yaml("{compression: zstd}")};
 
 TEST_P(ResumeTo, AfterAKillAtAnyPointTheRestIsWrittenAndTheBytesAreTheSame) {
   run(GetParam().options, false);

@@ -122,9 +122,9 @@ class GatedSaves : public ::testing::Test {
 
   static void overwrite(StateDict& state) {
     const Tensor& half = *state["w"].as_sharded_tensor().data;
-    std::memset(half.data(), 0, half.nbytes());
+    std::memset(half.mutable_data(), 0, half.nbytes());
     const Tensor& step = state["common"].items()[0].as_tensor();
-    std::memset(step.data(), 0, step.nbytes());
+    std::memset(step.mutable_data(), 0, step.nbytes());
   }
 
   void expect_holds(const std::string& name, float number) const {

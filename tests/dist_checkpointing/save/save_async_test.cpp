@@ -87,7 +87,7 @@ TEST_F(SaveAsync, ALazySaveReturnsBeforeTheStateMayChange) {
     constexpr std::uint64_t kBytes = 300 * 1000 * 4;
     EXPECT_EQ(pending.progress(), (SaveProgress{.total = kBytes})) << "nothing has been copied yet";
     const Tensor& step = state["common"].items()[0].as_tensor();
-    std::memset(step.data(), 0, step.nbytes());  // is no ShardedTensor
+    std::memset(step.mutable_data(), 0, step.nbytes());  // is no ShardedTensor
     gate.open.release();
     saver.wait_staged();
     EXPECT_EQ(pending.progress().released, kBytes);

@@ -109,7 +109,7 @@ TEST_F(SaveHooksTest, WhatMayDifferIsTakenOutBeforeTheComparisonButSaved) {
 
 TEST_F(SaveHooksTest, ATensorThatDiffersFromRank0sIsAnErrorOnAllRanks) {
   const auto number = [](float value) {
-    const Tensor tensor = Tensor::empty(DType::kFloat32, {1});
+    Tensor tensor = Tensor::empty(DType::kFloat32, {1});
     *reinterpret_cast<float*>(tensor.data()) = value;
     return tensor;
   };

@@ -35,7 +35,7 @@ void expect(bool held, const char* what) {
 
 int main(int, char** argv) {
   const std::filesystem::path folder = argv[1];
-  const auto saved = dckpt::Tensor::zeros(dckpt::DType::kFloat32, {4});
+  auto saved = dckpt::Tensor::zeros(dckpt::DType::kFloat32, {4});
   saved.data<float>()[3] = 1.5F;
   dckpt::save(state_of(saved), folder / "saved");
   dckpt::convert(folder / "saved", folder / "converted", {.to = "dcp"});

@@ -30,6 +30,30 @@ class PhaseClockTest : public ::testing::Test {
   std::vector<std::string> events_;
 };
 
+TEST_F(PhaseClockTest, TheSinkOfACallIsToldOfThatCallAlone) {
+  std::vector<std::string> own;
+  PhaseClock clock("load", "run/a", 0, [&](const PhaseEvent& event) {
+    own.emplace_back(name_of(kPhaseNames, event.phase));
+    throw std::runtime_error("is ignored");
+  });
+  PhaseClock other("load", "run/b", 0);
+  { const PhaseClock::Scope opening(&clock, Phase::kOpen); }
+  { const PhaseClock::Scope reading(&other, Phase::kRead); }
+  clock.end(Phase::kOpen);
+  other.end(Phase::kRead);
+  EXPECT_EQ(own, (std::vector<std::string>{"open", "open"}));
+  EXPECT_EQ(events_.size(), 4U) << "the sink of the process is told of both";
+}
+
+TEST_F(PhaseClockTest, TheSinkBeforeIsReturned) {
+  bool told = false;
+  const PhaseSink mine = set_phase_sink([&](const PhaseEvent&) { told = true; });
+  EXPECT_TRUE(mine);
+  const PhaseSink second = set_phase_sink(mine);
+  second({});
+  EXPECT_TRUE(told);
+}
+
 TEST_F(PhaseClockTest, APhaseBeginsAndEndsOnceHoweverManyThreadsAreInIt) {
   PhaseClock clock("save", "run/a", 3);
   std::latch inside(2);

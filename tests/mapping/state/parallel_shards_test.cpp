@@ -73,7 +73,7 @@ TEST(ParallelShards, HalvesOfAGatedTensorAreViewsAndMergeInPlace) {
 }
 
 TEST(ParallelShards, ALoadAllocatesAFusedTensorThatHasNoMemory) {
-  const Tensor query = zeros({2, 3}), value = zeros({1, 3});
+  Tensor query = zeros({2, 3}), value = zeros({1, 3});
   query.data<float>()[5] = 5;
   value.data<float>()[2] = 8;
   const ShardedTensorFactory qkv =

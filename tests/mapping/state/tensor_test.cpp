@@ -7,6 +7,7 @@
 #include <memory>
 #include <numeric>
 #include <type_traits>
+#include <utility>
 
 #include "tests/support/expect_error.h"
 
@@ -28,6 +29,21 @@ std::vector<std::int32_t> values(const Tensor& tensor) {
   const Tensor dense = tensor.contiguous();
   const auto* const data = dense.data<const std::int32_t>();
   return {data, data + dense.numel()};
+}
+
+template <typename T>
+using DataOf = decltype(std::declval<T>().data());
+static_assert(std::is_same_v<DataOf<Tensor&>, std::byte*>);
+static_assert(std::is_same_v<DataOf<const Tensor&>, const std::byte*>);
+static_assert(std::is_same_v<decltype(std::declval<const Tensor&>().bytes()), ByteView>);
+static_assert(std::is_same_v<decltype(std::declval<const Tensor&>().data<float>()), const float*>);
+
+TEST(Tensor, AConstHandleReadsAndSaysSoWhereItWrites) {
+  const Tensor tensor = counting({3});
+  *reinterpret_cast<std::int32_t*>(tensor.mutable_data()) = 7;
+  tensor.mutable_bytes()[sizeof(std::int32_t)] = std::byte{9};
+  EXPECT_THAT(values(tensor), ElementsAre(7, 9, 2));
+  EXPECT_EQ(tensor.data(), tensor.mutable_data());
 }
 
 TEST(Tensor, DefaultIsEmpty) {
@@ -115,7 +131,7 @@ TEST(Tensor, ViewKeepsTheOrder) {
 TEST(Tensor, ContiguousCopiesOnlyWhatIsStrided) {
   const Tensor tensor = counting({2, 3});
   EXPECT_EQ(tensor.contiguous().data(), tensor.data());
-  const Tensor transposed(DType::kInt32, {3, 2}, {1, 3}, tensor.data(), tensor.owner());
+  const Tensor transposed(DType::kInt32, {3, 2}, {1, 3}, tensor.mutable_data(), tensor.owner());
   EXPECT_THAT(values(transposed), ElementsAre(0, 3, 1, 4, 2, 5));
 }
 
@@ -132,7 +148,7 @@ TEST(Tensor, WithoutElementsThereAreNoBytes) {
 }
 
 TEST(Tensor, ElementsAreAccessedByTheirType) {
-  const Tensor tensor = Tensor::zeros(DType::kFloat32, {2});
+  Tensor tensor = Tensor::zeros(DType::kFloat32, {2});
   tensor.data<float>()[1] = 1.5F;
   static_assert(std::is_same_v<decltype(tensor.data<const float>()), const float*>);
   EXPECT_EQ(tensor.data<const float>()[1], 1.5F);

@@ -239,9 +239,7 @@ TEST(MegatronFsdp, WeightsAreInThePrecisionThatTheRunComputesIn) {
            .check_round_trip = true});
   EXPECT_EQ(dtype("mapped", "output_layer.weight"), DType::kBFloat16);
   const ConvertOptions ranks{.to = "torch",
-                             .strategy_options = {.kind = YamlNode::Kind::kMap,
-                                                  .keys = {YamlNode::plain("transformer_impl")},
-                                                  .values = {YamlNode::plain("local")}},
+                             .strategy_options = {{"transformer_impl", "local"}},
                              .keys = {.exclude = {"optimizer*"}}};
   convert(kReal, directory / "ranks", ranks);
   convert(directory / "made", directory / "same", ranks);
@@ -332,13 +330,10 @@ TEST(MegatronFsdp, AnOptionRenumbersLayersOfPipelineStages) {
               {"checkpoint_version", 3.0}}),
          path, {.compat = Compat::kDcp, .planner = {.kind = PlannerKind::kDcp}}, comm);
   });
-  const CheckpointError error = error_of([&] { open_checkpoint(path); });
+  const CheckpointError error = error_of([&] { (void)open_checkpoint(path); });
   EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
   EXPECT_THAT(error.what(), HasSubstr("or renumber, which gives layers their numbers"));
-  const StrategySpec renumber{.name = "fsdp_dtensor",
-                              .options = {.kind = YamlNode::Kind::kMap,
-                                          .keys = {YamlNode::plain("stage_local")},
-                                          .values = {YamlNode::plain("renumber")}}};
+  const StrategySpec renumber{.name = "fsdp_dtensor", .options = {{"stage_local", "renumber"}}};
   const auto reader = open_checkpoint(path, {.strategy = renumber});
   ASSERT_EQ(reader->metadata().tensors.size(), 1U);
   const Tensor content = read_box(*reader, 0, whole(Shape{1}));

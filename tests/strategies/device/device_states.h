@@ -25,7 +25,7 @@ inline Tensor transposed(const Tensor& tensor) {
   return {tensor.dtype(),
           {tensor.shape()[1], tensor.shape()[0]},
           {tensor.strides()[1], tensor.strides()[0]},
-          tensor.data(),
+          tensor.mutable_data(),
           tensor.owner()};
 }
 

@@ -67,7 +67,7 @@ TEST(DeviceConformance, TheSimulationConforms) {
   const auto allocate = [&](std::size_t bytes) {
     const Tensor memory =
         device.on_device(Tensor::zeros(DType::kUInt8, {static_cast<std::int64_t>(bytes)}));
-    return std::shared_ptr<std::byte>(memory.data(), [memory](std::byte*) {});
+    return std::shared_ptr<std::byte>(memory.mutable_data(), [memory](std::byte*) {});
   };
   const ConformanceReport report = check_device(device, allocate);
   EXPECT_THAT(report.problems, ::testing::IsEmpty());

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "strategies/storage/mappable_file.h"
+#include "strategies/storage/mapped_reads.h"
 #include "strategies/storage/posix.h"
 #include "tests/support/temp_dir.h"
 
@@ -40,6 +41,22 @@ class MappedFile : public ::testing::Test {
   std::shared_ptr<Storage> storage_ = posix_storage(root_.path());
   std::unique_ptr<ReadableFile> file_;
 };
+
+// First: no other test of this process has mapped anything yet when it runs alone.
+TEST_F(MappedFile, IsNotMappedAndNoHandlerIsTouchedOnceThatIsTurnedOff) {
+  const auto handler = [] {
+    struct sigaction now {};
+    ::sigaction(SIGBUS, nullptr, &now);
+    return now.sa_sigaction;
+  };
+  const MappableFile& file = open();
+  const auto before = handler();
+  allow_mapped_reads(false);
+  EXPECT_FALSE(file.with_mapped(0, kSize, [](const std::byte*) { FAIL(); }));
+  EXPECT_EQ(handler(), before);
+  allow_mapped_reads(true);
+  EXPECT_TRUE(file.with_mapped(0, kSize, [](const std::byte*) {}));
+}
 
 TEST_F(MappedFile, IsThereOrShrinksWithoutASignal) {
   const MappableFile& file = open();

@@ -265,7 +265,8 @@ TEST(StateSource, PartsOfATensorWithStridesAreThoseOfItsElements) {
   Tensor whole = Tensor::empty(DType::kComplex64, {3000, 1000});
   for (std::size_t at = 0; at < whole.nbytes(); ++at)
     whole.data()[at] = static_cast<std::byte>(at * 31 % 251);
-  const Tensor transposed(whole.dtype(), {1000, 3000}, {1, 1000}, whole.data(), whole.owner());
+  const Tensor transposed(whole.dtype(), {1000, 3000}, {1, 1000}, whole.mutable_data(),
+                          whole.owner());
   WriteItem item;
   item.source_begin = 1234;  // a flattened range
   item.properties.dtype = whole.dtype();

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <type_traits>
+#include <utility>
 
 #include "mapping/base/error.h"
 #include "mapping/planning/save/messages.h"
@@ -376,6 +378,22 @@ TEST(PlanAgreement, WithoutACachePlansEveryTime) {
   job.save(plans);
   EXPECT_FALSE(job.decision.cache_hit);
   EXPECT_EQ(job.finals, plans);
+}
+
+static_assert(!std::is_copy_constructible_v<SavePlanCache>);
+static_assert(std::is_nothrow_move_constructible_v<SavePlanCache>);
+
+TEST(SavePlanCache, IsMovedWithItsPlansAndLeavesANewOne) {
+  SavePlanCache cache;
+  cache.seed(fingerprint_of(to_bytes("plan")));
+  SavePlanCache moved = std::move(cache);
+  EXPECT_FALSE(moved.empty());
+  EXPECT_TRUE(cache.empty());  // NOLINT(bugprone-use-after-move): documented
+  EXPECT_EQ(cache.why_empty(), "first save");
+  const SavePlanCache fork = moved.fork();
+  moved.clear("another checkpoint");
+  EXPECT_EQ(moved.why_empty(), "another checkpoint");
+  EXPECT_FALSE(fork.empty());
 }
 
 TEST(PlanAgreement, NeverCrashesOnADamagedMessage) {

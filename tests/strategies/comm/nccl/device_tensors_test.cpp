@@ -204,7 +204,7 @@ TEST_F(NcclDeviceTensors, AreReceivedBehindTheKernelsThatStillUseThem) {
                           cudaStreamCreateWithFlags(&producer, cudaStreamNonBlocking);
                           producer->enqueue([&] {
                             std::this_thread::sleep_for(std::chrono::milliseconds(50));
-                            std::memset(tensor.data(), 0xFF, tensor.nbytes());
+                            std::memset(tensor.mutable_data(), 0xFF, tensor.nbytes());
                           });
                           load_into({tensor}, few, comm);
                           EXPECT_EQ(fake_nccl::copied(tensor.data()).from_host, 0);
@@ -263,8 +263,10 @@ TEST_F(NcclDeviceTensors, WhateverFailsIsAnErrorOnAllRanksAndEverythingIsFreed) 
 std::vector<MessagePart> parts_of(const Tensor& tensor, std::byte* head, std::uint64_t head_bytes) {
   return {{.bytes = head_bytes, .host = head},
           {.bytes = tensor.nbytes(),
-           .boxes = {
-               {tensor.data(), item_size(tensor.dtype()), tensor.shape(), {0, tensor.strides()}}}}};
+           .boxes = {{tensor.mutable_data(),
+                      item_size(tensor.dtype()),
+                      tensor.shape(),
+                      {0, tensor.strides()}}}}};
 }
 
 TEST_F(NcclDeviceTensors, AreMessagesOfOneSideAndBuffersOfTheOther) {

@@ -1,0 +1,48 @@
+#include "configs/own_options.h"
+
+#include <gmock/gmock.h>
+
+#include "mapping/base/error.h"
+#include "tests/support/expect_error.h"
+
+namespace dckpt {
+namespace {
+
+using ::testing::ElementsAre;
+using testing::error_of;
+using ::testing::HasSubstr;
+
+TEST(OwnOptions, ArePlainTextsByName) {
+  OwnOptions options{{"compression", "zstd"}, {"level", "3"}};
+  options.set("level", "7");
+  EXPECT_THAT(options.names(), ElementsAre("compression", "level"));
+  EXPECT_EQ(options.value("level"), "7");
+  options.remove("compression");
+  EXPECT_FALSE(options.has("compression"));
+  EXPECT_EQ(options.value("compression"), "");
+}
+
+TEST(OwnOptions, ACopyKeepsItsValues) {
+  OwnOptions options{{"level", "3"}};
+  const OwnOptions copy = options;
+  options.set("level", "7");
+  EXPECT_EQ(copy.value("level"), "3");
+  EXPECT_NE(copy, options);
+}
+
+TEST(OwnOptions, AreTheSameHoweverTheyWereGiven) {
+  EXPECT_EQ(OwnOptions::from_yaml("{level: 3}"), (OwnOptions{{"level", "3"}}));
+  EXPECT_EQ(OwnOptions::from_yaml("{}"), OwnOptions());
+  EXPECT_TRUE(OwnOptions::from_yaml("").empty());
+}
+
+TEST(OwnOptions, OfYamlAreAMapping) {
+  const CheckpointError list = error_of([] { (void)OwnOptions::from_yaml("[zstd]"); });
+  EXPECT_EQ(list.code(), ErrorCode::kInvalidArgument);
+  EXPECT_THAT(list.what(), HasSubstr("{name: value}"));
+  EXPECT_EQ(error_of([] { (void)OwnOptions::from_yaml("{level: 3"); }).code(),
+            ErrorCode::kInvalidArgument);
+}
+
+}  // namespace
+}  // namespace dckpt
