@@ -75,8 +75,10 @@ std::vector<BufferPosition> place_in_buffer(std::span<const std::int64_t> sizes,
       if (bucket < buckets.size()) require_full(buckets[bucket] - used, most_padding);
       begin = 0;
       if (++bucket >= buckets.size() || sizes[i] > buckets[bucket])
-        throw CheckpointError(ErrorCode::kUnsupported,
-                              "the gradient buffer is too short for the parameters of its rank");
+        throw CheckpointError(
+            ErrorCode::kUnsupported,
+            "the gradient buffer is too short for the parameters of its rank, so where they lie is "
+            "not known; leave the optimizer out by removing distrib_optim.pt from a copy");
     }
     places[i] = {bucket, begin};
     used = begin + sizes[i];

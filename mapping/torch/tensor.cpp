@@ -112,7 +112,8 @@ Tensor from_torch(const at::Tensor& tensor) {
   if (!dtype)
     throw CheckpointError(ErrorCode::kUnsupported,
                           std::string("no checkpoint holds tensors of torch's dtype ") +
-                              c10::toString(tensor.scalar_type()));
+                              c10::toString(tensor.scalar_type()) +
+                              "; give it another one with to()");
   void* const elements = tensor.is_meta() ? nullptr : tensor.mutable_data_ptr();
   Tensor handle(*dtype, Shape(tensor.sizes().begin(), tensor.sizes().end()),
                 Shape(tensor.strides().begin(), tensor.strides().end()), elements,

@@ -116,7 +116,8 @@ class ToMegatronFsdp {
         if (tensor.key.find(split) != std::string::npos)
           throw CheckpointError(ErrorCode::kUnsupported,
                                 "fsdp_dtensor is not made of models with Mamba or gated delta net "
-                                "layers, whose projections it stores joined",
+                                "layers, whose projections it stores joined; the other formats "
+                                "take them (--to torch_dist, --to dcp)",
                                 {.key = tensor.key});
       }
     }

@@ -131,20 +131,22 @@ void JoinedModel::require_known_experts(const LocalParameter& parameter) const {
   const std::string& name = parameter.key.name;
   if (name.ends_with(".experts.weight1") || name.ends_with(".experts.weight2"))
     fail(ErrorCode::kUnsupported,
-         "the experts of GroupedMLP lie in one matrix, which is not taken apart", parameter.tensor);
+         "the experts of GroupedMLP lie in one matrix, which is not taken apart; each rank's file "
+         "can be opened by its own path",
+         parameter.tensor);
   if (!parameter.key.expert) return;
   const auto share =
       run_arg(files_.args(), "expert_tensor_parallel_size").value_or(files_.sizes().tensor);
   if (share != files_.sizes().tensor)
     fail(ErrorCode::kUnsupported,
          str_format("experts are shared by {} tensor-parallel ranks, other parameters by {}; such "
-                    "ranks are not joined",
+                    "ranks are not joined, but each rank's file can be opened by its own path",
                     share, files_.sizes().tensor),
          parameter.tensor);
   if (files_.args() == nullptr && files_.ambiguous_folders())
     fail(ErrorCode::kUnsupported,
          "without args, the second number of the folders may be that of a pipeline stage or of an "
-         "expert-parallel rank",
+         "expert-parallel rank; each rank's file can be opened by its own path",
          parameter.tensor);
 }
 

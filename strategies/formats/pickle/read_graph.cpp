@@ -400,7 +400,8 @@ void Machine::push_python2_text(std::string_view text) {
   if (!is_utf8(text))
     throw CheckpointError(
         ErrorCode::kUnsupported,
-        "a string written by Python 2 is not UTF-8, and its encoding is not recorded");
+        "a string written by Python 2 is not UTF-8, and its encoding is not recorded; load the "
+        "file in Python with encoding='latin1' and save it again");
   push(graph_.text(Kind::kStr, text));
 }
 

@@ -192,8 +192,11 @@ StorageId parse_storage_id(const Value& id) {
   const std::optional<DType> dtype =
       type.module.starts_with("torch") ? storage_dtype(type.name) : std::nullopt;
   if (!dtype)
-    throw CheckpointError(ErrorCode::kUnsupported,
-                          "a tensor has a storage of unknown type " + quote(type.path()));
+    throw CheckpointError(
+        ErrorCode::kUnsupported,
+        str_format("a tensor has a storage of unknown type {}; load the file with torch and save a "
+                   "copy of the tensor that is of another dtype",
+                   quote(type.path())));
   result.type = type.name;
   result.dtype = *dtype;
   result.key = items[2].as_str();

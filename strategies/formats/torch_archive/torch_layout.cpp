@@ -99,8 +99,8 @@ TorchArchive::TorchArchive(const ReadableFile& file, std::uint64_t base, std::ui
   }
   if (find("constants.pkl") != nullptr) {
     fail(ErrorCode::kUnsupported,
-         "this is a TorchScript archive (it has constants.pkl); only what torch.save wrote can be "
-         "read");
+         "this is a TorchScript archive (it has constants.pkl); save its "
+         "state_dict() with torch.save");
   }
   std::string version(as_text(zip_.read(require("version"), kMaxSmallMember)));
   if (version.ends_with('\n')) version.pop_back();

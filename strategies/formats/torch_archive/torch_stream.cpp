@@ -89,7 +89,8 @@ Pickles read_pickles(Bytes window, const std::string& what) {
   if (protocol.kind(protocol.root()) != pickle::Graph::Kind::kInt ||
       protocol.integer(protocol.root()) != kProtocol) {
     throw CheckpointError(ErrorCode::kUnsupported,
-                          "the file is not a torch stream of protocol 1001");
+                          "the file is not a torch stream of protocol 1001; load it with the torch "
+                          "that wrote it, and save it with a newer one");
   }
   const pickle::Graph system = next();
   const Value properties = pickle::value_from_graph(system);

@@ -12,6 +12,11 @@
 namespace dckpt {
 namespace {
 
+constexpr const char* kSeveralDisks =
+    "the zip archive is one of several parts; unpack them together, and zip the files as one "
+    "archive "
+    "without compression";
+
 bool is_sound_name(std::string_view name) noexcept {
   if (name.empty() || name.size() > ZipLimits::kMaxNameBytes || !is_utf8(name)) return false;
   if (std::any_of(name.begin(), name.end(),
@@ -94,14 +99,13 @@ class ZipDirectoryReader {
           "the end record of the zip archive announces a comment, which no checkpoint has",
           end_offset);
     if (load_le<std::uint16_t>(end, 4) != 0 || load_le<std::uint16_t>(end, 6) != 0) {
-      archive_.fail(ErrorCode::kUnsupported, "the zip archive spans several disks", end_offset);
+      archive_.fail(ErrorCode::kUnsupported, kSeveralDisks, end_offset);
     }
     const auto here16 = load_le<std::uint16_t>(end, 8);
     const auto count16 = load_le<std::uint16_t>(end, 10);
     const auto size32 = load_le<std::uint32_t>(end, 12);
     const auto offset32 = load_le<std::uint32_t>(end, 16);
-    if (here16 != count16)
-      archive_.fail(ErrorCode::kUnsupported, "the zip archive spans several disks", end_offset);
+    if (here16 != count16) archive_.fail(ErrorCode::kUnsupported, kSeveralDisks, end_offset);
 
     const End classic{count16, size32, offset32};
     const std::optional<End> large = read_end64(end_offset, classic);
@@ -137,7 +141,7 @@ class ZipDirectoryReader {
     const ByteView locator = records.subspan(zip::kEnd64Size);
     if (load_le<std::uint32_t>(locator, 0) != zip::kLocatorSignature) return std::nullopt;
     if (load_le<std::uint32_t>(locator, 4) != 0 || load_le<std::uint32_t>(locator, 16) != 1)
-      archive_.fail(ErrorCode::kUnsupported, "the zip archive spans several disks", locator_offset);
+      archive_.fail(ErrorCode::kUnsupported, kSeveralDisks, locator_offset);
     if (load_le<std::uint64_t>(locator, 8) != end64_offset ||
         load_le<std::uint32_t>(records, 0) != zip::kEnd64Signature ||
         load_le<std::uint64_t>(records, 4) != zip::kEnd64Size - 12)
@@ -145,7 +149,7 @@ class ZipDirectoryReader {
                        locator_offset);
     if (load_le<std::uint32_t>(records, 16) != 0 || load_le<std::uint32_t>(records, 20) != 0 ||
         load_le<std::uint64_t>(records, 24) != load_le<std::uint64_t>(records, 32))
-      archive_.fail(ErrorCode::kUnsupported, "the zip archive spans several disks", end64_offset);
+      archive_.fail(ErrorCode::kUnsupported, kSeveralDisks, end64_offset);
     const End large{load_le<std::uint64_t>(records, 32), load_le<std::uint64_t>(records, 40),
                     load_le<std::uint64_t>(records, 48)};
     if ((classic.count != zip::kMarker16 && classic.count != large.count) ||
@@ -172,7 +176,7 @@ class ZipDirectoryReader {
     member.size = load_le<std::uint32_t>(entry, 24);
     member.header_offset = load_le<std::uint32_t>(entry, 42);
     if (load_le<std::uint16_t>(entry, 34) != 0)
-      archive_.fail(ErrorCode::kUnsupported, "the zip archive spans several disks", entry_offset);
+      archive_.fail(ErrorCode::kUnsupported, kSeveralDisks, entry_offset);
 
     const auto [zip64, sound] = find_zip64(entry.subspan(zip::kEntrySize + name_size, extra_size));
     std::size_t used = 0;

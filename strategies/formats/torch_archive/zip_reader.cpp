@@ -119,7 +119,7 @@ void ZipArchive::require_plain(const ZipMember& member) const {
   const std::uint64_t at = member.header_offset;
   if ((member.flags &
        (zip::kFlagEncrypted | zip::kFlagStrongEncryption | zip::kFlagMaskedHeader)) != 0)
-    fail(ErrorCode::kUnsupported, shown(member) + " is encrypted", at);
+    fail(ErrorCode::kUnsupported, shown(member) + " is encrypted; decrypt the archive first", at);
   if (member.method != zip::kMethodStored) {
     fail(ErrorCode::kUnsupported,
          str_format("{} is compressed (method {}); torch stores members uncompressed. Unpack the "
@@ -128,7 +128,8 @@ void ZipArchive::require_plain(const ZipMember& member) const {
          at);
   }
   if ((member.flags & ~(zip::kFlagsLevel | zip::kFlagDescriptor | zip::kFlagUtf8)) != 0)
-    fail(ErrorCode::kUnsupported, shown(member) + " has unknown zip flags", at);
+    fail(ErrorCode::kUnsupported,
+         shown(member) + " has unknown zip flags; load the file with torch and save it again", at);
 }
 
 void ZipArchive::require_same_sizes(const ZipMember& member, ByteView header,
