@@ -51,13 +51,18 @@ Enum parse_choice(const std::string& setting, const std::string& text,
 
 Settings parse_settings(const std::vector<std::string>& set) {
   Settings settings;
+  std::set<std::string> names;
   for (const std::string& text : set) {
     const std::size_t equals = text.find('=');
     if (equals == text.npos || equals == 0)
       throw CheckpointError(ErrorCode::kInvalidArgument,
                             str_format("a setting is NAME=VALUE, not {}", quote(text)));
-    const std::string name = text.substr(0, equals);
+    std::string name = text.substr(0, equals);
+    if (name == "dequantise") name = "dequantize";
     std::string value = text.substr(equals + 1);
+    if (!names.insert(name).second)
+      throw CheckpointError(ErrorCode::kInvalidArgument,
+                            str_format("{} is set twice", quote(name)));
     if (name == "keys")
       settings.target.names = parse_choice(name, value, kKeyNamesNames);
     else if (name == "layout")
@@ -70,13 +75,12 @@ Settings parse_settings(const std::vector<std::string>& set) {
       settings.target.text_only = parse_choice(name, value, kPartsNames);
     else if (name == "prefix")
       settings.target.prefix = value;
-    else if (name == "dequantize" || name == "dequantise")
+    else if (name == "dequantize")
       settings.values = parse_choice(name, value, kMapCastNames);
     else if (name == "dtype")
       settings.target.dtype = parse_choice(name, value, kMapCastNames);
-    else if (!settings.numbers.emplace(name, std::move(value)).second)
-      throw CheckpointError(ErrorCode::kInvalidArgument,
-                            str_format("{} is set twice", quote(name)));
+    else
+      settings.numbers.emplace(name, std::move(value));
   }
   return settings;
 }

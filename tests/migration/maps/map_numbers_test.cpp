@@ -163,6 +163,13 @@ TEST(MapNumbers, SettingsAreChecked) {
   EXPECT_THAT(llama().error({"llama", {"layot=singleton"}}), HasSubstr("did you mean 'layout'?"));
   EXPECT_THAT(llama().error({"llama", {"vocab_size=many"}}),
               HasSubstr("vocab_size is set to 'many'"));
+  for (const char* const name : {"layout", "dtype", "prefix", "dequantize", "vocab_size"}) {
+    const std::string setting = std::string(name) + (name[0] == 'l'   ? "=singleton"
+                                                     : name[0] == 'd' ? "=float32"
+                                                                      : "=1");
+    EXPECT_THAT(llama().error({"llama", {setting, setting}}),
+                HasSubstr("'" + std::string(name) + "' is set twice"));
+  }
   Model other = llama();
   other.config = R"({"model_type": "opt"})";
   EXPECT_THAT(other.error({"auto", {}}), HasSubstr("no map is shipped for the model type 'opt'"));
