@@ -176,7 +176,7 @@ TEST_F(Planners, ResolveOnceForEachStoredPartAndInTheBackgroundFromTheCopies) {
     AsyncSaver saver(with("checksum_log"), comm);
     StateDict state = state_of(comm.rank());
     PendingSave pending = saver.save(state, checkpoint("noted"));
-    for (float& element : std::span(state["w"].as_sharded_tensor().data->data<float>(), 16))
+    for (float& element : std::span(state["w"].as_sharded_tensor().data->mutable_data<float>(), 16))
       element = -1;
     pending.wait();
   });

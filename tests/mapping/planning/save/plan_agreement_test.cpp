@@ -216,7 +216,7 @@ TEST(PlanAgreement, OtherOptionsDecideAgain) {
 TEST(PlanAgreement, FewerRanksAreNotTakenForTheSameJob) {
   Job four(4), two(2);
   four.save(four.plan({"a"}, 8));
-  for (std::size_t rank = 0; rank < 2; ++rank) two.cache(rank) = four.cache(rank);
+  for (std::size_t rank = 0; rank < 2; ++rank) two.cache(rank) = four.cache(rank).fork();
   EXPECT_THROW(two.save(four.plan({"a"}, 8)), CheckpointError);
   two.save(two.plan({"a"}, 8));
   EXPECT_FALSE(two.decision.cache_hit);
