@@ -17,6 +17,9 @@
 #include <vector>
 
 #include "benchmarks/background.h"
+#ifdef DCKPT_BENCH_CUDA
+#include "benchmarks/gpu.h"
+#endif
 #include "benchmarks/measurement.h"
 #include "benchmarks/planning.h"
 #include "benchmarks/sparse.h"
@@ -146,6 +149,22 @@ void run_background(const Options& options, Results& results) {
   }
 }
 
+/// Does nothing on machines without a GPU.
+void run_gpu([[maybe_unused]] const Options& options, [[maybe_unused]] Results& results) {
+#ifdef DCKPT_BENCH_CUDA
+  if (!can_use_gpu()) return;
+  const std::vector<Workload> workloads = gpu_workloads();
+  for (const GpuCase& measured : gpu_cases(workloads)) {
+    if (measured.name.find(options.filter) == std::string::npos) continue;
+    const std::filesystem::path directory = options.directory / "gpu";
+    GpuMeasurement measurement(measured, directory, results);
+    add(measured.name, options.repeats, [&] { return measurement.run(); });
+    run_registered();
+    std::filesystem::remove_all(directory);
+  }
+#endif
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -177,6 +196,7 @@ int main(int argc, char** argv) {
     run_planning(*options, results);
     run_background(*options, results);
     run_sparse(*options, results);
+    run_gpu(*options, results);
     if (made) std::filesystem::remove_all(options->directory);
     if (options->json != "-") results.write_table(std::cout);
     if (options->json == "-") {

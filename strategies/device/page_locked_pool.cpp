@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <thread>
 #include <utility>
 
 #include "mapping/base/error.h"
@@ -13,6 +14,10 @@ namespace dckpt {
 namespace {
 
 constexpr std::uint64_t kMostPieces = std::uint64_t{1} << 20;  // 4 TiB: no system has more to lock
+
+// The destructor waits this long for copies that have not ended.
+constexpr int kTimes = 100;
+constexpr auto kPause = std::chrono::milliseconds(10);
 
 }  // namespace
 
@@ -26,7 +31,22 @@ PageLockedPool::PageLockedPool(std::shared_ptr<DeviceRuntime> runtime, std::uint
 }
 
 PageLockedPool::~PageLockedPool() {
-  for (std::byte* const piece : page_locked_) runtime_->free_page_locked(piece);
+  for (int times = 0; times < kTimes; ++times) {
+    reclaim();
+    if (abandoned_.empty()) break;
+    std::this_thread::sleep_for(kPause);
+  }
+  // A copy that hangs would overwrite what the memory is used for next.
+  const auto is_abandoned = [&](const std::byte* piece) {
+    return std::ranges::any_of(abandoned_,
+                               [&](const Abandoned& lost) { return lost.piece == piece; });
+  };
+  for (std::byte* const piece : page_locked_) {
+    if (!is_abandoned(piece)) runtime_->free_page_locked(piece);
+  }
+  for (auto& piece : ordinary_) {
+    if (is_abandoned(piece.get())) static_cast<void>(piece.release());
+  }
 }
 
 std::byte* PageLockedPool::acquire(int device) {

@@ -21,6 +21,7 @@ class PageLockedPool {
   static constexpr std::size_t kPieceBytes = std::size_t{4} << 20;
 
   PageLockedPool(std::shared_ptr<DeviceRuntime> runtime, std::uint64_t limit);
+  /// Waits a second for abandoned pieces; those whose copies have not ended then are never freed.
   ~PageLockedPool();
   PageLockedPool(const PageLockedPool&) = delete;
   PageLockedPool& operator=(const PageLockedPool&) = delete;

@@ -10,6 +10,7 @@
 #include "mapping/state/producer_stream.h"
 #include "strategies/device/cuda/copy_rows.h"
 #include "strategies/device/cuda/current_device.h"
+#include "strategies/device/cuda/huge_page_memory.h"
 
 namespace dckpt {
 namespace {
@@ -38,6 +39,7 @@ class CudaRuntime final : public DeviceRuntime {
 
   std::byte* allocate_page_locked(int device, std::size_t bytes) override {
     const OnDevice current(device);
+    if (std::byte* const huge = huge_pages_.allocate(bytes)) return huge;
     void* memory = nullptr;
     const cudaError_t result = cudaHostAlloc(&memory, bytes, cudaHostAllocPortable);
     if (result == cudaErrorMemoryAllocation) {
@@ -47,7 +49,9 @@ class CudaRuntime final : public DeviceRuntime {
     check_cuda(result, "allocating page-locked memory");
     return static_cast<std::byte*>(memory);
   }
-  void free_page_locked(std::byte* memory) noexcept override { forget(cudaFreeHost(memory)); }
+  void free_page_locked(std::byte* memory) noexcept override {
+    if (!huge_pages_.free(memory)) forget(cudaFreeHost(memory));
+  }
 
   Stream producer_stream(int device) override {
     if (producer_) return producer_(device);
@@ -103,6 +107,7 @@ class CudaRuntime final : public DeviceRuntime {
 
  private:
   const std::function<void*(int)> producer_;
+  cuda::HugePageMemory huge_pages_;
 };
 
 }  // namespace

@@ -5,7 +5,11 @@
 #include <cuda_runtime_api.h>
 #include <gmock/gmock.h>
 
+#include <cstdint>
+#include <cstdio>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -14,6 +18,7 @@
 #include "dist_checkpointing/conformance/device_conformance.h"
 #include "dist_checkpointing/load/load.h"
 #include "dist_checkpointing/save/save.h"
+#include "mapping/base/huge_pages.h"
 #include "mapping/state/producer_stream.h"
 #include "tests/strategies/comm/nccl/fake_nccl.h"
 #include "tests/support/expect_error.h"
@@ -26,6 +31,7 @@ using ::testing::ElementsAre;
 using testing::error_of;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 /// Two GPUs; the tensors are on the second one.
 class CudaRuntime : public ::testing::Test {
@@ -108,6 +114,44 @@ TEST_F(CudaRuntime, RowsMayBeFartherApartThanOneCallOfCudaAllows) {
   load(state, dir / "saved");
   EXPECT_EQ(std::memcmp(row(0), "ab", 2), 0);
   EXPECT_EQ(std::memcmp(row(1), "cd", 2), 0);
+}
+
+/// Returns the flags of the mapping that holds this address: "VmFlags: rd wr … dc hg", or "" if
+/// there is none.
+std::string flags_of_mapping(const std::byte* address) {
+  std::ifstream lines("/proc/self/smaps");
+  bool found = false;
+  for (std::string line; std::getline(lines, line);) {
+    std::uintptr_t first = 0, last = 0;
+    if (std::sscanf(line.c_str(), "%lx-%lx ", &first, &last) == 2)
+      found = first <= reinterpret_cast<std::uintptr_t>(address) &&
+              reinterpret_cast<std::uintptr_t>(address) < last;
+    if (found && line.starts_with("VmFlags:")) return line;
+  }
+  return {};
+}
+
+TEST_F(CudaRuntime, PageLockedMemoryIsInHugePagesThatForksDoNotShare) {
+  const auto runtime = cuda_runtime();
+  std::byte* const memory = runtime->allocate_page_locked(1, 3 * kHugePage + 1);
+  ASSERT_NE(memory, nullptr);
+  EXPECT_EQ(reinterpret_cast<std::uintptr_t>(memory) % kHugePage, 0U);
+  EXPECT_THAT(flags_of_mapping(memory), HasSubstr(" dc"));
+  if (std::filesystem::exists("/sys/kernel/mm/transparent_hugepage")) {
+    EXPECT_THAT(flags_of_mapping(memory), HasSubstr(" hg"));
+  }
+  memory[3 * kHugePage] = std::byte{1};
+  runtime->free_page_locked(memory);
+  EXPECT_EQ(flags_of_mapping(memory), "");
+}
+
+TEST_F(CudaRuntime, AllocatesPageLockedMemoryWhereNoneCanBeRegistered) {
+  fake_nccl::fail(0, "cudaHostRegister");
+  const auto runtime = cuda_runtime();
+  std::byte* const memory = runtime->allocate_page_locked(1, kHugePage);
+  EXPECT_THAT(flags_of_mapping(memory), Not(HasSubstr(" dc")));
+  EXPECT_EQ(cudaPeekAtLastError(), cudaSuccess);
+  runtime->free_page_locked(memory);
 }
 
 TEST_F(CudaRuntime, WhateverFailsIsAnErrorAndEverythingIsFreed) {

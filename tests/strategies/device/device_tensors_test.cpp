@@ -508,6 +508,24 @@ TEST_F(DeviceTensors, StagingMemoryIsUsedAgainOnceCopiesThatHungHaveEnded) {
   EXPECT_EQ(hanging->misuse(), "");
 }
 
+TEST(PageLockedPool, FreesAbandonedMemoryWhenTheCopyHasEnded) {
+  for (const bool hangs : {false, true}) {
+    const auto device = std::make_shared<testing::SimulatedDevice>(1);
+    const DeviceRuntime::Stream stream = device->create_stream(0);
+    {
+      PageLockedPool pool(device, PageLockedPool::kPieceBytes);
+      std::byte* const piece = pool.acquire(0);
+      auto ended = std::make_shared<CopyEvent>(device, 0);
+      device->hang(true);
+      ended->record(stream);
+      if (!hangs) device->hang(false);
+      pool.abandon(piece, std::move(ended));
+    }
+    EXPECT_EQ(device->page_locked(), hangs ? PageLockedPool::kPieceBytes : 0U);
+    device->destroy_stream(0, stream);
+  }
+}
+
 TEST(UnregisteredDevice, IsNamedWithWhatToLink) {
   const TempDir dir;
   std::optional<RegisteredSimulation> simulation(std::in_place);

@@ -152,6 +152,22 @@ cudaError_t cudaHostAlloc(void** memory, std::size_t size, unsigned int) {
                    [&] { return allocate(memory, size, -1); });
 }
 
+cudaError_t cudaHostRegister(void* memory, std::size_t size, unsigned int) {
+  return cuda_call("cudaHostRegister", cudaErrorNotSupported, [&] {
+    const std::scoped_lock lock(machine.mutex);
+    machine.memory[static_cast<std::byte*>(memory)] = {size, -1};
+    return cudaSuccess;
+  });
+}
+
+cudaError_t cudaHostUnregister(void* memory) {
+  wait_idle(this_device);
+  const std::scoped_lock lock(machine.mutex);
+  return machine.memory.erase(static_cast<std::byte*>(memory)) == 1
+             ? cudaSuccess
+             : report(cudaErrorHostMemoryNotRegistered);
+}
+
 cudaError_t cudaFree(void* memory) {
   return release(memory);
 }
