@@ -9,6 +9,7 @@
 #include "dist_checkpointing/inspect/diff.h"
 #include "dist_checkpointing/open.h"
 #include "dist_checkpointing/registry.h"
+#include "dist_checkpointing/rewrite/adapter_to_merge.h"
 #include "dist_checkpointing/rewrite/conversion_steps.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
@@ -33,9 +34,14 @@ std::shared_ptr<const Storage> model_files_of(const ConvertOptions& options) {
   return with_hub_cache(options.model_files->directory());
 }
 
+std::unique_ptr<CheckpointReader> open_plain(const Location& source,
+                                             const ConvertOptions& options) {
+  return open_checkpoint(source, {.iteration = options.iteration, .strategy = options.from});
+}
+
 /// What a map is applied to: Megatron-FSDP's keys as Megatron-Core's, which maps know.
 View open_for_map(const Location& source, const ConvertOptions& options) {
-  auto reader = open_checkpoint(source, {.iteration = options.iteration, .strategy = options.from});
+  auto reader = open_plain(source, options);
   if (!reader->info().conventions.megatron_fsdp) return {std::move(reader)};
   return from_megatron_fsdp(std::move(reader));
 }
@@ -105,22 +111,27 @@ OpenedSource open_source(const Location& source, const ConvertOptions& options,
                 nullptr);
   OpenedSource opened{
       .reader = nullptr, .keys = options.keys, .source_keys = {}, .options = options};
+  const std::optional<AdapterToMerge> adapter = adapter_to_merge(opened.options);
   if (options.map.name.empty() || options.map.name == kNoMap) {
     if (options.check_round_trip)
       throw CheckpointError(ErrorCode::kInvalidArgument,
                             "a round trip is checked through a map; name one");
     opened.options.map.name.clear();
-    opened.reader =
-        open_checkpoint(source, {.iteration = options.iteration, .strategy = options.from});
+    opened.reader = open_plain(source, options);
+    if (adapter) opened.reader = merge(std::move(opened.reader), *adapter, report);
     return opened;
   }
+  const bool merge_first = adapter && adapter->fits(open_plain(source, options)->metadata());
   const std::shared_ptr<const Storage> files = model_files_of(options);
   Findings said;
+  ConvertReport merged;  // of the step before the map, which may be taken several times
   const MapRequest request{.open =
                                [&] {
                                  View view = open_for_map(source, options);
                                  said = std::move(view.findings);
-                                 return std::move(view.reader);
+                                 if (!merge_first) return std::move(view.reader);
+                                 merged = {};
+                                 return merge(std::move(view.reader), *adapter, merged);
                                },
                            .map = options.map,
                            .keys = options.keys,
@@ -130,6 +141,10 @@ OpenedSource open_source(const Location& source, const ConvertOptions& options,
     opened.options.progress = check_round_trip(request, mapped, options);
   const bool to_hf = mapped.report.keys.to == KeyNames::kHf;
   if (options.to.empty() && !options.compat) opened.options.to = to_hf ? "hf" : "torch_dist";
+  if (merge_first) {
+    report.steps.push_back(std::move(merged.steps.front()));
+    append(report.findings, std::move(merged.findings));
+  }
   Findings findings = std::move(said);
   append(findings, left_out(mapped, report));
   append(findings, std::move(mapped.report.findings));
@@ -139,6 +154,7 @@ OpenedSource open_source(const Location& source, const ConvertOptions& options,
                       to_hf ? "Hugging Face" : "Megatron", quote(mapped.report.map)),
            std::move(findings));
   opened.reader = std::move(mapped.reader);
+  if (adapter && !merge_first) opened.reader = merge(std::move(opened.reader), *adapter, report);
   opened.keys = std::move(mapped.behind);
   opened.source_keys = std::move(mapped.source_keys);
   return opened;

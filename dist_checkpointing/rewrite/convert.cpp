@@ -198,7 +198,7 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
   require_none(options.error_on, report.findings);
   Findings written =
       carry_out(copy, *draft.reader, found, destination, memory, keeps, options, report);
-  note_writing(copy, options, std::move(written), report);
+  note_writing(copy, given, std::move(written), report);
   if (!options.dry_run) report.disk_bytes = bytes_on_disk(destination);
   return report;
 }

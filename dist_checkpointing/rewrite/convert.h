@@ -31,6 +31,10 @@ struct ConvertOptions {
   std::optional<Compat> compat{};
   /// Gives the source other keys, as load.map of a policy does: everything else sees these.
   KeyMapOptions map{};
+  /// Merges this LoRA adapter, a folder in PEFT's layout, into the model: before the map if the
+  /// source has the tensors that the adapter changes, else into what the map makes. Takes up to an
+  /// eighth of `max_memory`.
+  std::optional<Location> merge_adapter{};
   /// Goes through the map and back in memory and compares with the source, bit by bit, before
   /// anything is written: convert() throws (mismatch) with what differs.
   bool check_round_trip = false;

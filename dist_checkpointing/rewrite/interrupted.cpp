@@ -123,6 +123,10 @@ ConversionFacts conversion_facts(const Location& source, const ConvertOptions& o
     facts.add_files(*source.directory(), "");
   else
     facts.add_file(*source.storage(), source.name());
+  if (options.merge_adapter) {
+    facts.add("adapter", quote(options.merge_adapter->absolute()));
+    facts.add_files(*options.merge_adapter->directory(), "");
+  }
   if (options.model_files) {
     facts.add("model files", quote(options.model_files->absolute()));
     for (const std::string& name : folder.files) facts.add_file(*folder.storage, name);

@@ -12,12 +12,15 @@
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
+#include "migration/adapters/peft_adapter.h"
 #include "migration/maps/mapped_reader.h"
 #include "strategies/contract/common_state.h"
 #include "strategies/formats/dcp/megatron_json.h"
 #include "strategies/formats/json/json.h"
 #include "strategies/safetensors/hub_cache.h"
+#include "strategies/safetensors/model_files.h"
 #include "strategies/safetensors/save_strategy.h"
+#include "strategies/safetensors/writer.h"
 #include "strategies/storage/forwarding.h"
 #include "strategies/storage/memory.h"
 
@@ -30,6 +33,10 @@ constexpr const char* kModelConfig = "config.json";
 constexpr std::array<std::string_view, 12> kWeights = {
     ".safetensors", ".index.json", ".bin",     ".pt",   ".pth",    ".ckpt",
     ".gguf",        ".h5",         ".msgpack", ".onnx", ".distcp", ".npz"};
+
+/// Of an adapter, which is not the model's.
+constexpr std::array<const char*, 3> kAdapterFiles = {kAdapterConfigFile, kAdapterFile,
+                                                      kTorchAdapterFile};
 
 constexpr const char* kQuantizationConfig = "quantization_config";
 constexpr const char* kQuantizationMethod = "quant_method";
@@ -119,10 +126,10 @@ bool is_of_model(const FileInfo& entry) {
              kWeights, [&](std::string_view suffix) { return entry.name.ends_with(suffix); });
 }
 
-void list_files(ModelFolder& folder) {
+void list_files(ModelFolder& folder, bool with_adapter) {
   std::vector<std::string> left;
   for (const FileInfo& entry : folder.storage->list("")) {
-    if (!is_of_model(entry)) continue;
+    if (!is_of_model(entry) || (!with_adapter && entry.name == kAdapterConfigFile)) continue;
     if (entry.kind != FileInfo::Kind::kRegular || entry.size > kMaxModelFile) {
       left.push_back(entry.name);
       continue;
@@ -216,6 +223,40 @@ void carry_annotations(const CheckpointReader& source, ConvertTarget& target, Fi
   options = OwnOptions(std::move(own));
 }
 
+/// Names an adapter in `folder` that is not merged: nothing of it is copied, since transformers
+/// would look for its weights.
+void leave_adapter(const Storage& folder, const ConvertOptions& options, Findings& findings) {
+  std::vector<std::string> left;
+  for (const char* const name : kAdapterFiles) {
+    if (folder.stat(name)) left.emplace_back(name);
+  }
+  if (left.empty()) return;
+  const std::string place = folder.display_path("");
+  if (options.merge_adapter &&
+      options.merge_adapter->directory()->absolute("") == folder.absolute(""))
+    return;
+  findings.push_back(
+      {.code = FindingCode::kModelFilesLeftOut,
+       .message = str_format("the adapter beside the model was not merged and stays behind: {}; "
+                             "--merge-adapter {} merges it",
+                             quoted_list(left), quote(place)),
+       .keys = left,
+       .severity = Severity::kWarning});
+}
+
+/// A folder of an adapter has other names, and instead of config.json another configuration.
+void finish_adapter(ConvertTarget& target, ModelFolder& folder) {
+  OwnOptions& own = target.save.strategy.options;
+  if (!own.has(kSafetensorsNamesOption))
+    own.set(kSafetensorsNamesOption, name_of(kSafetensorsNamesNames, SafetensorsNames::kAdapter));
+  if (std::ranges::find(folder.files, kAdapterConfigFile) == folder.files.end())
+    folder.findings.push_back(
+        {FindingCode::kModelFilesLeftOut,
+         str_format("there is no {}, without which PEFT loads no adapter; give the folder that has "
+                    "it with --model-files",
+                    kAdapterConfigFile)});
+}
+
 /// A format without such files: the numbers of a map may still come from config.json.
 void require_use(const ConvertOptions& options, const ConvertTarget& target) {
   if (options.map.name.empty())
@@ -235,7 +276,10 @@ void require_use(const ConvertOptions& options, const ConvertTarget& target) {
 ModelFolder model_folder(const CheckpointReader& source, ConvertTarget& target,
                          const ConvertOptions& options) {
   ModelFolder folder;
+  const bool is_adapter = holds_peft_adapter(source.metadata());
+  const bool is_model = !is_adapter && !source.info().single_file;
   carry_annotations(source, target, folder.findings);
+  if (is_model) leave_adapter(source.storage(), options, folder.findings);
   if (!target.format->conventions.model_folder) {
     if (options.model_files) require_use(options, target);
     take_modelopt(source, folder);
@@ -243,7 +287,8 @@ ModelFolder model_folder(const CheckpointReader& source, ConvertTarget& target,
     if (source.info().conventions.model_folder) {
       std::vector<std::string> left;
       for (const FileInfo& entry : source.storage().list("")) {
-        if (is_of_model(entry)) left.push_back(entry.name);
+        if (is_of_model(entry) && (is_adapter || entry.name != kAdapterConfigFile))
+          left.push_back(entry.name);
       }
       if (!left.empty())
         folder.findings.push_back({FindingCode::kModelFilesLeftOut,
@@ -261,7 +306,14 @@ ModelFolder model_folder(const CheckpointReader& source, ConvertTarget& target,
   } else if (source.info().conventions.model_folder) {
     folder.storage = source.storage().shared_from_this();
   }
-  if (folder.storage != nullptr) list_files(folder);
+  if (folder.storage != nullptr) list_files(folder, is_adapter);
+  if (options.model_files && !is_adapter &&
+      folder.storage->absolute("") != source.storage().absolute(""))
+    leave_adapter(*folder.storage, options, folder.findings);
+  if (is_adapter) {
+    finish_adapter(target, folder);
+    return folder;
+  }
   if (std::ranges::find(folder.files, kModelConfig) != folder.files.end()) {
     drop_quantization(source, folder);
     set_config_dtype(options, folder);

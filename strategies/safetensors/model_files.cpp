@@ -146,6 +146,7 @@ ModelFiles find_model_files(const Storage& storage, const std::optional<std::str
     throw CheckpointError(ErrorCode::kIncomplete,
                           str_format("the folder holds no {}*{}", names.prefix, names.suffix),
                           {.file = storage.display_path("")});
+  if (model.files.size() > 1) std::erase(model.files, kAdapterFile);
   require_counted_files(storage, model.files, names);
   return model;
 }

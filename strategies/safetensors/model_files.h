@@ -11,6 +11,11 @@
 
 namespace dckpt {
 
+/// The files of an adapter in PEFT's layout, which may lie beside those of its base model.
+inline constexpr const char* kAdapterFile = "adapter_model.safetensors";
+inline constexpr const char* kTorchAdapterFile = "adapter_model.bin";
+inline constexpr const char* kAdapterConfigFile = "adapter_config.json";
+
 /// The names that the files of a model have.
 struct ModelNames {
   std::string_view prefix;
@@ -32,10 +37,11 @@ struct ModelFiles {
   std::vector<std::string> files;  ///< in order of their names
 };
 
-/// Finds them in a folder: those that its index names, or else all that have such names. `file`:
-/// only this one, or those of this index. Throws CheckpointError: (incomplete) for files that the
-/// index names or that their own names count ("model-00001-of-00003.safetensors") but that are
-/// missing, with the keys in them; (mismatch) if several indexes leave a choice; (corrupt).
+/// Finds them in a folder: those that its index names, or else all that have such names, without an
+/// adapter beside a model. `file`: only this one, or those of this index. Throws CheckpointError:
+/// (incomplete) for files that the index names or that their own names count
+/// ("model-00001-of-00003.safetensors") but that are missing, with the keys in them; (mismatch) if
+/// several indexes leave a choice; (corrupt).
 ModelFiles find_model_files(const Storage& storage, const std::optional<std::string>& file,
                             const ModelNames& names = kSafetensorsNames);
 

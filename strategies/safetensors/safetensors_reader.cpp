@@ -185,6 +185,7 @@ class SafetensorsReader final : public CheckpointReader {
     info_.readers = scan.has_parts                     ? "PyTorch DCP"
                     : info_.producer == "Hugging Face" ? "transformers, safetensors"
                                                        : "safetensors";
+    describe_adapter();
   }
 
   const CheckpointInfo& info() const noexcept override { return info_; }
@@ -206,6 +207,18 @@ class SafetensorsReader final : public CheckpointReader {
   bool check_chunk(std::size_t, std::size_t, const ReadableFile&) const override { return false; }
 
  private:
+  /// Says whether this is an adapter of PEFT, or a model with one beside it.
+  void describe_adapter() {
+    if (!info_.conventions.model_folder || !storage_->stat(kAdapterFile)) return;
+    if (std::ranges::find(metadata_.files, kAdapterFile) == metadata_.files.end()) {
+      info_.producer += info_.producer.empty() ? "" : ", ";
+      info_.producer += "with an adapter beside the model";
+    } else if (storage_->stat(kAdapterConfigFile)) {
+      info_.producer = "PEFT";
+      info_.readers = "PEFT, safetensors";
+    }
+  }
+
   static CheckpointError no_objects() {
     return {ErrorCode::kInvalidArgument, "safetensors hold no objects"};
   }

@@ -47,8 +47,12 @@ SafetensorsOptions own_options(const StrategySpec& strategy) {
   static const config::Schema<SafetensorsOptions> schema{
       {config::field("max_file_size", &SafetensorsOptions::max_file_size,
                      config::size(kLeastFileSize, kMostFileSize)),
+       config::field(kSafetensorsNamesOption, &SafetensorsOptions::names,
+                     config::choice(kSafetensorsNamesNames)),
        config::field(kSafetensorsMetadataOption, &SafetensorsOptions::metadata, annotations())}};
-  return read_options(schema, strategy);
+  SafetensorsOptions options = read_options(schema, strategy);
+  if (options.names == SafetensorsNames::kAdapter) options.max_file_size = kMostFileSize;
+  return options;
 }
 
 /// Nothing that was asked for is left out in silence.
@@ -78,12 +82,12 @@ class SafetensorsSaveStrategy final : public SaveStrategy {
 
   void write_index(Storage& storage, const std::string& directory, const Metadata& metadata,
                    const CommonState*) const override {
-    if (storage.capabilities().rename) name_safetensors(storage, directory, metadata);
+    if (storage.capabilities().rename) name_safetensors(storage, directory, metadata, own_.names);
   }
 
   std::optional<MarkerFile> marker(const Storage& storage, const Metadata& metadata,
                                    const CommonState*) const override {
-    return safetensors_marker(metadata, storage.capabilities().rename);
+    return safetensors_marker(metadata, storage.capabilities().rename, own_.names);
   }
 
  private:

@@ -8,10 +8,11 @@
 namespace dckpt {
 
 inline constexpr const char* kSafetensorsMetadataOption = "metadata";
+inline constexpr const char* kSafetensorsNamesOption = "names";
 
 /// Saves safetensors as Hugging Face's transformers load them, under the strategies safetensors and
-/// hf. The options `max_file_size` and `metadata` are SafetensorsOptions'. Throws CheckpointError
-/// (unsupported) for io options that are about other files.
+/// hf. The options `max_file_size`, `names` and `metadata` are SafetensorsOptions'. Throws
+/// CheckpointError (unsupported) for io options that are about other files.
 std::unique_ptr<SaveStrategy> make_safetensors_save_strategy(const SaveOptions& options);
 
 /// What write_data() of it would return.

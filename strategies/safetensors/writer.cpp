@@ -35,9 +35,14 @@ std::string padded(std::size_t number) {
   return std::string(digits.size() < 5 ? 5 - digits.size() : 0, '0') + digits;
 }
 
-std::string final_name(std::size_t number, std::size_t count) {
-  return count == 1 ? std::string("model.safetensors")
-                    : str_format("model-{}-of-{}.safetensors", padded(number + 1), padded(count));
+std::string_view stem_of(SafetensorsNames names) {
+  return names == SafetensorsNames::kAdapter ? "adapter_model" : "model";
+}
+
+std::string final_name(std::string_view stem, std::size_t number, std::size_t count) {
+  return count == 1
+             ? str_format("{}.safetensors", stem)
+             : str_format("{}-{}-of-{}.safetensors", stem, padded(number + 1), padded(count));
 }
 
 void require_tensor(const WriteItem& item) {
@@ -131,17 +136,20 @@ WrittenItems measure_safetensors_files(int rank, const SavePlan& plan,
   return places_of(plan_files(rank, plan, options), plan);
 }
 
-void name_safetensors(Storage& storage, const std::string& directory, const Metadata& metadata) {
+void name_safetensors(Storage& storage, const std::string& directory, const Metadata& metadata,
+                      SafetensorsNames names) {
   const std::size_t count = metadata.files.size();
   for (std::size_t i = 0; i < count; ++i)
     storage.rename(join_name(directory, metadata.files[i]),
-                   join_name(directory, final_name(i, count)));
+                   join_name(directory, final_name(stem_of(names), i, count)));
 }
 
-std::optional<MarkerFile> safetensors_marker(const Metadata& metadata, bool renamed) {
+std::optional<MarkerFile> safetensors_marker(const Metadata& metadata, bool renamed,
+                                             SafetensorsNames names) {
+  const std::string_view stem = stem_of(names);
   const std::size_t count = metadata.files.size();
   if (count == 0) {  // nothing to store is stored, too
-    return MarkerFile{final_name(0, 1),
+    return MarkerFile{final_name(stem, 0, 1),
                       write_safetensors_header({.tensors = {}, .metadata = kFileMetadata})};
   }
   if (count == 1 && renamed) return std::nullopt;
@@ -150,10 +158,10 @@ std::optional<MarkerFile> safetensors_marker(const Metadata& metadata, bool rena
   for (const TensorStorageMetadata& tensor : metadata.tensors) {
     const std::uint32_t file = tensor.places.front().file;
     index.weight_map.emplace_back(tensor.key,
-                                  renamed ? final_name(file, count) : metadata.files[file]);
+                                  renamed ? final_name(stem, file, count) : metadata.files[file]);
     total += tensor.nbytes();
   }
-  return MarkerFile{"model.safetensors.index.json",
+  return MarkerFile{str_format("{}.safetensors.index.json", stem),
                     to_bytes(write_safetensors_index(index, total))};
 }
 

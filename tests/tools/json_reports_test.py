@@ -58,6 +58,8 @@ class Folder:
         for side in ("hf", "mcore"):
             shutil.copytree(root / "tests/data/hf_pairs/qwen2" / side, self.path / f"qwen2_{side}")
         self.add_dropped("qwen2_hf/model.safetensors")
+        for part in ("base", "adapter"):
+            shutil.copytree(root / "tests/data/adapters/llama" / part, self.path / f"llama_{part}")
         (self.path / "long.yaml").write_text(
             "version: 1\nsave: {backend: {name: torch_dist, version: 1, options: {compression: none}}}\nload:\n"
             "  backend: {name: dcp, version: 1}\n  map: {name: llama, set: [vocab_size=32]}\n"
@@ -113,6 +115,7 @@ def runs(folder):
     yield "explain", {0}, ["explain", "qwen2_hf", DROPPED, "--map", "auto"]
     yield "extract", {0}, ["extract", MODEL, "rng_state/shard_0.0_2.2"]
     yield "convert", {0}, ["convert", MODEL, "none", "--ranks", "3", "--explain"]
+    yield "convert", {0}, ["convert", "llama_base", "none", "--merge-adapter", "llama_adapter", "--explain"]
     yield "convert", {0}, ["convert", "missing", "none", "--allow-partial", "--dry-run"]
     yield "remove", {0}, ["remove", MODEL, "--prefix", "decoder", "--dry-run"]
     yield "formats", {0}, ["formats"]

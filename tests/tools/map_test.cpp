@@ -117,6 +117,30 @@ TEST(ToolMap, LayersAreLeftOutBeforeTheMap) {
   EXPECT_THAT(run_tool({"inspect", to}).out, HasSubstr("decoder.layers.mlp.linear_fc2.weight"));
 }
 
+TEST(ToolMap, AnAdapterIsMergedBeforeTheMap) {
+  const TempDir scratch;
+  const std::string to = (scratch / "out").string();
+  const std::string data = DCKPT_TEST_DATA "/adapters/";
+  const auto convert = [&](const std::string& adapter, const std::string& how) {
+    return run_tool({"convert", data + "llama/base", to, "--to", "torch_dist", "--map", "llama",
+                     "--merge-adapter", adapter, how});
+  };
+  const ToolRun plan = convert(data + "llama/adapter", "--explain");
+  ASSERT_EQ(plan.exit_code, 0) << plan.err;
+  EXPECT_THAT(plan.out, AllOf(HasSubstr("adapter  "), HasSubstr("merges 6 modules"),
+                              HasSubstr("merged the adapter into 6 tensors")));
+  const ToolRun json = convert(data + "llama/adapter", "--json");
+  ASSERT_EQ(json.exit_code, 0) << json.err;
+  EXPECT_EQ(json.json().at("findings").items()[0].at("code"), Value("parameters"));
+  const ToolRun again = convert(data + "llama/adapter", "--json");
+  EXPECT_EQ(again.exit_code, 7);
+  const ToolRun other = convert(data + "gpt2/adapter", "--dry-run");
+  EXPECT_EQ(other.exit_code, 1);
+  EXPECT_THAT(other.err, HasSubstr("the adapter does not fit this model"));
+  EXPECT_EQ(convert(data, "--dry-run").exit_code, 5);
+  EXPECT_EQ(convert(data + "nowhere", "--dry-run").exit_code, 3);
+}
+
 TEST(ToolMap, ConfigChecksAndShowsMaps) {
   const TempDir scratch;
   const std::string file = (scratch / "m.yaml").string();

@@ -45,6 +45,7 @@ struct Options {
   std::string optimizer;
   std::string max_memory;
   std::string model_files;
+  std::string merge_adapter;
   std::string dtype;
   std::vector<std::string> error_on;
   std::optional<int> jobs;
@@ -182,6 +183,7 @@ ConvertOptions parsed(const Options& options, std::vector<std::string>& unused) 
   }
   for (const std::string& code : options.error_on)
     parsed.error_on.push_back(value_of(kFindingCodeNames, code).value());
+  if (!options.merge_adapter.empty()) parsed.merge_adapter = Location(options.merge_adapter);
   if (!options.model_files.empty()) parsed.model_files = Location(options.model_files);
   if (options.integrity || options.no_integrity) parsed.integrity = options.integrity;
   if (options.trust_source) parsed.check_source = false;
@@ -261,6 +263,7 @@ constexpr const char* kFooter =
     "  dckpt convert iter_0001000 ranks --to torch --tensor-parallel 2 --exclude 'optimizer*'\n"
     "  dckpt convert iter_0001000 model --to hf --map llama --set vocab_size=32000\n"
     "  dckpt convert iter_0001000 model --to hf --map auto --model-files llama --dtype bfloat16\n"
+    "  dckpt convert llama merged --merge-adapter my_adapter\n"
     "  dckpt convert llama small --map auto --set num_layers=2 --exclude 'model.layers.[23].*'\n"
     "  dckpt convert iter_0001000 for_fsdp --to fsdp_dtensor --optimizer fully_reshardable\n"
     "  dckpt convert old new --to torch_dist --compat megatron-0.19 --max-memory 4GiB";
@@ -308,6 +311,11 @@ void add_form(Parser command, Options& options) {
       .type_name("FORM")
       .one_of(names_of(kFlattenedFormNames));
   add_map(command, convert.map);
+  command
+      .add_option("--merge-adapter", options.merge_adapter,
+                  "Merge the LoRA adapter in this folder, PEFT's, into the model")
+      .type_name("FOLDER")
+      .takes(Takes::kFolder);
   command
       .add_option("--dtype", options.dtype,
                   "Through a map: cast floats to bfloat16, float16 or float32")

@@ -58,6 +58,29 @@ SafetensorsTensor tensor(const std::string& key, const Shape& shape = {2}) {
   return {key, DType::kFloat32, shape};
 }
 
+TEST(SafetensorsReader, AnAdapterBesideAModelIsNotPartOfIt) {
+  Folder folder;
+  folder.file("model.safetensors", {tensor("w")})
+      .file("adapter_model.safetensors", {tensor("base_model.model.w.lora_A.weight")})
+      .write("adapter_config.json", to_bytes("{}"));
+  const auto model = open_safetensors(folder.storage);
+  ASSERT_EQ(model->metadata().tensors.size(), 1U);
+  EXPECT_EQ(model->metadata().tensors[0].key, "w");
+  EXPECT_THAT(model->info().producer, HasSubstr("with an adapter beside the model"));
+  EXPECT_EQ(
+      open_safetensors(folder.storage, "adapter_model.safetensors")->metadata().tensors[0].key,
+      "base_model.model.w.lora_A.weight");
+}
+
+TEST(SafetensorsReader, AnAdapterAloneIsReadAsSuch) {
+  Folder folder;
+  folder.file("adapter_model.safetensors", {tensor("base_model.model.w.lora_A.weight")})
+      .write("adapter_config.json", to_bytes("{}"));
+  const auto adapter = open_safetensors(folder.storage);
+  EXPECT_EQ(adapter->metadata().tensors.size(), 1U);
+  EXPECT_EQ(adapter->info().producer, "PEFT");
+}
+
 class SafetensorsGolden : public ::testing::TestWithParam<const char*> {};
 
 TEST_P(SafetensorsGolden, EveryTensorHasItsDigest) {

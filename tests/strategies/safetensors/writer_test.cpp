@@ -59,8 +59,8 @@ std::unique_ptr<CheckpointReader> written(const std::vector<SavePlan>& ranks,
     files.push_back(std::move(written.files));
   }
   const Metadata metadata = written_metadata(plan, places, files);
-  name_safetensors(*storage, "", metadata);
-  if (const auto marker = safetensors_marker(metadata, true))
+  name_safetensors(*storage, "", metadata, options.names);
+  if (const auto marker = safetensors_marker(metadata, true, options.names))
     write_small_file(*storage, marker->name, marker->content, false);
   return open_safetensors(storage);
 }
@@ -107,6 +107,12 @@ TEST(SafetensorsWriter, FilesOfAllRanksAreCounted) {
   EXPECT_THAT(std::string(as_text(read_file(*file, 4096))),
               ::testing::AllOf(HasSubstr("\"total_size\": 4100\n"),
                                HasSubstr("\"c\": \"model-00002-of-00003.safetensors\"")));
+}
+
+TEST(SafetensorsWriter, AdaptersHaveTheirOwnName) {
+  const auto storage = memory_storage();
+  written({{item("a", DType::kFloat32, {2})}}, {.names = SafetensorsNames::kAdapter}, storage);
+  EXPECT_THAT(names(*storage), ElementsAre("adapter_model.safetensors"));
 }
 
 TEST(SafetensorsWriter, NothingIsAModelOfNothing) {

@@ -1,0 +1,77 @@
+#include "dist_checkpointing/rewrite/adapter_to_merge.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "dist_checkpointing/integrity.h"
+#include "dist_checkpointing/rewrite/conversion_steps.h"
+#include "mapping/base/counted.h"
+#include "mapping/base/error.h"
+#include "mapping/base/format.h"
+#include "mapping/base/text.h"
+#include "mapping/megatron/model_keys.h"
+#include "mapping/megatron/optimizer_keys.h"
+#include "migration/adapters/merged_adapter.h"
+
+namespace dckpt {
+
+namespace {
+
+/// Adapters name Hugging Face's modules. A message about each of them would not say so.
+void require_models_keys(const Metadata& model, const AdapterToMerge& adapter) {
+  if (adapter.fits(model) || std::ranges::none_of(model.tensors, [](const auto& tensor) {
+        return !is_optimizer_key(tensor.key) && is_megatron_key(tensor.key);
+      }))
+    return;
+  throw CheckpointError(ErrorCode::kInvalidArgument,
+                        "the model has Megatron's keys, and the adapter is for a model with "
+                        "Hugging Face's; name a map to these keys (--map), and convert the result "
+                        "back if Megatron is to load it",
+                        {.file = adapter.folder});
+}
+
+}  // namespace
+
+bool AdapterToMerge::fits(const Metadata& model) const {
+  return fits_adapter(model, adapter);
+}
+
+std::optional<AdapterToMerge> adapter_to_merge(ConvertOptions& options) {
+  if (!options.merge_adapter) return std::nullopt;
+  const Location& folder = *options.merge_adapter;
+  if (!folder.is_directory())
+    throw CheckpointError(ErrorCode::kIo,
+                          "there is no such folder of an adapter; name the folder that holds "
+                          "adapter_config.json",
+                          {.file = folder.display()});
+  AdapterToMerge opened{.adapter = open_peft_adapter(folder.directory()),
+                        .folder = folder.display(),
+                        .memory = std::min(kDefaultFactorMemory, options.max_memory / 8)};
+  options.max_memory -= opened.memory;
+  const CheckpointReader& reader = *opened.adapter.reader;
+  if (!options.check_source) return opened;
+  if (const auto manifest = find_integrity_manifest(reader.storage()))
+    compare_digests(reader.storage(), entries_of(*manifest, files_of(reader)), 0, 1,
+                    options.read_threads.value_or(options.io.threads));
+  return opened;
+}
+
+std::unique_ptr<CheckpointReader> merge(std::unique_ptr<CheckpointReader> model,
+                                        const AdapterToMerge& adapter, ConvertReport& report) {
+  if (holds_peft_adapter(model->metadata()))
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          "the source is an adapter, and adapters are merged into models; name the "
+                          "folder of the base model as the source",
+                          {.file = model->storage().display_path("")});
+  require_models_keys(model->metadata(), adapter);
+  View view = with_context({.file = adapter.folder}, [&] {
+    return merged_adapter(std::move(model), adapter.adapter, adapter.memory);
+  });
+  add_step(report, "adapter",
+           str_format("merges {} of the adapter {}",
+                      counted(adapter.adapter.modules.size(), "module"), quote(adapter.folder)),
+           std::move(view.findings));
+  return std::move(view.reader);
+}
+
+}  // namespace dckpt

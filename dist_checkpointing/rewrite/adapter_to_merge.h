@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "dist_checkpointing/rewrite/convert.h"
+#include "mapping/planning/metadata.h"
+#include "migration/adapters/peft_adapter.h"
+#include "strategies/contract/reader.h"
+
+namespace dckpt {
+
+/// The adapter that a conversion merges.
+struct AdapterToMerge {
+  PeftAdapter adapter;
+  std::string folder;  ///< for people
+  std::uint64_t memory = 0;
+
+  /// Tells whether these are tensors of a model that it changes.
+  bool fits(const Metadata& model) const;
+};
+
+/// Opens ConvertOptions::merge_adapter, if it is set, and takes the memory that it needs from
+/// `max_memory`. If the folder has an integrity.json, the adapter is compared with it, unless
+/// `check_source` is off. Throws CheckpointError as open_peft_adapter() and compare_digests() do.
+std::optional<AdapterToMerge> adapter_to_merge(ConvertOptions& options);
+
+/// The model with the adapter merged; `report` gets the step. Throws CheckpointError as
+/// merged_adapter() does, and (invalid argument) for a model that is an adapter itself.
+std::unique_ptr<CheckpointReader> merge(std::unique_ptr<CheckpointReader> model,
+                                        const AdapterToMerge& adapter, ConvertReport& report);
+
+}  // namespace dckpt

@@ -1,0 +1,293 @@
+#include "migration/adapters/merged_adapter.h"
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "mapping/base/counted.h"
+#include "mapping/base/error.h"
+#include "mapping/base/format.h"
+#include "mapping/base/problem_list.h"
+#include "mapping/base/text.h"
+#include "strategies/views/converted_reader.h"
+#include "strategies/views/overlaid_reader.h"
+
+namespace dckpt {
+namespace {
+
+constexpr std::string_view kWeight = ".weight";
+constexpr std::string_view kBias = ".bias";
+constexpr std::string_view kHead = "lm_head.weight";
+
+/// Files of a model may lack the first part of its keys, or have one more: models and their bare
+/// backbones have different ones, and transformers loads both.
+struct KeyStart {
+  bool drop_first = false;    ///< the part of the adapter's keys before the first dot
+  std::string_view add = {};  ///< in front of the adapter's keys
+
+  std::string operator()(const std::string& key) const {
+    if (!drop_first) return std::string(add) + key;
+    const std::size_t dot = key.find('.');
+    return dot == std::string::npos ? key : key.substr(dot + 1);
+  }
+};
+constexpr std::array<KeyStart, 4> kKeyStarts{
+    {{}, {.drop_first = true}, {.add = "model."}, {.add = "transformer."}}};
+
+using Positions = std::unordered_map<std::string_view, std::size_t>;
+
+Positions positions_of(const Metadata& metadata) {
+  Positions positions;
+  for (std::size_t i = 0; i < metadata.tensors.size(); ++i)
+    positions.emplace(metadata.tensors[i].key, i);
+  return positions;
+}
+
+std::size_t count_found(const Positions& base, const PeftAdapter& adapter, const KeyStart& start) {
+  const auto has = [&](const std::string& key) { return base.contains(start(key)); };
+  const auto modules = std::ranges::count_if(
+      adapter.modules, [&](const auto& module) { return has(module.path + std::string(kWeight)); });
+  const auto whole =
+      std::ranges::count_if(adapter.whole, [&](const auto& tensor) { return has(tensor.key); });
+  return static_cast<std::size_t>(modules + whole);
+}
+
+/// Those under which the base has the most of the adapter's keys.
+KeyStart start_of_keys(const Positions& base, const PeftAdapter& adapter) {
+  return *std::ranges::max_element(
+      kKeyStarts, {}, [&](const KeyStart& start) { return count_found(base, adapter, start); });
+}
+
+class Merge {
+ public:
+  Merge(std::unique_ptr<CheckpointReader> base, const PeftAdapter& adapter)
+      : base_(std::move(base)),
+        adapter_(adapter),
+        positions_(positions_of(base_->metadata())),
+        start_(start_of_keys(positions_, adapter)) {}
+
+  View run(std::uint64_t memory) {
+    for (const WholeTensor& tensor : adapter_.whole) replace(tensor);
+    for (const LoraModule& module : adapter_.modules) add(module);
+    problems_.raise_if_any(ErrorCode::kMismatch, headline());
+    require_complete();
+    say_what_is_merged();
+    auto reader = overlaid_reader(std::move(base_), adapter_.reader, whole_);
+    reader = converted_reader(std::move(reader), std::move(casts_));
+    return {low_rank_reader(std::move(reader), adapter_.reader, std::move(terms_), memory),
+            std::move(findings_)};
+  }
+
+ private:
+  const TensorStorageMetadata& of_adapter(std::size_t position) const {
+    return adapter_.reader->metadata().tensors[position];
+  }
+  const Shape& shape_of(std::size_t position) const { return of_adapter(position).global_shape(); }
+
+  std::string headline() const {
+    const std::string& name = adapter_.config.base_model;
+    return str_format("the adapter does not fit this model{}:",
+                      name.empty() ? "" : str_format("; it was trained for {}", quote(name)));
+  }
+
+  const TensorStorageMetadata* find(const std::string& key) const {
+    const auto found = positions_.find(key);
+    return found == positions_.end() ? nullptr : &base_->metadata().tensors[found->second];
+  }
+
+  /// Whether a key belongs to a module that was trained as a whole.
+  bool is_saved_module(const std::string& key) const {
+    return std::ranges::any_of(adapter_.config.modules_to_save, [&](const std::string& module) {
+      return ("." + key).find("." + module + ".") != std::string::npos;
+    });
+  }
+
+  void replace(const WholeTensor& tensor) {
+    const std::string key = start_(tensor.key);
+    const TensorStorageMetadata& made = of_adapter(tensor.tensor);
+    const TensorStorageMetadata* const stored = find(key);
+    if (stored == nullptr) {
+      if (tensor.key.ends_with(kHead))
+        return problems_.add(str_format(
+            "{}: the adapter has a head of its own, but the base model uses its embedding as head; "
+            "set tie_word_embeddings to false with transformers and save the base model first",
+            quote(key)));
+      if (!is_saved_module(tensor.key))
+        return problems_.add(str_format("{}: the base model has no such tensor", quote(key)));
+      added_.push_back(key);
+    } else if (stored->global_shape() != made.global_shape()) {
+      return problems_.add(str_format(
+          "{}: the base model has the shape {}, the adapter {}; if the vocabulary was extended, "
+          "resize the base model first (resize_token_embeddings)",
+          quote(key), to_string(stored->global_shape()), to_string(made.global_shape())));
+    } else {
+      const DType from = made.properties.dtype, to = stored->properties.dtype;
+      if (from != to && (!is_convertible(from) || !is_convertible(to)))
+        return problems_.add(str_format("{}: the base model has {}, the adapter {}", quote(key),
+                                        to_string(to), to_string(from)));
+      if (from != to) casts_[position(key)] = {.dtype = to};
+      if (!comes_back(from, to)) rounded_.push_back(key);
+      replaced_.push_back(key);
+    }
+    whole_.push_back({key, tensor.tensor});
+  }
+
+  std::uint32_t position(const std::string& key) const {
+    return static_cast<std::uint32_t>(positions_.at(key));
+  }
+
+  void add(const LoraModule& module) {
+    const std::string key = start_(module.path + std::string(kWeight));
+    const TensorStorageMetadata* const stored = find(key);
+    if (stored == nullptr)
+      return problems_.add(str_format("{}: the base model has no such tensor", quote(key)));
+    const Shape& a = shape_of(*module.a);
+    const Shape& b = shape_of(*module.b);
+    if (a.size() != 2 || b.size() != 2 || stored->global_shape().size() != 2)
+      return problems_.add(
+          str_format("{}: only matrices are merged here, but the base model has the shape {} and "
+                     "the adapter {} and {}; merge it with PEFT",
+                     quote(key), to_string(stored->global_shape()), to_string(b), to_string(a)));
+    const auto rank = static_cast<double>(a[0]);
+    if (a[0] != b[1] || rank != adapter_.config.rank_of(module.path))
+      return problems_.add(
+          str_format("{}: lora_A has the rank {} and lora_B {}, but adapter_config.json says {}",
+                     quote(key), a[0], b[1], adapter_.config.rank_of(module.path)));
+    if (!is_convertible(stored->properties.dtype))
+      return problems_.add(
+          str_format("{}: the base model has {}, to which nothing can be added; dequantize it "
+                     "first",
+                     quote(key), to_string(stored->properties.dtype)));
+    const auto turned = is_turned(module, stored->global_shape(), Shape{b[0], a[1]});
+    if (!turned)
+      return problems_.add(
+          str_format("{}: the base model has the shape {}, but lora_B × lora_A has {} ({} × {})",
+                     quote(key), to_string(stored->global_shape()), to_string(Shape{b[0], a[1]}),
+                     to_string(b), to_string(a)));
+    LowRankTerm term{.tensor = position(key), .scale = adapter_.config.scale_of(module.path)};
+    if (*turned) {
+      term.left = LowRankFactor{*module.a, true};
+      term.right = {*module.b, true};
+    } else {
+      term.left = LowRankFactor{*module.b, false};
+      term.right = {*module.a, false};
+    }
+    terms_.push_back(std::move(term));
+    note_rounding(*stored);
+    if (module.bias) add_bias(module);
+  }
+
+  void add_bias(const LoraModule& module) {
+    const std::string key = start_(module.path + std::string(kBias));
+    const TensorStorageMetadata* const stored = find(key);
+    const Shape& shape = shape_of(*module.bias);
+    if (stored == nullptr || stored->global_shape() != shape || shape.size() != 1)
+      return problems_.add(str_format(
+          "{}: the adapter adds a bias of the shape {}, but the base model has {}", quote(key),
+          to_string(shape), stored == nullptr ? "none" : to_string(stored->global_shape())));
+    terms_.push_back({.tensor = position(key),
+                      .right = {*module.bias, false},
+                      .scale = adapter_.config.scale_of(module.path)});
+    note_rounding(*stored);
+  }
+
+  /// Whether lora_B × lora_A, of the shape `product`, is the transpose of what is added. Empty if
+  /// neither fits. Shapes decide where they can, because PEFT, too, looks at the modules and
+  /// corrects the flag.
+  std::optional<bool> is_turned(const LoraModule& module, const Shape& weight,
+                                const Shape& product) const {
+    const Shape transposed{product[1], product[0]};
+    if (module.embedding) return weight == transposed ? std::optional(true) : std::nullopt;
+    const bool flag = adapter_.config.fan_in_fan_out;
+    if (weight == (flag ? transposed : product)) return flag;
+    if (weight == (flag ? product : transposed)) return !flag;
+    return std::nullopt;
+  }
+
+  void note_rounding(const TensorStorageMetadata& stored) {
+    if (!comes_back(DType::kFloat32, stored.properties.dtype)) rounded_.push_back(stored.key);
+  }
+
+  /// Modules that adapter_config.json names, that the base has, and of which the adapter has
+  /// nothing: a file that was cut short would be merged in part otherwise.
+  void require_complete() const {
+    std::set<std::string_view> names;
+    for (const LoraModule& module : adapter_.modules) {
+      const std::string_view path = module.path;
+      for (const std::string& target : adapter_.config.target_modules) {
+        if (path == target || path.ends_with("." + target)) names.insert(target);
+      }
+    }
+    ProblemList problems;
+    for (const std::string& target : adapter_.config.target_modules) {
+      const std::string end = "." + target + std::string(kWeight);
+      const auto& tensors = base_->metadata().tensors;
+      const auto found = std::ranges::find_if(
+          tensors, [&](const auto& tensor) { return ("." + tensor.key).ends_with(end); });
+      if (!names.contains(target) && found != tensors.end())
+        problems.add(str_format("{}, such as {}", quote(target), quote(found->key)));
+    }
+    problems.raise_if_any(ErrorCode::kIncomplete,
+                          "adapter_config.json names modules that the base model has, but the "
+                          "adapter's weights lack them; was it saved completely?");
+  }
+
+  void say_what_is_merged() {
+    std::vector<std::string> keys;
+    for (const LowRankTerm& term : terms_)
+      keys.push_back(base_->metadata().tensors[term.tensor].key);
+    std::string message = str_format("merged the adapter into {}", counted(keys.size(), "tensor"));
+    if (!replaced_.empty())
+      message += str_format("; taken from the adapter as a whole: {}, {}",
+                            counted(replaced_.size(), "tensor"), quoted_list(replaced_, 4));
+    if (!added_.empty())
+      message += str_format("; new in the model: {}, {}", counted(added_.size(), "tensor"),
+                            quoted_list(added_, 4));
+    keys.insert(keys.end(), replaced_.begin(), replaced_.end());
+    keys.insert(keys.end(), added_.begin(), added_.end());
+    findings_.push_back({FindingCode::kParameters, std::move(message), std::move(keys)});
+    if (!rounded_.empty())
+      findings_.push_back(
+          {FindingCode::kValuesRounded,
+           str_format(
+               "rounded to nearest even in the types of the base model, after sums in float32, "
+               "as in PEFT's merge_and_unload: {}",
+               counted(rounded_.size(), "tensor")),
+           rounded_});
+    if (!adapter_.config.unknown.empty())
+      findings_.push_back({FindingCode::kNoEffect,
+                           "these fields of adapter_config.json are unknown and had no effect: " +
+                               quoted_list(adapter_.config.unknown),
+                           adapter_.config.unknown});
+  }
+
+  std::unique_ptr<CheckpointReader> base_;
+  const PeftAdapter& adapter_;
+  Positions positions_;
+  KeyStart start_;
+  ProblemList problems_;
+  std::vector<LowRankTerm> terms_;
+  std::vector<OverlaidTensor> whole_;
+  std::map<std::uint32_t, ElementConversion> casts_;
+  std::vector<std::string> replaced_, added_, rounded_;
+  Findings findings_;
+};
+
+}  // namespace
+
+View merged_adapter(std::unique_ptr<CheckpointReader> base, const PeftAdapter& adapter,
+                    std::uint64_t memory) {
+  return Merge(std::move(base), adapter).run(memory);
+}
+
+bool fits_adapter(const Metadata& base, const PeftAdapter& adapter) {
+  const Positions positions = positions_of(base);
+  return count_found(positions, adapter, start_of_keys(positions, adapter)) > 0;
+}
+
+}  // namespace dckpt

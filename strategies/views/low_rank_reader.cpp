@@ -1,0 +1,340 @@
+#include "strategies/views/low_rank_reader.h"
+
+#include <algorithm>
+#include <deque>
+#include <mutex>
+#include <unordered_map>
+#include <utility>
+
+#include "mapping/base/checked.h"
+#include "mapping/base/error.h"
+#include "mapping/base/format.h"
+#include "mapping/base/text.h"
+#include "mapping/geometry/cast.h"
+#include "mapping/state/tensor.h"
+#include "strategies/contract/forwarding_reader.h"
+#include "strategies/tensor_io/read_tensors.h"
+#include "strategies/views/converted_reader.h"
+
+namespace dckpt {
+namespace {
+
+constexpr std::uint64_t kStaging = std::uint64_t{256} << 10;  // of each read
+constexpr std::uint64_t kTiles = 32;                          // pieces of factors in memory
+constexpr std::uint64_t kSmallestTile = std::uint64_t{16} << 10;
+constexpr std::int64_t kMostAtOnce = 512;  // elements of a row that are summed up together
+
+/// A part of a matrix in float32, row-major.
+struct Tile {
+  std::int64_t rows = 0;
+  std::int64_t columns = 0;
+  std::vector<float> values{};
+
+  const float* row(std::int64_t number) const { return values.data() + number * columns; }
+};
+
+/// Rows [rows.first, rows.second) and columns of a factor.
+using Range = std::pair<std::int64_t, std::int64_t>;
+
+Tile read_tile(const CheckpointReader& factors, const LowRankFactor& factor, Range rows,
+               Range columns) {
+  const std::size_t axes = factors.metadata().tensors[factor.tensor].global_shape().size();
+  const auto along = [](Range range) { return range.second - range.first; };
+  Box box{{rows.first, columns.first}, {along(rows), along(columns)}};
+  if (factor.transposed) {
+    std::swap(box.offsets[0], box.offsets[1]);
+    std::swap(box.sizes[0], box.sizes[1]);
+  }
+  if (axes == 1) box = {{columns.first}, {along(columns)}};
+  const Tensor stored = read_box(factors, factor.tensor, box, {.threads = 1, .staging = kStaging});
+  Tile tile{along(rows), along(columns),
+            std::vector<float>(static_cast<std::size_t>(stored.numel()))};
+  cast_elements(stored.dtype(), stored.data(), DType::kFloat32,
+                reinterpret_cast<std::byte*>(tile.values.data()), tile.values.size());
+  if (!factor.transposed) return tile;
+  std::vector<float> turned(tile.values.size());
+  for (std::int64_t row = 0; row < tile.rows; ++row) {
+    for (std::int64_t column = 0; column < tile.columns; ++column)
+      turned[static_cast<std::size_t>(row * tile.columns + column)] =
+          tile.values[static_cast<std::size_t>(column * tile.rows + row)];
+  }
+  tile.values = std::move(turned);
+  return tile;
+}
+
+/// The pieces of right factors that were used last, for all threads.
+class TileCache {
+ public:
+  explicit TileCache(std::uint64_t memory)
+      : bytes_of_tile_(std::max(memory / kTiles, kSmallestTile)) {}
+
+  std::uint64_t bytes_of_tile() const noexcept { return bytes_of_tile_; }
+
+  /// `make` is called without a lock: two threads may both make a tile, and one of them is used.
+  template <typename Make>
+  std::shared_ptr<const Tile> get(std::uint32_t tensor, std::int64_t first_column,
+                                  const Make& make) {
+    const Key key{tensor, first_column};
+    {
+      const std::lock_guard lock(mutex_);
+      for (const auto& [known, tile] : tiles_) {
+        if (known == key) return tile;
+      }
+    }
+    auto made = std::make_shared<const Tile>(make());
+    const std::lock_guard lock(mutex_);
+    tiles_.emplace_back(key, made);
+    if (tiles_.size() > kTiles / 2) tiles_.pop_front();
+    return made;
+  }
+
+ private:
+  using Key = std::pair<std::uint32_t, std::int64_t>;
+  std::uint64_t bytes_of_tile_;
+  std::mutex mutex_;
+  std::deque<std::pair<Key, std::shared_ptr<const Tile>>> tiles_;
+};
+
+/// sums[j] = Σₖ left[k] × right[k, first + j], in an order that depends on the rank alone.
+void multiply(const float* left, const Tile& right, std::int64_t first, std::int64_t count,
+              float* sums) {
+  std::fill_n(sums, count, 0.0F);
+  std::int64_t k = 0;
+  for (; k + 4 <= right.rows; k += 4) {  // fewer passes over the sums
+    const float* const a = right.row(k) + first;
+    const float* const b = right.row(k + 1) + first;
+    const float* const c = right.row(k + 2) + first;
+    const float* const d = right.row(k + 3) + first;
+    for (std::int64_t j = 0; j < count; ++j)
+      sums[j] += (left[k] * a[j] + left[k + 1] * b[j]) + (left[k + 2] * c[j] + left[k + 3] * d[j]);
+  }
+  for (; k < right.rows; ++k) {
+    const float* const a = right.row(k) + first;
+    for (std::int64_t j = 0; j < count; ++j) sums[j] += left[k] * a[j];
+  }
+}
+
+/// A tensor with what is added to it.
+struct Sum {
+  const CheckpointReader& factors;
+  LowRankTerm term;
+  std::int64_t rank = 1;
+  std::int64_t columns = 0;  ///< of the tensor
+  std::string key;
+  TileCache& cache;
+
+  std::int64_t columns_of_tile() const {
+    const auto most = static_cast<std::int64_t>(cache.bytes_of_tile() / sizeof(float));
+    return std::clamp<std::int64_t>(most / rank, 1, columns);
+  }
+  std::int64_t rows_of_tile() const {
+    const auto most = static_cast<std::int64_t>(cache.bytes_of_tile() / sizeof(float));
+    return std::max<std::int64_t>(most / rank, 1);
+  }
+  std::shared_ptr<const Tile> right(std::int64_t first_column) const {
+    return cache.get(term.tensor, first_column, [&] {
+      const std::int64_t end = std::min(first_column + columns_of_tile(), columns);
+      return read_tile(factors, term.right, {0, rank}, {first_column, end});
+    });
+  }
+  Tile left(std::int64_t first, std::int64_t end) const {
+    if (!term.left) return {end - first, 1, std::vector<float>(std::size_t(end - first), 1.0F)};
+    return read_tile(factors, *term.left, {first, end}, {0, rank});
+  }
+};
+
+/// The elements of a chunk, row-major, with the product added.
+class SummedChunk final : public ReadableFile {
+ public:
+  /// `file`, or else `payload.decoded`, has the elements of `box`.
+  SummedChunk(const ReadableFile& file, ChunkPayload payload, Box box, const Sum& sum)
+      : file_(file), stored_(std::move(payload)), box_(std::move(box)), sum_(sum) {
+    if (box_.dims() == 1) {  // a single row
+      box_.offsets.insert(box_.offsets.begin(), 0);
+      box_.sizes.insert(box_.sizes.begin(), 1);
+    }
+  }
+
+  const std::string& name() const noexcept override { return file_.name(); }
+  std::uint64_t size() const noexcept override {
+    return static_cast<std::uint64_t>(numel(box_.sizes)) * item_size(stored_.dtype);
+  }
+  void prefetch(std::uint64_t offset, std::uint64_t length) const override {
+    elements().prefetch(stored_.offset + offset, length);
+  }
+
+  void read(std::uint64_t offset, MutableByteView into) const override {
+    const std::size_t item = item_size(stored_.dtype);
+    if (offset % item != 0 || into.size() % item != 0 || !range_fits(offset, into.size(), size()))
+      throw CheckpointError(ErrorCode::kCorrupt,
+                            "a read goes past the elements of a tensor, or divides one",
+                            {.file = name(), .offset = offset});
+    elements().read(stored_.offset + offset, into);
+    if (into.empty()) return;
+    const auto first = static_cast<std::int64_t>(offset / item);
+    const Range wanted{first, first + static_cast<std::int64_t>(into.size() / item)};
+    const std::int64_t width = box_.sizes[1];
+    const std::int64_t end_row = (wanted.second - 1) / width + 1;
+    for (std::int64_t row = wanted.first / width; row < end_row;) {
+      const std::int64_t end = std::min(row + sum_.rows_of_tile(), end_row);
+      add_rows({row, end}, wanted, into);
+      row = end;
+    }
+  }
+
+ private:
+  const ReadableFile& elements() const { return stored_.decoded ? *stored_.decoded : file_; }
+
+  /// Adds to those of the rows' elements that are `wanted`, which `into` has.
+  void add_rows(Range rows, Range wanted, MutableByteView into) const {
+    const std::int64_t width = box_.sizes[1];
+    const std::int64_t first_column = box_.offsets[1];
+    const std::int64_t of_tile = sum_.columns_of_tile();
+    const std::size_t item = item_size(stored_.dtype);
+    const Tile left = sum_.left(box_.offsets[0] + rows.first, box_.offsets[0] + rows.second);
+    std::vector<float> sums(static_cast<std::size_t>(kMostAtOnce));
+    for (std::int64_t tile_begin = first_column / of_tile * of_tile;
+         tile_begin < first_column + width; tile_begin += of_tile) {
+      const std::shared_ptr<const Tile> right = sum_.right(tile_begin);
+      for (std::int64_t row = rows.first; row < rows.second; ++row) {
+        const std::int64_t start = row * width - first_column;  // of the row, where column 0 is
+        std::int64_t at = std::max({wanted.first, row * width, start + tile_begin});
+        const std::int64_t end =
+            std::min({wanted.second, (row + 1) * width, start + tile_begin + right->columns});
+        while (at < end) {
+          const std::int64_t count = std::min(end - at, kMostAtOnce);
+          multiply(left.row(row - rows.first), *right, at - start - tile_begin, count, sums.data());
+          add(sums.data(), into.data() + static_cast<std::size_t>(at - wanted.first) * item,
+              static_cast<std::size_t>(count));
+          at += count;
+        }
+      }
+    }
+  }
+
+  template <typename Number>
+  void add_as(const float* sums, std::byte* elements, std::size_t count, DType computed) const {
+    std::vector<Number> values(count);
+    auto* const bytes = reinterpret_cast<std::byte*>(values.data());
+    cast_elements(stored_.dtype, elements, computed, bytes, count);
+    for (std::size_t i = 0; i < count; ++i) values[i] += sum_.term.scale * sums[i];
+    cast_elements(computed, bytes, stored_.dtype, elements, count);
+    const std::size_t i = first_too_large(computed, bytes, stored_.dtype, elements, count);
+    if (i == count) return;
+    throw CheckpointError(
+        ErrorCode::kMismatch,
+        str_format("with what is added, a weight is {}, which would be infinite in {}; store the "
+                   "model as bfloat16 or float32 first",
+                   values[i], to_string(stored_.dtype)),
+        {.key = sum_.key, .file = name()});
+  }
+
+  void add(const float* sums, std::byte* elements, std::size_t count) const {
+    if (stored_.dtype == DType::kFloat64)
+      add_as<double>(sums, elements, count, DType::kFloat64);
+    else
+      add_as<float>(sums, elements, count, DType::kFloat32);
+  }
+
+  const ReadableFile& file_;
+  ChunkPayload stored_;
+  Box box_;
+  const Sum& sum_;
+};
+
+class LowRankReader final : public ForwardingReader {
+ public:
+  LowRankReader(std::unique_ptr<CheckpointReader> source,
+                std::shared_ptr<const CheckpointReader> factors, std::vector<LowRankTerm> terms,
+                std::uint64_t memory)
+      : ForwardingReader(std::move(source)), factors_(std::move(factors)), cache_(memory) {
+    for (LowRankTerm& term : terms) {
+      const TensorStorageMetadata& tensor = source_->metadata().tensors.at(term.tensor);
+      const std::int64_t rank = check(tensor, term);
+      const std::uint32_t position = term.tensor;
+      const bool added =
+          sums_
+              .emplace(position, Sum{*factors_, std::move(term), rank, tensor.global_shape().back(),
+                                     tensor.key, cache_})
+              .second;
+      if (!added)
+        throw CheckpointError(ErrorCode::kMismatch, "two products are to be added to one tensor",
+                              {.key = tensor.key});
+    }
+  }
+
+  ChunkPayload locate(std::size_t tensor, std::size_t chunk,
+                      const ReadableFile& file) const override {
+    ChunkPayload payload = source_->locate(tensor, chunk, file);
+    const auto found = sums_.find(static_cast<std::uint32_t>(tensor));
+    if (found == sums_.end()) return payload;
+    const TensorStorageMetadata& stored = metadata().tensors[tensor];
+    if (!payload.contiguous)
+      throw CheckpointError(ErrorCode::kUnsupported,
+                            "tensors to which a product is added have to lie row-major; convert "
+                            "the checkpoint once without it",
+                            {.key = stored.key});
+    const Box box = stored.chunks[chunk];
+    ChunkPayload result{
+        .offset = 0, .dtype = payload.dtype, .strides = row_major_strides(box.sizes)};
+    result.decoded = std::make_shared<SummedChunk>(file, std::move(payload), box, found->second);
+    return result;
+  }
+
+ private:
+  /// Returns the inner extent of the product.
+  std::int64_t check(const TensorStorageMetadata& tensor, const LowRankTerm& term) const {
+    const auto refuse = [&](ErrorCode code, const std::string& message) {
+      return CheckpointError(code, message, {.key = tensor.key});
+    };
+    if (!is_convertible(tensor.properties.dtype) || tensor.flattened_shape)
+      throw refuse(
+          ErrorCode::kUnsupported,
+          str_format("nothing can be added to a tensor that is {}; expected float32, "
+                     "float16, bfloat16 or float64",
+                     tensor.flattened_shape ? "flattened" : to_string(tensor.properties.dtype)));
+    const Shape& shape = tensor.global_shape();
+    const Shape right = shape_of(term.right);
+    if (!term.left) {
+      if (shape.size() == 1 && right == shape) return 1;
+      throw refuse(ErrorCode::kMismatch,
+                   str_format("a tensor of the shape {} is to be added to one of the shape {}",
+                              to_string(right), to_string(shape)));
+    }
+    const Shape left = shape_of(*term.left);
+    if (shape.size() == 2 && left.size() == 2 && right.size() == 2 && left[1] == right[0] &&
+        left[1] > 0 && left[0] == shape[0] && right[1] == shape[1])
+      return left[1];
+    throw refuse(ErrorCode::kMismatch,
+                 str_format("the product of {} and {} is to be added to a tensor of the shape {}",
+                            to_string(left), to_string(right), to_string(shape)));
+  }
+
+  Shape shape_of(const LowRankFactor& factor) const {
+    const TensorStorageMetadata& tensor = factors_->metadata().tensors.at(factor.tensor);
+    if (!can_cast(tensor.properties.dtype, DType::kFloat32))
+      throw CheckpointError(ErrorCode::kUnsupported,
+                            str_format("a factor is {}, expected float32 or another float",
+                                       to_string(tensor.properties.dtype)),
+                            {.key = tensor.key});
+    Shape shape = tensor.global_shape();
+    if (factor.transposed) std::ranges::reverse(shape);
+    return shape;
+  }
+
+  std::shared_ptr<const CheckpointReader> factors_;
+  mutable TileCache cache_;
+  std::unordered_map<std::uint32_t, Sum> sums_;
+};
+
+}  // namespace
+
+std::unique_ptr<CheckpointReader> low_rank_reader(std::unique_ptr<CheckpointReader> source,
+                                                  std::shared_ptr<const CheckpointReader> factors,
+                                                  std::vector<LowRankTerm> terms,
+                                                  std::uint64_t memory) {
+  return std::make_unique<LowRankReader>(std::move(source), std::move(factors), std::move(terms),
+                                         memory);
+}
+
+}  // namespace dckpt

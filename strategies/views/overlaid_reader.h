@@ -1,0 +1,24 @@
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "strategies/contract/reader.h"
+
+namespace dckpt {
+
+/// A tensor that takes the place of another, or comes after all others if `key` is new.
+struct OverlaidTensor {
+  std::string key;
+  std::size_t tensor = 0;  ///< position in the metadata of the checkpoint that has it
+};
+
+/// The checkpoint `source` with tensors of another one in place of its own or after them: a reader
+/// like any other. Their dtypes and shapes are the other's.
+std::unique_ptr<CheckpointReader> overlaid_reader(std::unique_ptr<CheckpointReader> source,
+                                                  std::shared_ptr<const CheckpointReader> other,
+                                                  const std::vector<OverlaidTensor>& tensors);
+
+}  // namespace dckpt

@@ -1,0 +1,196 @@
+#include "migration/adapters/merged_adapter.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "strategies/safetensors/safetensors_reader.h"
+#include "strategies/storage/posix.h"
+#include "strategies/tensor_io/read_tensors.h"
+#include "tests/dist_checkpointing/fake_reader.h"
+#include "tests/migration/adapters/adapter_folder.h"
+#include "tests/support/expect_error.h"
+
+namespace dckpt {
+namespace {
+
+using testing::adapter_data;
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::ElementsAre;
+using testing::error_of;
+using testing::FakeReader;
+using ::testing::HasSubstr;
+
+std::unique_ptr<CheckpointReader> open(const std::string& name, const std::string& part) {
+  return open_safetensors(posix_storage(adapter_data(name, part)));
+}
+
+std::vector<float> read(const CheckpointReader& reader, const std::string& key) {
+  for (std::size_t i = 0; i < reader.metadata().tensors.size(); ++i) {
+    if (reader.metadata().tensors[i].key != key) continue;
+    const Tensor part = read_box(reader, i, whole(reader.metadata().tensors[i].size));
+    return {part.data<const float>(), part.data<const float>() + part.numel()};
+  }
+  return {};
+}
+
+/// Llama: rank and alpha by pattern, a rank-stabilized scale, biases and a module trained as a
+/// whole, in bfloat16. GPT-2: weights stored as (in, out), and an embedding, in float32.
+TEST(MergedAdapter, IsWhatPeftMerges) {
+  for (const std::string name : {"llama", "gpt2"}) {
+    const PeftAdapter adapter = open_peft_adapter(posix_storage(adapter_data(name, "adapter")));
+    const View view = merged_adapter(open(name, "base"), adapter);
+    const auto expected = open(name, "merged");
+    const Metadata& metadata = expected->metadata();
+    ASSERT_EQ(view.reader->metadata().tensors.size(), metadata.tensors.size());
+    for (std::size_t i = 0; i < metadata.tensors.size(); ++i) {
+      const TensorStorageMetadata& tensor = metadata.tensors[i];
+      ASSERT_EQ(view.reader->metadata().tensors[i].key, tensor.key);
+      const Tensor made = read_box(*view.reader, i, whole(tensor.size));
+      const Tensor wanted = read_box(*expected, i, whole(tensor.size));
+      EXPECT_EQ(made.dtype(), wanted.dtype()) << tensor.key;
+      EXPECT_TRUE(std::ranges::equal(made.bytes(), wanted.bytes())) << tensor.key;
+    }
+  }
+}
+
+/// An adapter with a module of rank 1 whose product is 2 × 3.
+struct Small {
+  std::shared_ptr<FakeReader> tensors = std::make_shared<FakeReader>();
+  PeftAdapter adapter{.config = {.rank = 1, .alpha = 2}};
+
+  Small() {
+    tensors->tensor<float>("a", DType::kFloat32, {1, 3}, {1, 2, 3})
+        .tensor<float>("b", DType::kFloat32, {2, 1}, {1, 10})
+        .tensor<float>("head", DType::kFloat32, {2}, {5, 6});
+    adapter.modules = {{.path = "model.q", .a = 0, .b = 1}};
+  }
+  View merge(FakeReader& base) {
+    tensors->write();
+    adapter.reader = tensors;
+    return merged_adapter(std::make_unique<FakeReader>(base.write()), adapter);
+  }
+  CheckpointError refusal(FakeReader& base) {
+    return error_of([&] { merge(base); });
+  }
+};
+
+FakeReader base_with(const std::string& key, const Shape& shape) {
+  FakeReader base;
+  base.tensor(key, DType::kFloat32, shape,
+              std::vector<float>(static_cast<std::size_t>(numel(shape)), 0));
+  return base;
+}
+
+TEST(MergedAdapter, KeysMayLackOrHaveTheFirstPartOfAModel) {
+  for (const char* const key : {"model.q.weight", "q.weight", "model.model.q.weight"}) {
+    FakeReader base = base_with(key, {2, 3});
+    EXPECT_THAT(read(*Small().merge(base).reader, key), ElementsAre(2, 4, 6, 20, 40, 60)) << key;
+  }
+}
+
+TEST(MergedAdapter, ShapesSayWhichWayAWeightIsStored) {
+  FakeReader base = base_with("model.q.weight", {3, 2});
+  EXPECT_THAT(read(*Small().merge(base).reader, "model.q.weight"),
+              ElementsAre(2, 20, 4, 40, 6, 60));
+}
+
+TEST(MergedAdapter, ModulesOfAnotherModelAreNamed) {
+  FakeReader base = base_with("model.k.weight", {2, 3});
+  Small small;
+  small.adapter.config.base_model = "org/other";
+  const CheckpointError error = small.refusal(base);
+  EXPECT_EQ(error.code(), ErrorCode::kMismatch);
+  EXPECT_THAT(error.message(),
+              AllOf(HasSubstr("it was trained for 'org/other'"),
+                    HasSubstr("'model.q.weight': the base model has no such tensor")));
+}
+
+TEST(MergedAdapter, AnotherShapeIsAnErrorWithBothShapes) {
+  FakeReader base = base_with("model.q.weight", {4, 3});
+  EXPECT_THAT(
+      Small().refusal(base).message(),
+      HasSubstr("'model.q.weight': the base model has the shape (4, 3), but lora_B × lora_A "
+                "has (2, 3) ((2, 1) × (1, 3))"));
+}
+
+TEST(MergedAdapter, ARankThatTheConfigurationContradictsIsAnError) {
+  FakeReader base = base_with("model.q.weight", {2, 3});
+  Small small;
+  small.adapter.config.rank = 8;
+  EXPECT_THAT(small.refusal(base).message(),
+              HasSubstr("lora_A has the rank 1 and lora_B 1, but adapter_config.json says 8"));
+}
+
+TEST(MergedAdapter, WholeTensorsTakeTheTypeOfTheBase) {
+  FakeReader base = base_with("model.q.weight", {2, 3});
+  base.tensor<std::uint16_t>("score.weight", DType::kBFloat16, {2}, {0, 0});
+  Small small;
+  small.adapter.whole = {{"score.weight", 2}};
+  const View view = small.merge(base);
+  EXPECT_EQ(view.reader->metadata().tensors[1].properties.dtype, DType::kBFloat16);
+  EXPECT_THAT(messages_of(view.findings),
+              Contains(HasSubstr("taken from the adapter as a whole: 1 tensor, 'score.weight'")));
+}
+
+TEST(MergedAdapter, NewTensorsNeedAModuleThatWasTrainedAsAWhole) {
+  FakeReader base = base_with("model.q.weight", {2, 3});
+  Small small;
+  small.adapter.whole = {{"score.weight", 2}};
+  EXPECT_THAT(small.refusal(base).message(),
+              HasSubstr("'score.weight': the base model has no such tensor"));
+  FakeReader again = base_with("model.q.weight", {2, 3});
+  Small saved;
+  saved.adapter.whole = {{"score.weight", 2}};
+  saved.adapter.config.modules_to_save = {"score"};
+  EXPECT_THAT(read(*saved.merge(again).reader, "score.weight"), ElementsAre(5, 6));
+}
+
+TEST(MergedAdapter, AHeadOfItsOwnDoesNotFitAModelWithTiedEmbeddings) {
+  FakeReader base = base_with("model.q.weight", {2, 3});
+  Small small;
+  small.adapter.whole = {{"lm_head.weight", 2}};
+  small.adapter.config.modules_to_save = {"lm_head"};
+  EXPECT_THAT(small.refusal(base).message(), HasSubstr("tie_word_embeddings"));
+}
+
+TEST(MergedAdapter, AWholeTensorOfAnotherShapeIsAnErrorWithBothShapes) {
+  FakeReader base = base_with("model.q.weight", {2, 3});
+  base.tensor<float>("score.weight", DType::kFloat32, {1}, {0});
+  Small small;
+  small.adapter.whole = {{"score.weight", 2}};
+  EXPECT_THAT(small.refusal(base).message(),
+              HasSubstr("'score.weight': the base model has the shape (1,), the adapter (2,)"));
+}
+
+TEST(MergedAdapter, ModulesThatTheConfigurationNamesMustBeThere) {
+  FakeReader base = base_with("model.q.weight", {2, 3});
+  base.tensor<float>("model.k.weight", DType::kFloat32, {1}, {0});
+  Small small;
+  small.adapter.config.target_modules = {"q", "k", "fc1"};  // the model has no fc1 either
+  const CheckpointError error = small.refusal(base);
+  EXPECT_EQ(error.code(), ErrorCode::kIncomplete);
+  EXPECT_THAT(error.message(), HasSubstr("'k', such as 'model.k.weight'"));
+}
+
+TEST(MergedAdapter, QuantizedWeightsAreRefused) {
+  FakeReader base;
+  base.tensor<std::uint8_t>("model.q.weight", DType::kFloat8E4M3FN, {2, 3}, {0, 0, 0, 0, 0, 0});
+  EXPECT_THAT(Small().refusal(base).message(), HasSubstr("dequantize it first"));
+}
+
+TEST(MergedAdapter, SaysWhatWasRoundedAndWhatHadNoEffect) {
+  FakeReader base;
+  base.tensor<std::uint16_t>("model.q.weight", DType::kBFloat16, {2, 3}, {0, 0, 0, 0, 0, 0});
+  Small small;
+  small.adapter.config.unknown = {"novelty"};
+  const View view = small.merge(base);
+  ASSERT_EQ(view.findings.size(), 3U);
+  EXPECT_EQ(view.findings[0].code, FindingCode::kParameters);
+  EXPECT_THAT(view.findings[0].keys, ElementsAre("model.q.weight"));
+  EXPECT_EQ(view.findings[1].code, FindingCode::kValuesRounded);
+  EXPECT_THAT(view.findings[2].message, HasSubstr("'novelty'"));
+}
+
+}  // namespace
+}  // namespace dckpt

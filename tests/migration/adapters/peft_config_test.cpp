@@ -1,0 +1,101 @@
+#include "migration/adapters/peft_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "strategies/formats/json/json.h"
+#include "tests/support/expect_error.h"
+
+namespace dckpt {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using testing::error_of;
+using ::testing::HasSubstr;
+
+PeftConfig parsed(const std::string& json) {
+  return parse_peft_config(parse_json(as_bytes(json), "config"), "config");
+}
+
+CheckpointError refusal(const std::string& json) {
+  return error_of([&] { parsed(json); });
+}
+
+TEST(PeftConfig, TheFirstPatternThatMatchesAModuleCounts) {
+  const PeftConfig config = parsed(R"({"peft_type": "LORA", "r": 8, "lora_alpha": 16,
+      "rank_pattern": {"k_proj": 4, "layers\\.1\\.attn\\..*": 2},
+      "alpha_pattern": {"^model.layers.0.attn.q_proj": 3, "proj": 99}})");
+  EXPECT_EQ(config.rank_of("model.layers.1.attn.k_proj"), 4);
+  EXPECT_EQ(config.rank_of("model.layers.1.attn.q_proj"), 2);
+  EXPECT_EQ(config.rank_of("model.layers.11.attn.q_proj"), 8);
+  EXPECT_EQ(config.rank_of("model.layers.0.attn.lookup_proj"), 8);  // not from the middle of a word
+  EXPECT_EQ(config.alpha_of("model.layers.0.attn.q_proj"), 3);
+  EXPECT_EQ(config.alpha_of("vision.model.layers.0.attn.q_proj"), 16);
+  EXPECT_FLOAT_EQ(config.scale_of("model.layers.0.attn.v_proj"), 2);
+  EXPECT_FLOAT_EQ(config.scale_of("model.layers.0.attn.k_proj"), 4);
+}
+
+TEST(PeftConfig, RankStabilizedScalesUseTheSquareRoot) {
+  EXPECT_FLOAT_EQ(parsed(R"({"peft_type": "LORA", "r": 16, "lora_alpha": 8, "use_rslora": true})")
+                      .scale_of("m"),
+                  2);
+}
+
+TEST(PeftConfig, MissingFieldsHaveTheDefaultsOfPeft) {
+  const PeftConfig config = parsed(R"({"peft_type": "LORA"})");
+  EXPECT_EQ(config.rank, 8);
+  EXPECT_EQ(config.alpha, 8);
+  EXPECT_FALSE(config.root_scaled);
+}
+
+TEST(PeftConfig, OtherMethodsAreRefusedByName) {
+  const CheckpointError other = refusal(R"({"peft_type": "LOKR"})");
+  EXPECT_EQ(other.code(), ErrorCode::kUnsupported);
+  EXPECT_THAT(other.message(),
+              AllOf(HasSubstr("the adapter is 'LOKR'"), HasSubstr("merge_and_unload")));
+  EXPECT_THAT(refusal("{}").message(), HasSubstr("of no known type"));
+  const auto with = [](const std::string& field) {
+    return refusal(R"({"peft_type": "LORA", )" + field + "}").message();
+  };
+  EXPECT_THAT(with(R"("use_dora": true)"), HasSubstr("uses DoRA ('use_dora')"));
+  EXPECT_THAT(with(R"("trainable_token_indices": [1])"), HasSubstr("rows of the embedding"));
+  EXPECT_THAT(with(R"("target_parameters": ["experts.gate_up_proj"])"), HasSubstr("fused experts"));
+  EXPECT_THAT(with(R"("layer_replication": [[0, 4], [2, 5]])"), HasSubstr("several times"));
+  EXPECT_THAT(with(R"("init_lora_weights": "pissa_niter_4")"),
+              AllOf(HasSubstr("'pissa_niter_4'"), HasSubstr("path_initial_model")));
+}
+
+TEST(PeftConfig, FieldsThatOnlyMatterForTrainingAreNotUnknown) {
+  const PeftConfig config = parsed(R"({"peft_type": "LORA", "use_dora": false, "loftq_config": {},
+      "init_lora_weights": "gaussian", "lora_dropout": 0.1, "peft_version": "0.21.2",
+      "trainable_token_indices": null, "new_off": false, "new_on": {"a": 1}})");
+  EXPECT_THAT(config.unknown, ElementsAre("new_on"));
+}
+
+TEST(PeftConfig, TargetsCountIfNothingLimitsThem) {
+  EXPECT_THAT(parsed(R"({"peft_type": "LORA", "target_modules": ["q", "k"]})").target_modules,
+              ElementsAre("q", "k"));
+  EXPECT_THAT(parsed(R"({"peft_type": "LORA", "target_modules": "all-linear"})").target_modules,
+              ElementsAre());
+  EXPECT_THAT(parsed(R"({"peft_type": "LORA", "target_modules": ["q"], "exclude_modules": "x"})")
+                  .target_modules,
+              ElementsAre());
+}
+
+TEST(PeftConfig, FieldsOfAnotherTypeAreCorrupt) {
+  for (const char* const field :
+       {R"("r": 0)", R"("r": "8")", R"("lora_alpha": -1)", R"("use_rslora": 1)",
+        R"("rank_pattern": [1])", R"("rank_pattern": {"q": null})",
+        R"("modules_to_save": "lm_head")", R"("modules_to_save": [1])"}) {
+    const CheckpointError error = refusal(R"({"peft_type": "LORA", )" + std::string(field) + "}");
+    EXPECT_EQ(error.code(), ErrorCode::kCorrupt) << field;
+    EXPECT_THAT(error.message(), HasSubstr("is expected to be")) << field;
+  }
+  EXPECT_EQ(refusal("[]").code(), ErrorCode::kCorrupt);
+  EXPECT_THAT(refusal(R"({"peft_type": "LORA", "rank_pattern": {"(?<!x)q": 4}})").message(),
+              HasSubstr("the pattern '(?<!x)q' of 'rank_pattern' cannot be used"));
+}
+
+}  // namespace
+}  // namespace dckpt
