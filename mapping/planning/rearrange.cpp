@@ -1,13 +1,17 @@
 #include "mapping/planning/rearrange.h"
 
 #include <algorithm>
+#include <map>
+#include <numeric>
+#include <tuple>
 #include <utility>
 
+#include "mapping/base/checked.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/geometry/flat_range.h"
-#include "mapping/planning/load/read_plan.h"
+#include "mapping/planning/progression.h"
 #include "mapping/planning/validate.h"
 
 namespace dckpt {
@@ -19,17 +23,50 @@ namespace {
                         {.key = tensor.key});
 }
 
+Progression positions(const Box& box, const Shape& steps, std::size_t axis) {
+  return {box.offsets[axis], box.sizes[axis], steps.empty() ? 1 : steps[axis]};
+}
+
+/// From the first entry of a box to the last one, with those in between.
+Box hull(const Box& box, const Shape& steps) {
+  Box result = box;
+  for (std::size_t axis = 0; axis < steps.size(); ++axis)
+    result.sizes[axis] = box.sizes[axis] == 0 ? 0 : (box.sizes[axis] - 1) * steps[axis] + 1;
+  return result;
+}
+
+/// Whether there is one step for each axis, and the last entry is inside a tensor of this shape.
+bool fits(const Box& box, const Shape& steps, ShapeView shape) {
+  if (!is_valid(box) || box.dims() != shape.size()) return false;
+  if (!steps.empty()) {
+    if (steps.size() != box.dims()) return false;
+    for (std::size_t axis = 0; axis < steps.size(); ++axis) {
+      if (steps[axis] < 1 || !checked_mul(box.sizes[axis], steps[axis])) return false;
+    }
+  }
+  return fits(hull(box, steps), shape);
+}
+
+std::string describe(const Box& box, const Shape& steps) {
+  const bool adjacent = std::ranges::all_of(steps, [](std::int64_t step) { return step == 1; });
+  return adjacent ? to_string(box)
+                  : str_format("{} in steps of {}", to_string(hull(box, steps)), to_string(steps));
+}
+
 /// Fills in the axes of a part, and checks it against its tensor and its source.
 void check_part(const Metadata& source, const RearrangedTensor& tensor, TensorPart& part) {
-  if (!is_valid(part.target) || part.target.dims() != tensor.size.size() ||
-      !fits(part.target, tensor.size))
-    refuse(tensor, str_format("{} lies outside the shape {}", to_string(part.target),
-                              to_string(tensor.size)));
+  if (!fits(part.target, part.target_steps, tensor.size))
+    refuse(tensor, str_format("{} lies outside the shape {}",
+                              describe(part.target, part.target_steps), to_string(tensor.size)));
+  if (part.elements != TensorPart::Elements::kByAxis &&
+      !(part.target_steps.empty() && part.source_steps.empty()))
+    refuse(tensor, "parts that are not taken by axis have steps");
   if (part.elements == TensorPart::Elements::kZeros) return;
   const TensorStorageMetadata& from = source.tensors.at(part.tensor);
-  const auto name = [&] { return str_format("{} of {}", to_string(part.source), quote(from.key)); };
-  if (!is_valid(part.source) || part.source.dims() != from.global_shape().size() ||
-      !fits(part.source, from.global_shape()))
+  const auto name = [&] {
+    return str_format("{} of {}", describe(part.source, part.source_steps), quote(from.key));
+  };
+  if (!fits(part.source, part.source_steps, from.global_shape()))
     refuse(tensor,
            str_format("{} is wanted, but its shape is {}", name(), to_string(from.global_shape())));
   if (from.properties.dtype != tensor.properties.dtype)
@@ -59,8 +96,158 @@ void check_part(const Metadata& source, const RearrangedTensor& tensor, TensorPa
         std::ranges::all_of(rest, [](std::int64_t left) { return left == -1 || left == 1; }))
       return;
   }
-  refuse(tensor, str_format("{} is to become {}", name(), to_string(part.target)));
+  refuse(tensor,
+         str_format("{} is to become {}", name(), describe(part.target, part.target_steps)));
 }
+
+/// Leaves of an item only the entries that a box with these steps has; false if none is left.
+bool thin_out(ReadItem& item, const Box& box, const Shape& steps) {
+  for (std::size_t axis = 0; axis < steps.size(); ++axis) {
+    const std::int64_t step = steps[axis];
+    if (step == 1) continue;
+    const std::int64_t past = (item.offsets[axis] - box.offsets[axis]) % step;
+    const std::int64_t skipped = past == 0 ? 0 : step - past;
+    if (skipped >= item.sizes[axis]) return false;
+    item.offsets[axis] += skipped;
+    item.sizes[axis] = (item.sizes[axis] - skipped + step - 1) / step;
+    item.source.offset += skipped * item.source.strides[axis];
+    item.source.strides[axis] *= step;
+  }
+  return true;
+}
+
+/// Which parts of a tensor take turns on an axis, so that no box has the elements of one alone.
+class Turns {
+ public:
+  explicit Turns(RearrangedTensor& tensor) : tensor_(tensor) { choose_axis(); }
+
+  /// Groups of parts, and the box that each covers exactly; groups of a single part are left out.
+  std::vector<std::pair<Box, std::vector<std::size_t>>> groups() const {
+    std::vector<std::pair<Box, std::vector<std::size_t>>> result;
+    if (!axis_) return result;
+    std::vector<std::size_t> order(tensor_.parts.size());
+    std::iota(order.begin(), order.end(), std::size_t{0});
+    std::erase_if(order, [&](std::size_t part) { return numel(box(part).sizes) == 0; });
+    std::ranges::sort(order, {}, [&](std::size_t part) { return place(part); });
+    for (std::size_t first = 0; first < order.size();) {
+      Box all = box(order[first]);
+      std::size_t last = first + 1;
+      for (; last < order.size() && shares(all, box(order[last])); ++last) {
+        const Box next = box(order[last]);
+        const std::int64_t end = std::max(all.offsets[*axis_] + all.sizes[*axis_],
+                                          next.offsets[*axis_] + next.sizes[*axis_]);
+        all.sizes[*axis_] = end - all.offsets[*axis_];
+      }
+      const std::vector<std::size_t> parts(order.begin() + static_cast<std::ptrdiff_t>(first),
+                                           order.begin() + static_cast<std::ptrdiff_t>(last));
+      if (parts.size() > 1 || has_steps(tensor_.parts[parts.front()])) {
+        require_cover(all, parts);
+        result.emplace_back(std::move(all), parts);
+      }
+      first = last;
+    }
+    return result;
+  }
+
+ private:
+  static constexpr std::int64_t kMostSteps = 4096;
+
+  static bool has_steps(const TensorPart& part) {
+    return std::ranges::any_of(part.target_steps, [](std::int64_t step) { return step > 1; });
+  }
+
+  /// The first on which entries are apart. Parts that are apart on another axis, too, are cut along
+  /// it into single entries.
+  void choose_axis() {
+    std::vector<TensorPart> all;
+    for (std::size_t i = 0; i < tensor_.parts.size(); ++i) {
+      const TensorPart& part = tensor_.parts[i];
+      std::optional<std::size_t> other;
+      for (std::size_t axis = 0; axis < part.target_steps.size(); ++axis) {
+        if (part.target_steps[axis] == 1) continue;
+        if (!axis_) axis_ = axis;
+        if (axis != *axis_) other = axis;
+      }
+      if (other && all.empty()) all.assign(tensor_.parts.begin(), tensor_.parts.begin() + i);
+      if (other)
+        cut(part, *other, all);
+      else if (!all.empty())
+        all.push_back(part);
+    }
+    if (!all.empty()) tensor_.parts = std::move(all);
+  }
+
+  static void cut(const TensorPart& part, std::size_t axis, std::vector<TensorPart>& into) {
+    const std::int32_t from = part.axes[axis];
+    for (std::int64_t i = 0; i < part.target.sizes[axis]; ++i) {
+      TensorPart& entry = into.emplace_back(part);
+      entry.target.offsets[axis] += i * part.target_steps[axis];
+      entry.target.sizes[axis] = entry.target_steps[axis] = 1;
+      if (from == kNoAxis) continue;
+      const auto at = static_cast<std::size_t>(from);
+      entry.source.offsets[at] += i * positions(part.source, part.source_steps, at).step;
+      entry.source.sizes[at] = 1;
+    }
+  }
+
+  Box box(std::size_t part) const {
+    return hull(tensor_.parts[part].target, tensor_.parts[part].target_steps);
+  }
+  /// Parts that differ only on the axis follow each other.
+  std::tuple<Shape, Shape, std::int64_t> place(std::size_t part) const {
+    Box at = box(part);
+    const std::int64_t begin = std::exchange(at.offsets[*axis_], 0);
+    at.sizes[*axis_] = 0;
+    return {std::move(at.offsets), std::move(at.sizes), begin};
+  }
+  bool shares(const Box& a, Box b) const {
+    if (b.offsets[*axis_] >= a.offsets[*axis_] + a.sizes[*axis_]) return false;
+    b.offsets[*axis_] = a.offsets[*axis_];
+    b.sizes[*axis_] = a.sizes[*axis_];
+    return a == b;
+  }
+
+  /// Every entry of the box on the axis belongs to one part: in steps that all have in common, the
+  /// entries with the same remainder are ranges that follow each other.
+  void require_cover(const Box& all, const std::vector<std::size_t>& parts) const {
+    const auto entries = [&](std::size_t part) {
+      return positions(tensor_.parts[part].target, tensor_.parts[part].target_steps, *axis_);
+    };
+    std::int64_t step = 1;
+    for (const std::size_t part : parts) {
+      step = std::lcm(step, entries(part).step);
+      if (entries(part).step > kMostSteps || step > kMostSteps)
+        refuse(tensor_, str_format("rows take turns in steps of more than {}", kMostSteps));
+    }
+    std::map<std::int64_t, std::vector<std::pair<std::int64_t, std::int64_t>>> ranges;
+    for (const std::size_t part : parts) {
+      Progression left = entries(part);
+      const std::int64_t turns = step / left.step;
+      for (std::int64_t i = 0; i < std::min(turns, left.count); ++i) {
+        const std::int64_t first = left.first - all.offsets[*axis_] + i * left.step;
+        const std::int64_t count = (left.count - i + turns - 1) / turns;
+        ranges[first % step].emplace_back(first / step, first / step + count);
+      }
+    }
+    const std::int64_t extent = all.sizes[*axis_];
+    bool exact = static_cast<std::int64_t>(ranges.size()) == std::min(step, extent);
+    for (auto& [remainder, of_it] : ranges) {
+      std::ranges::sort(of_it);
+      std::int64_t end = 0;
+      for (const auto& [first, last] : of_it) {
+        exact = exact && first == end;
+        end = last;
+      }
+      exact = exact && end == (extent - remainder + step - 1) / step;
+    }
+    if (!exact)
+      refuse(tensor_,
+             str_format("the parts that take turns in {} do not cover it exactly", to_string(all)));
+  }
+
+  RearrangedTensor& tensor_;
+  std::optional<std::size_t> axis_;
+};
 
 class MetadataRearranger {
  public:
@@ -72,7 +259,9 @@ class MetadataRearranger {
     const std::vector<ReadItem> items = plan();
     std::size_t item = 0;
     std::uint32_t number = 0;
-    for (RearrangedTensor& tensor : tensors_) {
+    auto chunk = chunks_.begin();
+    for (std::size_t i = 0; i < tensors_.size(); ++i) {
+      const RearrangedTensor& tensor = tensors_[i];
       begin(tensor);
       for (const TensorPart& part : tensor.parts) {
         if (part.elements == TensorPart::Elements::kZeros) add_zeros(part.target);
@@ -81,6 +270,8 @@ class MetadataRearranger {
                                                           : add_by_axis(part, items[item]);
         ++number;
       }
+      for (; chunk != chunks_.end() && chunk->first == i; ++chunk)
+        add_gathered(std::move(chunk->second));
       finish(tensor);
     }
     return std::move(result_);
@@ -95,14 +286,57 @@ class MetadataRearranger {
     for (RearrangedTensor& tensor : tensors_) {
       if (!checked_numel(tensor.size))
         refuse(tensor, "the shape " + to_string(tensor.size) + " has too many elements");
-      for (TensorPart& part : tensor.parts) {
-        check_part(source_, tensor, part);
+      for (TensorPart& part : tensor.parts) check_part(source_, tensor, part);
+      gather(tensor);
+      for (const TensorPart& part : tensor.parts) {
         if (part.elements != TensorPart::Elements::kZeros)
-          wanted.push_back({part.tensor, number, part.source, std::nullopt});
+          wanted.push_back({part.tensor, number, hull(part.source, part.source_steps)});
         ++number;
       }
     }
     return plan_reads(source_, wanted);
+  }
+
+  /// Takes parts that take turns out of the tensor, into chunks of their own.
+  void gather(RearrangedTensor& tensor) {
+    const auto number = static_cast<std::size_t>(&tensor - tensors_.data());
+    std::vector<bool> gathered;
+    for (auto& [box, parts] : Turns(tensor).groups()) {
+      gathered.resize(tensor.parts.size());
+      GatheredChunk chunk{.box = std::move(box), .parts = {}};
+      for (const std::size_t part : parts) {
+        if (tensor.parts[part].elements != TensorPart::Elements::kByAxis)
+          refuse(tensor, "parts that are not taken by axis take turns");
+        gathered[part] = true;
+        chunk.parts.push_back(tensor.parts[part]);
+      }
+      chunks_.emplace_back(number, std::move(chunk));
+    }
+    if (gathered.empty()) return;
+    std::vector<TensorPart> rest;
+    for (std::size_t part = 0; part < tensor.parts.size(); ++part) {
+      if (!gathered[part]) rest.push_back(std::move(tensor.parts[part]));
+    }
+    tensor.parts = std::move(rest);
+  }
+
+  /// The place is inside that of the first stored chunk that has elements of it. It is one of its
+  /// own, so that what is known of the stored chunk's checksum is not taken to be known of others.
+  void add_gathered(GatheredChunk chunk) {
+    const auto items = plan_gathering(source_, chunk, 0, 1);
+    if (items.empty())
+      refuse(tensors_[result_.metadata.tensors.size() - 1],
+             str_format("nothing is stored for {}", to_string(chunk.box)));
+    ChunkOrigin origin{.tensor = ChunkOrigin::kGathered,
+                       .chunk = static_cast<std::uint32_t>(result_.gathered.size()),
+                       .elements = {0, row_major_strides(chunk.box.sizes)}};
+    StorageInfo place = place_of(items.front());
+    std::uint64_t& begin = starts_[{place.file, place.offset}];
+    if (begin + 1 < place.length) ++begin;
+    place.offset += begin;
+    place.length -= begin;
+    add(chunk.box, std::move(origin), place);
+    result_.gathered.push_back(std::move(chunk));
   }
 
   void begin(const RearrangedTensor& tensor) {
@@ -120,13 +354,15 @@ class MetadataRearranger {
     result_.origins.back().push_back(std::move(origin));
   }
 
-  void add_by_axis(const TensorPart& part, const ReadItem& item) {
+  void add_by_axis(const TensorPart& part, ReadItem item) {
+    if (!thin_out(item, part.source, part.source_steps)) return;
     Box box = part.target;
     ChunkOrigin origin{item.tensor, item.chunk, {item.source.offset, Shape(box.dims(), 1)}};
     for (std::size_t axis = 0; axis < box.dims(); ++axis) {
       if (part.axes[axis] == kNoAxis) continue;
       const auto from = static_cast<std::size_t>(part.axes[axis]);
-      box.offsets[axis] += item.offsets[from] - part.source.offsets[from];
+      box.offsets[axis] += (item.offsets[from] - part.source.offsets[from]) /
+                           positions(part.source, part.source_steps, from).step;
       box.sizes[axis] = item.sizes[from];
       origin.elements.strides[axis] = item.source.strides[from];
     }
@@ -182,10 +418,70 @@ class MetadataRearranger {
   const Metadata& source_;
   std::vector<RearrangedTensor> tensors_;
   RearrangedMetadata result_;
+  std::vector<std::pair<std::size_t, GatheredChunk>> chunks_;  // by their tensors, in order
+  std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint64_t> starts_;  // of gathered chunks
   std::optional<std::uint32_t> zeros_;
 };
 
+/// Entries of a part that are wanted, and where they go.
+struct Picked {
+  Box source;  ///< with the steps
+  Shape steps;
+  StridedView target;  ///< one stride per axis of the source
+};
+
+/// Entries of a part in a box of the new tensor, whose elements lie like this. Empty if the box has
+/// none of them.
+std::optional<Picked> pick(const TensorPart& part, const Box& box, const StridedView& lie) {
+  Picked result{
+      part.source, Shape(part.source.dims(), 1), {lie.offset, Shape(part.source.dims(), 0)}};
+  for (std::size_t axis = 0; axis < box.dims(); ++axis) {
+    const Progression own = positions(part.target, part.target_steps, axis);
+    const auto common = intersect(own, {box.offsets[axis], box.sizes[axis], 1});
+    if (!common) return std::nullopt;
+    result.target.offset += (common->first - box.offsets[axis]) * lie.strides[axis];
+    if (part.axes[axis] == kNoAxis) continue;
+    const auto from = static_cast<std::size_t>(part.axes[axis]);
+    const std::int64_t step = positions(part.source, part.source_steps, from).step;
+    result.source.offsets[from] += (common->first - own.first) / own.step * step;
+    result.source.sizes[from] = common->count;
+    result.steps[from] = common->count == 1 ? 1 : common->step / own.step * step;
+    result.target.strides[from] = common->step * lie.strides[axis];
+  }
+  return result;
+}
+
 }  // namespace
+
+std::vector<ReadItem> plan_gathering(const Metadata& source, const GatheredChunk& chunk,
+                                     std::int64_t begin, std::int64_t end) {
+  std::vector<Picked> picked;
+  std::vector<WantedShard> wanted;
+  for (const FlatPiece& piece : split_flat_range(chunk.box.sizes, begin, end)) {
+    Box box = piece.box;
+    for (std::size_t axis = 0; axis < box.dims(); ++axis)
+      box.offsets[axis] += chunk.box.offsets[axis];
+    const StridedView lie{piece.begin - begin, row_major_strides(box.sizes)};
+    for (const TensorPart& part : chunk.parts) {
+      std::optional<Picked> entries = pick(part, box, lie);
+      if (!entries) continue;
+      wanted.push_back({part.tensor, static_cast<std::uint32_t>(picked.size()),
+                        hull(entries->source, entries->steps)});
+      picked.push_back(*std::move(entries));
+    }
+  }
+  std::vector<ReadItem> items = plan_reads(source, wanted);
+  std::erase_if(items, [&](ReadItem& item) {
+    const Picked& entries = picked[std::exchange(item.destination, 0)];
+    if (!thin_out(item, entries.source, entries.steps)) return true;
+    item.target = entries.target;
+    for (std::size_t axis = 0; axis < entries.steps.size(); ++axis)
+      item.target.offset += (item.offsets[axis] - entries.source.offsets[axis]) /
+                            entries.steps[axis] * entries.target.strides[axis];
+    return false;
+  });
+  return items;
+}
 
 RearrangedMetadata rearrange(const Metadata& source, std::vector<RearrangedTensor> tensors) {
   return MetadataRearranger(source, std::move(tensors)).rearranged();

@@ -7,11 +7,14 @@
 
 #include "mapping/geometry/box.h"
 #include "mapping/geometry/strided_copy.h"
+#include "mapping/planning/load/read_plan.h"
 #include "mapping/planning/metadata.h"
 
-// Tensors that are made of parts of stored ones: renamed, stacked, cut, transposed, padded. Nothing
-// is copied: every part becomes chunks that lie in the stored chunks, so that whoever reads tensors
-// reads these like any others, in any sharding, and only the bytes that are wanted.
+// Tensors that are made of parts of stored ones: renamed, stacked, cut, transposed, padded, with
+// rows in another order. Nothing is copied: every part becomes chunks that lie in the stored
+// chunks, so that whoever reads tensors reads these like any others, in any sharding, and only the
+// bytes that are wanted. Parts that take turns, such as rows of two halves one after the other,
+// become one chunk, which gathers its elements when it is read.
 
 namespace dckpt {
 
@@ -29,6 +32,10 @@ struct TensorPart {
   /// The source's axis for each of the target's; kNoAxis where it has none (the target's extent is
   /// 1). Extents of source axes that are not named are 1. Empty: all, in the same order.
   std::vector<std::int32_t> axes{};
+  /// The distance on each axis from an entry of the box to the next one: 2 for every second row.
+  /// The sizes of the box count entries. Empty: they are adjacent. Only by axis.
+  Shape target_steps{};
+  Shape source_steps{};
 };
 inline constexpr std::int32_t kNoAxis = -1;
 
@@ -46,15 +53,28 @@ struct ChunkOrigin {
   std::uint32_t chunk = 0;
   StridedView elements;  ///< of the stored chunk's row-major elements
 
-  static constexpr std::uint32_t kNothing = UINT32_MAX;  ///< all elements are zero
+  static constexpr std::uint32_t kNothing = UINT32_MAX;       ///< all elements are zero
+  static constexpr std::uint32_t kGathered = UINT32_MAX - 1;  ///< `chunk`: of a GatheredChunk
 };
+
+/// A chunk of a new tensor that several parts make up together, taking turns.
+struct GatheredChunk {
+  Box box;                        ///< in the new tensor
+  std::vector<TensorPart> parts;  ///< which cover it exactly
+};
+
+/// Where to find the row-major elements [begin, end) of a chunk: the targets are positions behind
+/// `begin`, and the destinations 0.
+std::vector<ReadItem> plan_gathering(const Metadata& source, const GatheredChunk& chunk,
+                                     std::int64_t begin, std::int64_t end);
 
 /// Metadata whose chunks lie in the chunks of others.
 struct RearrangedMetadata {
-  /// `places` are those of the stored chunks; chunks of zeros are in kZerosFile, which is listed
-  /// only if there are any.
+  /// `places` are those of the stored chunks, for a gathered one in the first of them; chunks of
+  /// zeros are in kZerosFile, which is listed only if there are any.
   Metadata metadata;
   std::vector<std::vector<ChunkOrigin>> origins;  ///< beside each tensor's chunks
+  std::vector<GatheredChunk> gathered;
 };
 
 /// What a rearranged checkpoint holds that is in no file has a place in one of these.

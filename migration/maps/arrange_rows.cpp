@@ -30,7 +30,7 @@ struct SourceTensor {
 struct Common {
   std::size_t to;
   std::size_t from;
-  Box box;
+  StridedBox box;
 };
 
 class Arrangement {
@@ -340,11 +340,13 @@ class Arrangement {
   }
 
   TensorPart part(std::size_t row, const RelationPiece& to, const RelationPiece& from,
-                  const Box& common, const RowNumbers& instance,
+                  const StridedBox& common, const RowNumbers& instance,
                   const std::vector<SourceTensor>& sources) {
     const RowNumbers to_prefix = pick(
         patterns_[row], instance, stacked_numbers(patterns_[row], target_pattern(row, to.tensor)));
-    TensorPart part{.target = behind(to_prefix, place_in_tensor(to, common))};
+    const StridedBox target = place_in_tensor(to, common);
+    TensorPart part{.target = behind(to_prefix, target.box()),
+                    .target_steps = steps_behind(to_prefix, target)};
     if (from.tensor == RelationPiece::kPadding) {
       part.elements = TensorPart::Elements::kZeros;
       result_.padding_out += static_cast<std::uint64_t>(numel(common.sizes));
@@ -352,9 +354,11 @@ class Arrangement {
     }
     const SourceTensor& source = sources[from.tensor];
     part.tensor = source.position;
-    part.source = behind(source.prefix, place_in_tensor(from, common));
+    const StridedBox place = place_in_tensor(from, common);
+    part.source = behind(source.prefix, place.box());
+    part.source_steps = steps_behind(source.prefix, place);
     part.axes.assign(to_prefix.size(), kNoAxis);
-    for (std::size_t axis = 0; axis < common.dims(); ++axis) {
+    for (std::size_t axis = 0; axis < common.sizes.size(); ++axis) {
       const bool swapped = axis < 2 && to.transposed != from.transposed;
       part.axes.push_back(
           static_cast<std::int32_t>(source.prefix.size() + (swapped ? 1 - axis : axis)));
@@ -366,6 +370,14 @@ class Arrangement {
     box.offsets.insert(box.offsets.begin(), prefix.begin(), prefix.end());
     box.sizes.insert(box.sizes.begin(), prefix.size(), 1);
     return box;
+  }
+
+  /// None where all entries are adjacent.
+  static Shape steps_behind(const RowNumbers& prefix, const StridedBox& box) {
+    if (std::ranges::all_of(box.steps, [](std::int64_t step) { return step == 1; })) return {};
+    Shape steps = box.steps;
+    steps.insert(steps.begin(), prefix.size(), 1);
+    return steps;
   }
 
   std::size_t target_tensor(std::size_t row, std::size_t tensor, const RowNumbers& instance,

@@ -19,8 +19,8 @@ struct Canvas {
   std::vector<RelationPiece> pieces;
 };
 
-constexpr std::int64_t kMaxRopeRows = std::int64_t{1} << 20;
-constexpr std::size_t kMaxRopePieces = 64;  // each row looks for its own
+constexpr std::int64_t kMaxRopeHeads = std::int64_t{1} << 20;
+constexpr std::size_t kMaxRopePieces = 64;  // each head looks for its own
 constexpr std::int64_t kMaxGroups = 1 << 16;
 
 [[noreturn]] void fail(const std::string& message) {
@@ -48,6 +48,7 @@ void transpose(Canvas& canvas) {
   for (RelationPiece& piece : canvas.pieces) {
     swapped(piece.box.offsets);
     swapped(piece.box.sizes);
+    swapped(piece.box.steps);
     piece.transposed = !piece.transposed;
   }
 }
@@ -57,20 +58,27 @@ Shape with_rows(Shape shape, std::int64_t rows) {
   return shape;
 }
 
-/// Adds rows [begin, begin + count) of a tensor as the next rows of another.
-void append_rows(Canvas& to, const Canvas& from, std::int64_t begin, std::int64_t count) {
-  Box rows = whole(from.shape);
-  rows.offsets.front() = begin;
-  rows.sizes.front() = count;
-  const std::int64_t moved = to.shape.front() - begin;
+/// Puts these rows of a tensor into another: the first one at `to_row`, the next ones `step` apart.
+/// The caller adds them to its rows.
+void put_rows(Canvas& to, std::int64_t to_row, std::int64_t step, const Canvas& from,
+              const Progression& rows) {
+  StridedBox wanted{whole(from.shape)};
+  wanted.set(0, rows);
   for (const RelationPiece& piece : from.pieces) {
-    std::optional<Box> common = intersect(piece.box, rows);
+    std::optional<StridedBox> common = intersect(piece.box, wanted);
     if (!common) continue;
     RelationPiece part{.box = *common, .tensor = piece.tensor, .transposed = piece.transposed};
     part.in_tensor = place_in_tensor(piece, *common);
-    part.box.offsets.front() += moved;
+    const Progression taken = common->on(0);
+    part.box.set(0, {to_row + (taken.first - rows.first) / rows.step * step, taken.count,
+                     std::max<std::int64_t>(taken.step / rows.step, 1) * step});
     to.pieces.push_back(std::move(part));
   }
+}
+
+/// Adds rows [begin, begin + count) of a tensor as the next rows of another.
+void append_rows(Canvas& to, const Canvas& from, std::int64_t begin, std::int64_t count) {
+  put_rows(to, to.shape.front(), 1, from, {begin, count, 1});
   to.shape.front() += count;
 }
 
@@ -155,9 +163,11 @@ Canvas rope(const Canvas& canvas, std::int64_t heads, bool interleave, const Map
   const std::int64_t rows = rows_of(canvas.shape);
   if (heads < 0 || rows % heads != 0)
     fail(str_format("{} cannot be divided into {}", counted(rows, "row"), counted(heads, "head")));
-  if (rows > kMaxRopeRows || canvas.pieces.size() > kMaxRopePieces)
-    fail(str_format("more than {} rows, or rows in too many pieces, are not put into another order",
-                    kMaxRopeRows));
+  if (heads > kMaxRopeHeads || canvas.pieces.size() > kMaxRopePieces)
+    fail(
+        str_format("the rows of more than {} heads, or of a tensor in more than {} pieces, cannot "
+                   "be put into another order; put this step before those that divide the tensor",
+                   grouped(kMaxRopeHeads), kMaxRopePieces));
   const std::int64_t of_head = rows / heads;
   const std::int64_t turning = numbers.find("rotary_dim").value_or(of_head);
   if (turning > of_head || turning % 2 != 0)
@@ -165,11 +175,14 @@ Canvas rope(const Canvas& canvas, std::int64_t heads, bool interleave, const Map
                     numbers.describe("rotary_dim")));
   Canvas result = without_rows(canvas.shape);
   for (std::int64_t head = 0; head < rows; head += of_head) {
-    for (std::int64_t i = 0; i < turning; ++i) {
-      const std::int64_t half = turning / 2;
-      const std::int64_t from = interleave ? i / 2 + i % 2 * half : i % half * 2 + i / half;
-      append_rows(result, canvas, head + from, 1);
+    const std::int64_t half = turning / 2;
+    for (const std::int64_t i : {0, 1}) {
+      if (interleave)
+        put_rows(result, head + i, 2, canvas, {head + i * half, half, 1});
+      else
+        put_rows(result, head + i * half, 1, canvas, {head + i, half, 2});
     }
+    result.shape.front() += turning;
     append_rows(result, canvas, head + turning, of_head - turning);
   }
   return result;
@@ -238,7 +251,8 @@ Canvas pad(Canvas canvas, std::int64_t padded_rows, const MapNumbers& numbers) {
     fail(str_format("the vocabulary has {} rows here, padded to {}; {}, {}", rows, padded_rows,
                     numbers.describe("vocab_size"), numbers.describe("padded_vocab_size")));
   if (rows < padded_rows) {
-    RelationPiece padding{.box = whole(canvas.shape), .tensor = RelationPiece::kPadding};
+    RelationPiece padding{.box = StridedBox{whole(canvas.shape)},
+                          .tensor = RelationPiece::kPadding};
     padding.box.offsets.front() = rows;
     padding.box.sizes.front() = padded_rows - rows;
     canvas.pieces.push_back(std::move(padding));
@@ -249,17 +263,33 @@ Canvas pad(Canvas canvas, std::int64_t padded_rows, const MapNumbers& numbers) {
 
 }  // namespace
 
-Box place_in_tensor(const RelationPiece& piece, const Box& box) {
-  if (piece.tensor == RelationPiece::kPadding) return {};
-  Box place = box;
-  for (std::size_t axis = 0; axis < box.dims(); ++axis)
-    place.offsets[axis] -= piece.box.offsets[axis];
-  if (piece.transposed) {
-    std::swap(place.offsets[0], place.offsets[1]);
-    std::swap(place.sizes[0], place.sizes[1]);
+void StridedBox::set(std::size_t axis, const Progression& entries) {
+  offsets[axis] = entries.first;
+  sizes[axis] = entries.count;
+  steps[axis] = entries.count == 1 ? 1 : entries.step;
+}
+
+std::optional<StridedBox> intersect(const StridedBox& a, const StridedBox& b) {
+  StridedBox result = a;
+  for (std::size_t axis = 0; axis < a.sizes.size(); ++axis) {
+    const auto common = intersect(a.on(axis), b.on(axis));
+    if (!common) return std::nullopt;
+    result.set(axis, *common);
   }
-  for (std::size_t axis = 0; axis < box.dims(); ++axis)
-    place.offsets[axis] += piece.in_tensor.offsets[axis];
+  return result;
+}
+
+StridedBox place_in_tensor(const RelationPiece& piece, const StridedBox& box) {
+  if (piece.tensor == RelationPiece::kPadding) return {};
+  StridedBox place = piece.in_tensor;
+  for (std::size_t axis = 0; axis < box.sizes.size(); ++axis) {
+    const std::size_t there = piece.transposed && axis < 2 ? 1 - axis : axis;
+    const Progression own = piece.box.on(axis);
+    const std::int64_t step = piece.in_tensor.steps[there];
+    place.set(there,
+              {piece.in_tensor.offsets[there] + (box.offsets[axis] - own.first) / own.step * step,
+               box.sizes[axis], std::max<std::int64_t>(box.steps[axis] / own.step, 1) * step});
+  }
   return place;
 }
 
@@ -267,7 +297,7 @@ Relation relate(std::span<const MapTransform> steps, std::vector<Shape> tensors,
                 std::int64_t padded_rows, const MapNumbers& numbers) {
   std::vector<Canvas> canvases;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
-    const Box all = whole(tensors[i]);
+    const StridedBox all{whole(tensors[i])};
     canvases.push_back({tensors[i], {{.box = all, .tensor = i, .in_tensor = all}}});
   }
   for (const MapTransform& step : steps) {

@@ -2,21 +2,40 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "configs/key_map.h"
 #include "mapping/geometry/box.h"
+#include "mapping/planning/progression.h"
 #include "migration/maps/map_numbers.h"
 
 namespace dckpt {
 
+/// A box whose entries on each axis are `steps` apart: every second row, say.
+struct StridedBox {
+  Shape offsets;
+  Shape sizes;  ///< entries
+  Shape steps;
+
+  StridedBox() = default;
+  explicit StridedBox(const Box& box)
+      : offsets(box.offsets), sizes(box.sizes), steps(box.dims(), 1) {}
+
+  Progression on(std::size_t axis) const { return {offsets[axis], sizes[axis], steps[axis]}; }
+  void set(std::size_t axis, const Progression& entries);
+  Box box() const { return {offsets, sizes}; }  ///< without steps
+};
+
+/// What both have; empty if that is nothing.
+std::optional<StridedBox> intersect(const StridedBox& a, const StridedBox& b);
+
 /// A box of a tensor of Megatron, and where its elements are in one of the tensors that make it up.
 struct RelationPiece {
-  Box box;
+  StridedBox box;
   std::size_t tensor = 0;  ///< kPadding: nowhere, they are zero
-  Box in_tensor{};
+  StridedBox in_tensor{};
   bool transposed = false;  ///< of the first two axes
 
   static constexpr std::size_t kPadding = SIZE_MAX;
@@ -40,7 +59,7 @@ Relation relate(std::span<const MapTransform> steps, std::vector<Shape> tensors,
 std::vector<Shape> tensors_of(std::span<const MapTransform> steps, std::size_t count,
                               const Shape& whole, const MapNumbers& numbers);
 
-/// The part of `piece` in `box`, which lies in the piece's: where it is in its tensor.
-Box place_in_tensor(const RelationPiece& piece, const Box& box);
+/// The part of `piece` in `box`, which has only entries of the piece's: where it is in its tensor.
+StridedBox place_in_tensor(const RelationPiece& piece, const StridedBox& box);
 
 }  // namespace dckpt

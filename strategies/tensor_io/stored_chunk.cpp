@@ -64,16 +64,25 @@ ChunkPayload locate_chunk(const CheckpointReader& reader, const ReadItem& item,
 
 ReadItem as_stored(const TensorStorageMetadata& tensor, const ReadItem& item,
                    const ChunkPayload& payload) {
-  const Shape dense = row_major_strides(tensor.chunks.sizes(item.chunk));
-  if (item.source.strides != dense) {
+  const ShapeView sizes = tensor.chunks.sizes(item.chunk);
+  const Shape dense = row_major_strides(sizes);
+  // Every second row, say, is as far apart in the file as the stride of rows tells.
+  Shape strides = payload.strides;
+  bool by_axis = item.source.strides.size() == dense.size();
+  for (std::size_t axis = 0; by_axis && axis < dense.size(); ++axis) {
+    if (item.sizes[axis] <= 1 || item.source.strides[axis] == dense[axis]) continue;
+    by_axis = dense[axis] > 0 && item.source.strides[axis] % dense[axis] == 0 &&
+              item.source.strides[axis] / dense[axis] * (item.sizes[axis] - 1) < sizes[axis];
+    if (by_axis) strides[axis] *= item.source.strides[axis] / dense[axis];
+  }
+  if (!by_axis) {
     throw CheckpointError(
         ErrorCode::kUnsupported,
         "a flattened tensor is stored with gaps between its elements; save it contiguously");
   }
   std::vector<std::size_t> order(dense.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  std::ranges::stable_sort(order, std::greater(),
-                           [&](std::size_t axis) { return payload.strides[axis]; });
+  std::ranges::stable_sort(order, std::greater(), [&](std::size_t axis) { return strides[axis]; });
   ReadItem stored = item;
   stored.source.offset = 0;
   std::int64_t position = item.source.offset;
@@ -83,7 +92,7 @@ ReadItem as_stored(const TensorStorageMetadata& tensor, const ReadItem& item,
   }
   for (std::size_t i = 0; i < order.size(); ++i) {
     stored.sizes[i] = item.sizes[order[i]];
-    stored.source.strides[i] = payload.strides[order[i]];
+    stored.source.strides[i] = strides[order[i]];
     stored.target.strides[i] = item.target.strides[order[i]];
   }
   return stored;

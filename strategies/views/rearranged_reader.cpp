@@ -1,12 +1,15 @@
 #include "strategies/views/rearranged_reader.h"
 
 #include <algorithm>
+#include <optional>
+#include <set>
 #include <utility>
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
 #include "strategies/contract/common_state.h"
 #include "strategies/storage/forwarding.h"
+#include "strategies/views/gathered_file.h"
 
 namespace dckpt {
 namespace {
@@ -64,6 +67,8 @@ class RearrangedReader final : public CheckpointReader {
     RearrangedMetadata made = rearrange(source_->metadata(), std::move(contents.tensors));
     metadata_ = std::move(made.metadata);
     origins_ = std::move(made.origins);
+    gathered_ = std::move(made.gathered);
+    gatherer_.emplace(*source_, gathered_);
     metadata_.paths = std::move(contents.paths);
     if (contents.conventions) info_.conventions = *contents.conventions;
     if (common_) {
@@ -85,6 +90,7 @@ class RearrangedReader final : public CheckpointReader {
       metadata_.objects.push_back({object.key, place});
     }
     if (made_bytes > 0) metadata_.files.emplace_back(kMadeFile);
+    add_gathered_files();
     // Readers hand out their storage to be read only.
     storage_ = std::make_shared<WithMadeFiles>(
         std::const_pointer_cast<Storage>(source_->storage().shared_from_this()), made_bytes);
@@ -101,7 +107,9 @@ class RearrangedReader final : public CheckpointReader {
     const TensorStorageMetadata& made = metadata_.tensors[tensor];
     ChunkPayload payload{.offset = 0, .dtype = made.properties.dtype, .strides = {}};
     StridedView elements = origin.elements;
-    if (origin.tensor != ChunkOrigin::kNothing) {
+    if (origin.tensor == ChunkOrigin::kGathered) {
+      payload.decoded = gatherer_->file(origin.chunk, payload.dtype, made.key, file.name());
+    } else if (origin.tensor != ChunkOrigin::kNothing) {
       payload = source_->locate(origin.tensor, origin.chunk, file);
       if (!payload.contiguous) elements = as_stored(origin, made.chunks.sizes(chunk), payload);
     }
@@ -124,6 +132,7 @@ class RearrangedReader final : public CheckpointReader {
 
   bool check_chunk(std::size_t tensor, std::size_t chunk, const ReadableFile& file) const override {
     const ChunkOrigin& origin = origins_[tensor][chunk];
+    if (origin.tensor == ChunkOrigin::kGathered) return gatherer_->check(origin.chunk);
     return origin.tensor == ChunkOrigin::kNothing ||
            source_->check_chunk(origin.tensor, origin.chunk, file);
   }
@@ -132,6 +141,24 @@ class RearrangedReader final : public CheckpointReader {
   }
 
  private:
+  /// A gathered chunk has the place of one stored chunk; whoever compares files with a manifest has
+  /// to know those of the others, too.
+  void add_gathered_files() {
+    std::set<std::uint32_t> files;
+    for (const GatheredChunk& chunk : gathered_) {
+      for (const TensorPart& part : chunk.parts) {
+        for (const StorageInfo& place : source_->metadata().tensors[part.tensor].places)
+          files.insert(place.file);
+      }
+    }
+    for (const std::uint32_t file : files) {
+      const std::string& name = metadata_.files[file];
+      if (is_stored_file(name) &&
+          std::ranges::find(info_.index_files, name) == info_.index_files.end())
+        info_.index_files.push_back(name);
+    }
+  }
+
   /// `origin.elements` counts in the row-major order of the stored chunk; this is where they lie
   /// when the chunk is stored in another order.
   StridedView as_stored(const ChunkOrigin& origin, ShapeView sizes,
@@ -147,16 +174,17 @@ class RearrangedReader final : public CheckpointReader {
     }
     for (std::size_t axis = 0; axis < sizes.size(); ++axis) {
       if (sizes[axis] <= 1) continue;
+      // The stored axis whose entries, or every second of them, and so on, are this far apart.
+      const std::int64_t stride = origin.elements.strides[axis];
       std::size_t from = 0;
-      while (from < stored.size() &&
-             (stored[from] <= 1 || dense[from] != origin.elements.strides[axis]))
-        ++from;
-      if (from == stored.size() || sizes[axis] > stored[from])
+      while (from < stored.size() && (stored[from] <= 1 || dense[from] > stride)) ++from;
+      if (from == stored.size() || stride % dense[from] != 0 ||
+          stride / dense[from] * (sizes[axis] - 1) >= stored[from])
         throw CheckpointError(
             ErrorCode::kUnsupported,
             "the elements of a stored tensor lie with gaps or in another order, but have to be "
             "taken one after the other; convert the checkpoint once without changing its keys");
-      view.strides[axis] = payload.strides[from];
+      view.strides[axis] = stride / dense[from] * payload.strides[from];
     }
     return view;
   }
@@ -165,6 +193,8 @@ class RearrangedReader final : public CheckpointReader {
   CheckpointInfo info_;
   Metadata metadata_;
   std::vector<std::vector<ChunkOrigin>> origins_;
+  std::vector<GatheredChunk> gathered_;
+  std::optional<ChunkGatherer> gatherer_;
   std::vector<RearrangedObject> objects_;
   std::optional<Value> common_;
   std::shared_ptr<const Storage> storage_;

@@ -11,14 +11,17 @@ namespace {
 using ::testing::ElementsAre;
 using testing::error_of;
 using ::testing::HasSubstr;
+using ::testing::SizeIs;
 
 /// Which row of which tensor each row of the whole is: "q3".
 std::vector<std::string> rows_of(const Relation& relation) {
   std::vector<std::string> rows(static_cast<std::size_t>(relation.whole.front()));
   for (const RelationPiece& piece : relation.pieces) {
-    for (std::int64_t i = 0; i < piece.box.sizes.front(); ++i)
-      rows[static_cast<std::size_t>(piece.box.offsets.front() + i)] =
-          "qkv"[piece.tensor] + std::to_string(piece.in_tensor.offsets.front() + i);
+    const Progression to = piece.box.on(0);
+    const Progression from = piece.in_tensor.on(0);
+    for (std::int64_t i = 0; i < to.count; ++i)
+      rows[static_cast<std::size_t>(to.first + i * to.step)] =
+          "qkv"[piece.tensor] + std::to_string(from.first + i * from.step);
   }
   return rows;
 }
@@ -87,6 +90,11 @@ TEST_F(RopeSteps, RowsThatTurnTogetherBecomeNeighboursAndHalvesAgain) {
       ElementsAre("q0", "q1", "q2", "q3", "q4", "q5", "q6", "q7", "q8", "q9", "q10", "q11"));
 }
 
+TEST_F(RopeSteps, EverySecondRowOfAHeadIsOnePiece) {
+  for (const MapStep step : {MapStep::kRopeInterleave, MapStep::kRopeDeinterleave})
+    EXPECT_THAT(relate(step, {"3"}, {{3'000'000, 5}}).pieces, SizeIs(6));
+}
+
 TEST_F(RopeSteps, TensorsHaveTheirOwnHeadsOrNone) {
   const Relation relation =
       relate(MapStep::kRopeInterleave, {"2", "1", "0"}, {{4, 2}, {4, 2}, {4, 2}});
@@ -106,7 +114,8 @@ TEST_F(RopeSteps, HeadsThatDoNotFitAreRefused) {
   };
   EXPECT_EQ(message("5", {12, 2}), "12 rows cannot be divided into 5 heads");
   EXPECT_THAT(message("4", {12, 2}), HasSubstr("3 of the 3 rows of a head turn"));
-  EXPECT_THAT(message("1", {std::int64_t{1} << 40, 2}), HasSubstr("more than 1048576 rows"));
+  EXPECT_THAT(message("2097152", {std::int64_t{1} << 40, 2}),
+              HasSubstr("the rows of more than 1,048,576 heads"));
   given_ = {{"rotary_dim", "8"}};
   EXPECT_EQ(message("2", {12, 2}), "8 of the 6 rows of a head turn; rotary_dim is 8 (as set)");
 }

@@ -85,6 +85,49 @@ TEST(RearrangedReader, ElementsCanBeTakenInOrderWhateverTheShapes) {
   EXPECT_EQ(read(*flat), counting<std::int32_t>(12));
 }
 
+/// Every second entry of the target's first axis, from the first or the second one on.
+TensorPart every_second(std::int64_t first, Box source) {
+  TensorPart result = part({{first, 0}, source.sizes}, source);
+  result.target_steps = {2, 1};
+  return result;
+}
+
+TEST(RearrangedReader, RowsThatTakeTurnsAreOneChunk) {
+  const auto reader =
+      seen({4, 3}, kTwoColumns,
+           {"turns",
+            {},
+            {4, 3},
+            {every_second(0, {{0, 0}, {2, 3}}), every_second(1, {{2, 0}, {2, 3}})}});
+  EXPECT_EQ(reader->metadata().tensors.front().chunks.size(), 1);
+  const std::vector<std::int32_t> all{0, 1, 2, 6, 7, 8, 3, 4, 5, 9, 10, 11};
+  EXPECT_EQ(read(*reader), all);
+  for (std::int64_t row = 0; row < 4; ++row) {
+    for (std::int64_t column = 0; column < 3; ++column)
+      EXPECT_THAT(read(*reader, Box{{row, column}, {1, 1}}), ElementsAre(all[row * 3 + column]));
+  }
+}
+
+TEST(RearrangedReader, EverySecondRowOfTheSourceIsOnePart) {
+  TensorPart even = part({{0, 0}, {2, 3}}, {{0, 0}, {2, 3}});
+  TensorPart odd = part({{2, 0}, {2, 3}}, {{1, 0}, {2, 3}});
+  even.source_steps = odd.source_steps = {2, 1};
+  const auto reader = seen({4, 3}, kTwoColumns, {"halves", {}, {4, 3}, {even, odd}});
+  EXPECT_THAT(read(*reader), ElementsAre(0, 1, 2, 6, 7, 8, 3, 4, 5, 9, 10, 11));
+}
+
+TEST(RearrangedReader, RowsThatTakeTurnsWithoutCoveringTheirBoxAreRefused) {
+  const std::string message =
+      error_of([&] {
+        seen({4, 3}, {},
+             {"made",
+              {},
+              {4, 3},
+              {every_second(0, {{0, 0}, {2, 3}}), every_second(0, {{2, 0}, {2, 3}})}});
+      }).message();
+  EXPECT_THAT(message, HasSubstr("do not cover it exactly"));
+}
+
 TEST(RearrangedReader, PaddingIsZeroWhateverItsSize) {
   const std::int64_t columns = 30'000;  // a row is larger than the file of zeros
   const auto reader = seen(

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <string>
+
+#include "mapping/planning/load/distribution.h"
+#include "mapping/planning/rearrange.h"
+#include "strategies/contract/reader.h"
+
+namespace dckpt {
+
+/// Reads chunks whose elements are gathered from several parts of a checkpoint. What it takes does
+/// not depend on how finely the parts take turns. Safe to use from several threads.
+class ChunkGatherer {
+ public:
+  /// Both must live longer.
+  ChunkGatherer(const CheckpointReader& source, std::span<const GatheredChunk> chunks)
+      : source_(source), chunks_(chunks) {}
+
+  /// The row-major elements of a chunk. `dtype` and `key`: of its tensor.
+  /// `name` is for messages.
+  std::shared_ptr<const ReadableFile> file(std::size_t chunk, DType dtype, std::string key,
+                                           std::string name) const;
+
+  /// Checks what has a checksum in all stored chunks that have elements of the chunk, each of them
+  /// once. Returns false if any has none.
+  bool check(std::size_t chunk) const;
+
+ private:
+  class File;
+
+  bool check_stored(const ChunkNumber& number) const;
+
+  const CheckpointReader& source_;
+  std::span<const GatheredChunk> chunks_;
+  mutable std::mutex mutex_;
+  mutable std::map<ChunkNumber, bool> checked_;
+};
+
+}  // namespace dckpt
