@@ -1,5 +1,5 @@
 // What may be found in a training root after a crash, by the protocol of
-// strategies/storage/publish.cpp and by that of delete_checkpoint:
+// strategies/storage/publish_by_rename.cpp and by that of delete_checkpoint:
 //
 //   .N.saving-TOKEN     an unfinished save, or what a finished     remove; what no save has written
 //                       one was about to remove                    moves to N
