@@ -176,8 +176,8 @@ TEST_F(Planners, ResolveOnceForEachStoredPartAndInTheBackgroundFromTheCopies) {
     AsyncSaver saver(with("checksum_log"), comm);
     StateDict state = state_of(comm.rank());
     PendingSave pending = saver.save(state, checkpoint("noted"));
-    for (float& element : std::span(state["w"].as_sharded_tensor().data->mutable_data<float>(), 16))
-      element = -1;
+    Tensor mine = *state["w"].as_sharded_tensor().data;
+    for (float& element : std::span(mine.data<float>(), 16)) element = -1;
     pending.wait();
   });
   EXPECT_EQ(example::checksum_log().size() - before, std::size_t{2 * kRanks + 3});
