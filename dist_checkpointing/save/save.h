@@ -26,8 +26,8 @@ namespace DCKPT_API dckpt {
 /// Logs the report, which is the same on every rank, as one line. `hooks` reports progress and can
 /// cancel the save; `options.timeout` bounds it.
 ///
-/// Tensors may be strided; they must be in memory of the CPU or of a registered device, those of the
-/// common state in CPU memory, and must not change until the call returns.
+/// Tensors may be strided; they must be in memory of the CPU or of a registered device, those of
+/// the common state in CPU memory, and must not change until the call returns.
 SaveReport save(const StateDict& state, const Location& location, const SaveOptions& options,
                 Communicator& comm, const SaveHooks& hooks = {});
 SaveReport save(const StateDict& state, const Location& location, const SaveOptions& options = {});
