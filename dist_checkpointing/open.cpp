@@ -17,6 +17,9 @@
 #include "strategies/formats/dcp/megatron_json.h"
 #include "strategies/formats/safetensors/header.h"
 #include "strategies/formats/safetensors/index.h"
+#include "strategies/safetensors/model_files.h"
+#include "strategies/storage/late_list.h"
+#include "strategies/torch_dist/reader.h"
 
 namespace dckpt {
 namespace {
@@ -153,7 +156,8 @@ const LoadStrategyEntry& named_strategy(const Location& location, const Strategy
 /// knows them, else the first that does; null if none does.
 const LoadStrategyEntry* matching_strategy(const Location& location, const StrategySpec& asked) {
   const std::shared_ptr<Storage> directory = location.directory();
-  const std::vector<FileInfo> entries = directory->list("");
+  const std::vector<FileInfo> entries =
+      list_with(*directory, {kMetadataFile, kSafetensorsNames.usual_index});
   const auto matches = [&](const LoadStrategyEntry& strategy) {
     return recognizes(strategy, *directory, entries);
   };

@@ -17,12 +17,15 @@ namespace dckpt {
 
 namespace {
 
+bool has_megatron_keys(const Metadata& model) {
+  return std::ranges::any_of(model.tensors, [](const TensorStorageMetadata& tensor) {
+    return !is_optimizer_key(tensor.key) && is_megatron_key(tensor.key);
+  });
+}
+
 /// Adapters name Hugging Face's modules. A message about each of them would not say so.
 void require_models_keys(const Metadata& model, const AdapterToMerge& adapter) {
-  if (adapter.fits(model) || std::ranges::none_of(model.tensors, [](const auto& tensor) {
-        return !is_optimizer_key(tensor.key) && is_megatron_key(tensor.key);
-      }))
-    return;
+  if (adapter.is_for(model)) return;
   throw CheckpointError(ErrorCode::kInvalidArgument,
                         "the model has Megatron's keys, and the adapter is for a model with "
                         "Hugging Face's; name a map to these keys (--map), and convert the result "
@@ -32,8 +35,8 @@ void require_models_keys(const Metadata& model, const AdapterToMerge& adapter) {
 
 }  // namespace
 
-bool AdapterToMerge::fits(const Metadata& model) const {
-  return fits_adapter(model, adapter);
+bool AdapterToMerge::is_for(const Metadata& model) const {
+  return fits_adapter(model, adapter) || !has_megatron_keys(model);
 }
 
 std::optional<AdapterToMerge> adapter_to_merge(ConvertOptions& options) {

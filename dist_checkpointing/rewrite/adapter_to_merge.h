@@ -17,8 +17,8 @@ struct AdapterToMerge {
   std::string folder;  ///< for people
   std::uint64_t memory = 0;
 
-  /// Tells whether these are tensors of a model that it changes.
-  bool fits(const Metadata& model) const;
+  /// Tells whether it is merged into a model with these keys, rather than behind a map to others.
+  bool is_for(const Metadata& model) const;
 };
 
 /// Opens ConvertOptions::merge_adapter, if it is set, and takes the memory that it needs from

@@ -121,7 +121,7 @@ OpenedSource open_source(const Location& source, const ConvertOptions& options,
     if (adapter) opened.reader = merge(std::move(opened.reader), *adapter, report);
     return opened;
   }
-  const bool merge_first = adapter && adapter->fits(open_plain(source, options)->metadata());
+  const bool merge_first = adapter && adapter->is_for(open_plain(source, options)->metadata());
   const std::shared_ptr<const Storage> files = model_files_of(options);
   Findings said;
   ConvertReport merged;  // of the step before the map, which may be taken several times

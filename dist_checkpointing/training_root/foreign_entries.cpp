@@ -61,7 +61,7 @@ bool is_own(const Storage& directory, const FileInfo& entry) {
 }  // namespace
 
 std::vector<std::string> marker_files() {
-  return {kConfigFile, kMetadataFile, "model.safetensors.index.json"};
+  return {kMetadataFile, kConfigFile, "model.safetensors.index.json"};
 }
 
 std::vector<std::string> foreign_entries(const Location& checkpoint) {

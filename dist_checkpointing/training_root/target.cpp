@@ -6,10 +6,12 @@
 
 #include "dist_checkpointing/registry.h"
 #include "dist_checkpointing/tracker.h"
+#include "dist_checkpointing/training_root/foreign_entries.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "strategies/formats/dcp/megatron_json.h"
+#include "strategies/storage/publication.h"
 
 namespace dckpt {
 
@@ -17,7 +19,8 @@ namespace {
 
 bool looks_like_checkpoint(const Storage& directory, std::span<const FileInfo> entries) {
   const auto is_part = [](const FileInfo& entry) {
-    return entry.name == kConfigFile || entry.name.ends_with(".distcp");
+    return entry.name == kConfigFile || entry.name.ends_with(".distcp") ||
+           entry.name.starts_with(kClaimPrefix);  // of a save in place
   };
   const std::span<const LoadStrategyEntry> strategies = load_strategies();
   return std::any_of(entries.begin(), entries.end(), is_part) ||
@@ -51,6 +54,8 @@ void check_replaceable(const Location& target) {
     if (parse_iteration_directory(target.name())) return;  // whatever a save has left of it
     const std::vector<FileInfo> entries = directory->list("");
     if (entries.empty() || looks_like_checkpoint(*directory, entries)) return;
+    // What a save that was given up has left of itself, because the list was late.
+    if (!directory->capabilities().rename && foreign_entries(target).empty()) return;
     throw CheckpointError(
         ErrorCode::kAlreadyExists,
         str_format(

@@ -10,6 +10,7 @@
 #include "mapping/base/format.h"
 #include "mapping/base/readable_file.h"
 #include "mapping/base/text.h"
+#include "strategies/storage/late_list.h"
 
 namespace dckpt {
 namespace {
@@ -129,7 +130,7 @@ ModelFiles find_model_files(const Storage& storage, const std::optional<std::str
     model.files.push_back(*file);
     return model;
   }
-  const std::vector<FileInfo> entries = storage.list("");
+  const std::vector<FileInfo> entries = list_with(storage, {names.usual_index});
   model.index_file = file ? file : find_index(storage, entries, names);
   if (model.index_file) {
     read_index(storage, model);

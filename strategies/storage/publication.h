@@ -10,6 +10,9 @@
 
 namespace dckpt {
 
+/// What the names of files begin with that mark a directory as written in place by one job.
+inline constexpr const char* kClaimPrefix = ".dckpt.saving-";
+
 /// Makes a finished directory visible in one step. One process (rank 0) begins and commits; the
 /// other ranks write into `staging()` between. There are two ways, each with a numbered protocol
 /// and what a crash after each step leaves: by rename (publish_by_rename.cpp), and in place, where

@@ -33,7 +33,6 @@
 namespace dckpt {
 namespace {
 
-constexpr std::string_view kClaim = ".dckpt.saving-";
 constexpr int kMaxClaims = 1000;
 constexpr std::uint64_t kMaxTokenBytes = 4096;
 
@@ -79,7 +78,7 @@ class InPlace final : public Publication::Body {
   }
 
  private:
-  static bool is_claim(const std::string& entry) { return entry.starts_with(kClaim); }
+  static bool is_claim(const std::string& entry) { return entry.starts_with(kClaimPrefix); }
 
   /// Whether anything but claims is there.
   bool is_there() const {
@@ -94,7 +93,7 @@ class InPlace final : public Publication::Body {
 
   void claim(const std::string& token) {
     for (int number = 1; number <= kMaxClaims; ++number) {
-      claim_ = join_name(name_, std::string(kClaim) + std::to_string(number));
+      claim_ = join_name(name_, kClaimPrefix + std::to_string(number));
       if (create_claim(token)) return;
       const auto file = storage_->open(claim_);
       const Bytes content = read_file(*file, kMaxTokenBytes);

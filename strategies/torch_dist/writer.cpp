@@ -131,12 +131,6 @@ class SectionQueue {
   std::vector<Turn> turns_;
 };
 
-Bytes dcp_metadata(const CheckpointIndex& index) {
-  const std::uint32_t common_crc =
-      index.common == nullptr ? 0 : content_crc(index.common->archive());
-  return write_dcp_metadata(index.metadata, common_crc);
-}
-
 }  // namespace
 
 WrittenItems write_data_files(Storage& storage, const std::string& directory, int rank,
@@ -189,18 +183,21 @@ void write_index_files(Storage& storage, const std::string& directory, const Che
                        bool fsync) {
   if (index.common != nullptr)
     write_small_file(storage, in_directory(directory, kCommonFile), index.common->archive(), fsync);
-  if (index.compat != Compat::kDcp)
-    write_small_file(storage, in_directory(directory, kMetadataFile), dcp_metadata(index), fsync);
-}
-
-MarkerFile marker_of(const CheckpointIndex& index) {
-  if (index.compat == Compat::kDcp) return {kMetadataFile, dcp_metadata(index)};
+  if (index.compat == Compat::kDcp) return;
   CheckpointingConfig config;
   if (index.compat == Compat::kMegatron) {
     config.common_backend = "torch";
     config.common_backend_version = 1;
   }
-  return {kConfigFile, to_bytes(write_checkpointing_config(config))};
+  write_small_file(storage, in_directory(directory, kConfigFile),
+                   as_bytes(write_checkpointing_config(config)), fsync);
+}
+
+// Not metadata.json: what has .metadata alone could be taken for a checkpoint of plain DCP.
+MarkerFile marker_of(const CheckpointIndex& index) {
+  const std::uint32_t common_crc =
+      index.common == nullptr ? 0 : content_crc(index.common->archive());
+  return {kMetadataFile, write_dcp_metadata(index.metadata, common_crc)};
 }
 
 }  // namespace dckpt

@@ -28,8 +28,8 @@ WrittenItems write_data_files(Storage& storage, const std::string& directory, in
 WrittenItems measure_data_files(int rank, const SavePlan& plan, const WriteOptions& io,
                                 std::string_view separation_hint = {});
 
-/// What makes the data files a checkpoint: common.pt, .metadata and metadata.json, each where
-/// `compat` requires it. The last one is the marker.
+/// What makes the data files a checkpoint: common.pt and metadata.json, each where `compat`
+/// requires it, and .metadata, which is the marker.
 struct CheckpointIndex {
   const Metadata& metadata;
   const CommonState* common = nullptr;

@@ -65,7 +65,7 @@ TEST_F(CheckpointerOnObjects, ARunResumesFromItsLastIteration) {
 
 TEST_F(CheckpointerOnObjects, AnIterationWithoutItsLastFileIsSavedAnew) {
   train({}, {100, 200});
-  store_->remove_all("run/iter_0000200/metadata.json");
+  store_->remove_all("run/iter_0000200/.metadata");
   EXPECT_EQ(find_latest(root_)->iteration, 100U);
   run_ranks(kRanks, [&](Communicator& comm) {
     Checkpointer checkpointer(root_, {}, comm);
@@ -80,14 +80,15 @@ TEST_F(CheckpointerOnObjects, RequestsAreJoinedWhereThatIsCheaper) {
   constexpr std::int64_t kRows = 64;
   constexpr std::int64_t kColumns = 8192;
   const auto reads_of = [&](const std::shared_ptr<Storage>& storage) {
-    const StateDict state{
-        {"w", ShardedTensor::whole("w", Tensor::zeros(DType::kFloat32, {kRows, kColumns}))}};
-    save(state, Location(storage, "it"));
+    StateDict state;
+    state["w"] = ShardedTensor::whole("w", Tensor::zeros(DType::kFloat32, {kRows, kColumns}));
     const auto counters = std::make_shared<StorageCounters>();
-    StateDict wanted{
-        {"w", ShardedTensor::from_rank_offsets("w", Tensor::zeros(DType::kFloat32, {kRows, 1024}),
-                                               {{.axis = 1, .rank = 1, .count = 8}})}};
-    load(wanted, Location(counting_storage(storage, counters), "it"));
+    save(state, Location(storage, "it"));
+    StateDict wanted;
+    wanted["w"] = ShardedTensor::from_rank_offsets(
+        "w", Tensor::zeros(DType::kFloat32, {kRows, 1024}), {{.axis = 1, .rank = 1, .count = 8}});
+    load(wanted, Location(counting_storage(storage, counters), "it"),
+         {.validate_access_integrity = false});
     return counters->reads.load();
   };
   EXPECT_LT(reads_of(std::make_shared<ObjectStore>(ObjectStore::Pace{})) + kRows / 2,

@@ -133,8 +133,14 @@ bool holds_iteration(const Location& checkpoint, std::uint64_t iteration) {
 
 /// What a storage can rename is complete if it is there at all.
 bool is_complete(const Location& checkpoint) {
-  return checkpoint.stat() && (checkpoint.storage()->capabilities().rename ||
-                               !why_incomplete(checkpoint, OpenOptions().strategy));
+  if (!checkpoint.stat()) return false;
+  if (checkpoint.storage()->capabilities().rename) return true;
+  try {
+    open_checkpoint(checkpoint);
+    return true;
+  } catch (const CheckpointError&) {
+    return false;
+  }
 }
 
 /// Of jobs that put iteration 2 beside iteration 1 or in its place.

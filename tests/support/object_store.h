@@ -95,6 +95,7 @@ class ObjectStore final : public ForwardingStorage {
   }
   void put(const std::string& name, ByteView content) override {
     wait();
+    name_components(name);
     const std::lock_guard lock(mutex_);
     storage_->put(name, content);
   }

@@ -265,7 +265,7 @@ TEST_F(ConvertModels, MapsTakeNumbersFromTheModelsFilesWhateverIsWritten) {
                   .equal());
 }
 
-/// The rows of gpt-oss alternate: each is a part of its own while it is read.
+/// The rows of gpt-oss alternate: those at equal distances are one part while they are read.
 TEST_F(ConvertModels, RowsInAnotherOrderAreStoredAsMatrices) {
   const fs::path pair = fs::path(DCKPT_TEST_DATA) / "hf_pairs/gpt_oss";
   ConvertOptions in_files{.to = "hf"};
@@ -273,7 +273,7 @@ TEST_F(ConvertModels, RowsInAnotherOrderAreStoredAsMatrices) {
   convert(pair / "hf", at("files"), in_files);
   const ConvertOptions options{.to = "torch_dist", .map = {.name = "auto"}};
   const ConvertReport report = run("files", "megatron", options);
-  EXPECT_GT(report.chunks_before, 1'000U);
+  EXPECT_LT(report.chunks_before, 100U);
   EXPECT_LT(report.chunks_after, 100U);
   EXPECT_TRUE(diff(*open_checkpoint(at("megatron")), *open_checkpoint(pair / "mcore"),
                    {.keys = {.exclude = {"*._extra_state/*"}}, .common = false})

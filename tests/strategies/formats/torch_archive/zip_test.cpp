@@ -323,13 +323,13 @@ TEST(ZipRefuses, AComment) {
 
 TEST(ZipRefuses, SeveralDisks) {
   Bent classic;
-  classic.put(classic.end() + 4, std::uint16_t{1}).expect_unsupported("disks");
+  classic.put(classic.end() + 4, std::uint16_t{1}).expect_unsupported("several parts");
   Bent zip64;
-  zip64.put(zip64.end64() + 16, std::uint32_t{1}).expect_unsupported("disks");
+  zip64.put(zip64.end64() + 16, std::uint32_t{1}).expect_unsupported("several parts");
   Bent locator;
-  locator.put(locator.locator() + 16, std::uint32_t{2}).expect_unsupported("disks");
+  locator.put(locator.locator() + 16, std::uint32_t{2}).expect_unsupported("several parts");
   Bent entry;
-  entry.put(entry.entry(0) + 34, std::uint16_t{1}).expect_unsupported("disks");
+  entry.put(entry.entry(0) + 34, std::uint16_t{1}).expect_unsupported("several parts");
 }
 
 TEST(ZipRefuses, EndRecordsThatContradictEachOther) {

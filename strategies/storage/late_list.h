@@ -1,0 +1,16 @@
+#pragma once
+
+#include <initializer_list>
+#include <string_view>
+#include <vector>
+
+#include "strategies/storage/storage.h"
+
+namespace dckpt {
+
+/// The entries of the root in name order. Those of `names` that exist are among them although the
+/// list may be late, as it may be in a storage without rename.
+std::vector<FileInfo> list_with(const Storage& storage,
+                                std::initializer_list<std::string_view> names);
+
+}  // namespace dckpt
