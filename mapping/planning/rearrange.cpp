@@ -168,7 +168,8 @@ class Turns {
         if (!axis_) axis_ = axis;
         if (axis != *axis_) other = axis;
       }
-      if (other && all.empty()) all.assign(tensor_.parts.begin(), tensor_.parts.begin() + i);
+      if (other && all.empty())
+        all.assign(tensor_.parts.begin(), tensor_.parts.begin() + static_cast<std::ptrdiff_t>(i));
       if (other)
         cut(part, *other, all);
       else if (!all.empty())

@@ -79,7 +79,7 @@ class Merge {
     say_what_is_merged();
     auto reader = overlaid_reader(std::move(base_), adapter_.reader, whole_);
     reader = converted_reader(std::move(reader), std::move(casts_));
-    return {low_rank_reader(std::move(reader), adapter_.reader, std::move(terms_), memory),
+    return {low_rank_reader(std::move(reader), adapter_.reader, terms_, memory),
             std::move(findings_)};
   }
 
@@ -177,7 +177,7 @@ class Merge {
       term.left = LowRankFactor{*module.b, false};
       term.right = {*module.a, false};
     }
-    terms_.push_back(std::move(term));
+    terms_.push_back(term);
     note_rounding(*stored);
     if (module.bias) add_bias(module);
   }

@@ -245,17 +245,17 @@ class SummedChunk final : public ReadableFile {
 class LowRankReader final : public ForwardingReader {
  public:
   LowRankReader(std::unique_ptr<CheckpointReader> source,
-                std::shared_ptr<const CheckpointReader> factors, std::vector<LowRankTerm> terms,
-                std::uint64_t memory)
+                std::shared_ptr<const CheckpointReader> factors,
+                const std::vector<LowRankTerm>& terms, std::uint64_t memory)
       : ForwardingReader(std::move(source)), factors_(std::move(factors)), cache_(memory) {
-    for (LowRankTerm& term : terms) {
+    for (const LowRankTerm& term : terms) {
       const TensorStorageMetadata& tensor = source_->metadata().tensors.at(term.tensor);
       const std::int64_t rank = check(tensor, term);
       const std::uint32_t position = term.tensor;
       const bool added =
           sums_
-              .emplace(position, Sum{*factors_, std::move(term), rank, tensor.global_shape().back(),
-                                     tensor.key, cache_})
+              .emplace(position,
+                       Sum{*factors_, term, rank, tensor.global_shape().back(), tensor.key, cache_})
               .second;
       if (!added)
         throw CheckpointError(ErrorCode::kMismatch, "two products are to be added to one tensor",
@@ -331,10 +331,9 @@ class LowRankReader final : public ForwardingReader {
 
 std::unique_ptr<CheckpointReader> low_rank_reader(std::unique_ptr<CheckpointReader> source,
                                                   std::shared_ptr<const CheckpointReader> factors,
-                                                  std::vector<LowRankTerm> terms,
+                                                  const std::vector<LowRankTerm>& terms,
                                                   std::uint64_t memory) {
-  return std::make_unique<LowRankReader>(std::move(source), std::move(factors), std::move(terms),
-                                         memory);
+  return std::make_unique<LowRankReader>(std::move(source), std::move(factors), terms, memory);
 }
 
 }  // namespace dckpt

@@ -39,7 +39,7 @@ inline constexpr std::uint64_t kDefaultFactorMemory = std::uint64_t{32} << 20;
 /// for flattened tensors; when they are read, (mismatch) for sums that are too large for the dtype.
 std::unique_ptr<CheckpointReader> low_rank_reader(std::unique_ptr<CheckpointReader> source,
                                                   std::shared_ptr<const CheckpointReader> factors,
-                                                  std::vector<LowRankTerm> terms,
+                                                  const std::vector<LowRankTerm>& terms,
                                                   std::uint64_t memory = kDefaultFactorMemory);
 
 }  // namespace dckpt

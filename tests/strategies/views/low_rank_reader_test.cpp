@@ -151,7 +151,7 @@ TEST(LowRankReader, PiecesOfAnySizeAreThoseOfTheWholeWithinLittleMemory) {
 
 TEST(LowRankReader, RefusesWhatDoesNotFit) {
   const auto message = [](LowRankTerm term) {
-    return error_of([&] { low_rank_reader(model(), factors(), {std::move(term)}); }).message();
+    return error_of([&] { low_rank_reader(model(), factors(), {term}); }).message();
   };
   EXPECT_THAT(message({.tensor = 0, .left = LowRankFactor{1}, .right = {0}}),
               HasSubstr("the product of (2, 3) and (2, 2) is to be added to a tensor of the shape "
