@@ -227,7 +227,8 @@ ReadRequest request_leaves(const LoadCall& load, const OpenedCheckpoint& from,
 StateRequest<PathLeaves> request_by_paths(LoadCall& load, const OpenedCheckpoint& from,
                                           const StateDict& state) {
   StateRequest<PathLeaves> request;
-  auto& [parts, leaves] = request.of_state;
+  auto& parts = request.of_state.parts;
+  auto& leaves = request.of_state.leaves;
   agree(load.comm, "reading the request", [&] {
     parts = split_for_load(state);
     leaves = requested_leaves_of(load, from, parts.expanded);

@@ -79,16 +79,16 @@ class Mistaken final : public SaveStrategy {
 
   void write_index(Storage& storage, const std::string& directory, const Metadata& metadata,
                    const CommonState* common) const override {
-    Metadata changed = metadata;
-    if (mistake_ == Mistake::kForgetsATensor && !changed.tensors.empty())
-      changed.tensors.pop_back();
     const CommonState none(Value::dict());
-    inner_->write_index(storage, directory, changed,
+    inner_->write_index(storage, directory, metadata,
                         mistake_ == Mistake::kForgetsTheCommonState ? &none : common);
   }
   std::optional<MarkerFile> marker(const Storage& storage, const Metadata& metadata,
                                    const CommonState* common) const override {
-    return inner_->marker(storage, metadata, common);
+    Metadata changed = metadata;
+    if (mistake_ == Mistake::kForgetsATensor && !changed.tensors.empty())
+      changed.tensors.pop_back();
+    return inner_->marker(storage, changed, common);
   }
 
  private:
