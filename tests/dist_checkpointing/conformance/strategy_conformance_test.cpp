@@ -79,16 +79,14 @@ class Mistaken final : public SaveStrategy {
 
   void write_index(Storage& storage, const std::string& directory, const Metadata& metadata,
                    const CommonState* common) const override {
-    const CommonState none(Value::dict());
-    inner_->write_index(storage, directory, metadata,
-                        mistake_ == Mistake::kForgetsTheCommonState ? &none : common);
+    inner_->write_index(storage, directory, metadata, remembered(common));
   }
   std::optional<MarkerFile> marker(const Storage& storage, const Metadata& metadata,
                                    const CommonState* common) const override {
     Metadata changed = metadata;
     if (mistake_ == Mistake::kForgetsATensor && !changed.tensors.empty())
       changed.tensors.pop_back();
-    return inner_->marker(storage, changed, common);
+    return inner_->marker(storage, changed, remembered(common));
   }
 
  private:
@@ -105,8 +103,13 @@ class Mistaken final : public SaveStrategy {
     ItemSource& inner;
   };
 
+  const CommonState* remembered(const CommonState* common) const {
+    return mistake_ == Mistake::kForgetsTheCommonState ? &none_ : common;
+  }
+
   Mistake mistake_;
   std::unique_ptr<SaveStrategy> inner_;
+  const CommonState none_ = CommonState(Value::dict());
 };
 
 TEST_F(StrategyConformance, MistakesAreFound) {
