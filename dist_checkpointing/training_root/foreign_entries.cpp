@@ -17,8 +17,9 @@
 namespace dckpt {
 namespace {
 
-constexpr std::string_view kReport = "dckpt_report.json";  // kReportFile, of a layer above
-constexpr std::string_view kHiddenPrefix = ".dckpt.";      // of lock files
+constexpr std::string_view kReport = "dckpt_report.json";    // kReportFile, of a layer above
+constexpr std::string_view kHiddenPrefix = ".dckpt.";        // of lock files
+constexpr std::string_view kJournalPrefix = ".conversion-";  // of a layer above
 constexpr std::array<std::string_view, 6> kOwnNames{kMetadataFile,  kConfigFile, kCommonFile,
                                                     kIntegrityFile, kReport,     kPlanFile};
 
@@ -55,7 +56,8 @@ bool is_own(const Storage& directory, const FileInfo& entry) {
     return name.starts_with("mp_rank_") || holds_zarr(directory, name);
   return std::ranges::find(kOwnNames, name) != kOwnNames.end() || name.ends_with(".distcp") ||
          name.ends_with(kSafetensorsSuffix) || name.ends_with(kSafetensorsIndexSuffix) ||
-         parse_hidden_sibling(name).has_value() || name.starts_with(kHiddenPrefix);
+         parse_hidden_sibling(name).has_value() || name.starts_with(kHiddenPrefix) ||
+         name.starts_with(kJournalPrefix);
 }
 
 }  // namespace

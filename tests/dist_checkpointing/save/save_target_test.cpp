@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include "mapping/base/log.h"
+#include "tests/support/object_store.h"
 
 namespace dckpt {
 namespace {
@@ -166,6 +167,24 @@ TEST_F(SaveLoad, ATrainingRootIsNeverReplacedByACheckpoint) {
   std::ofstream(checkpoint("root") / "latest_checkpointed_iteration.txt") << 100;
   EXPECT_THAT(error_of(replace_root), HasSubstr("refusing to replace a training root"));
   EXPECT_TRUE(std::filesystem::exists(checkpoint("root") / "latest_checkpointed_iteration.txt"));
+}
+
+/// A late list does not show everything to whoever removes what was written.
+TEST_F(SaveLoad, WhatASaveInPlaceHasLeftOfItselfIsReplaced) {
+  const StateDict state = Value::dict({{"w", ShardedTensor::whole("w", arange({4}))}});
+  for (const char* const left :
+       {".dckpt.saving-1", ".conversion-1.journal", "common.pt", "integrity.json", "notes.txt"}) {
+    const auto objects = std::make_shared<ObjectStore>(ObjectStore::Pace{});
+    objects->make_directory("it");
+    objects->put(std::string("it/") + left, {});
+    const auto replace = [&] { save(state, Location(objects, "it"), {.overwrite = true}); };
+    if (left != std::string("notes.txt") && left[1] != 'd')
+      replace();
+    else if (left[1] == 'd')
+      EXPECT_THAT(error_of(replace), HasSubstr("another job writes this checkpoint"));
+    else
+      EXPECT_THAT(error_of(replace), HasSubstr("is not a checkpoint (it holds 'notes.txt')"));
+  }
 }
 
 TEST_F(SaveLoad, OnlyCheckpointsAndEmptyDirectoriesAreReplaced) {
