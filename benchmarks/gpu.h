@@ -20,7 +20,7 @@ struct GpuCase {
   int threads = 2;  ///< of saves and loads
 };
 
-/// Whether CUDA shows a GPU. If it does, tensors in its memory can be saved from now on.
+/// Returns true if CUDA shows a GPU. If it does, tensors in its memory can be saved from now on.
 bool can_use_gpu();
 
 std::vector<Workload> gpu_workloads();

@@ -7,7 +7,7 @@
 #include "mapping/base/phase_clock.h"
 #include "mapping/base/wire.h"
 
-// How the reports of a job are put together from what each rank has measured.
+// These functions put the reports of a job together from what each rank has measured.
 
 namespace dckpt {
 

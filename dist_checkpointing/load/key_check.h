@@ -14,7 +14,7 @@
 
 namespace dckpt {
 
-// What rank 0 warns of is in its `findings`, too.
+// The `findings` of rank 0 have each of its warnings, too.
 
 /// Differences between requested and stored keys, in Megatron's words.
 struct KeyDifference {

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <exception>
 #include <set>
 #include <utility>
@@ -16,7 +17,8 @@
 //   1  refuse if something is at N that may not be replaced  nothing new
 //   2  claim N: create the first C = `N/.dckpt.saving-K`     N as it was, claimed
 //      that can be created, where the owner of each one
-//      before has certainly ended; C holds the token
+//      before has certainly ended; C holds the token;
+//      refuse as in 1, since another job may have ended
 //   3  remove the markers of what is at N, then the rest     N incomplete, claimed
 //      but claims and what belongs to somebody else
 //   4  write the files into N (the caller)                   the same
@@ -44,11 +46,11 @@ class InPlace final : public Publication::Body {
   const std::string& staging() const noexcept override { return name_; }
 
   void begin(const std::string& token) {
-    const bool replaces = is_there();  // 1
+    is_there();  // 1
     storage_->make_directory(name_);
     claim(token);  // 2
-    if (!replaces) return;
     try {
+      if (!is_there()) return;  // another job may have finished one before the claim
       if (options_.foreign) foreign_ = options_.foreign();
       warn();
       clear();  // 3
@@ -80,15 +82,26 @@ class InPlace final : public Publication::Body {
  private:
   static bool is_claim(const std::string& entry) { return entry.starts_with(kClaimPrefix); }
 
-  /// Whether anything but claims is there.
+  /// Returns true if anything but claims is there. A marker counts although a late list lacks it.
+  /// Throws (already exists) if it must not be replaced.
   bool is_there() const {
     const auto found = storage_->stat(name_);
     if (!found || found->kind != FileInfo::Kind::kDirectory)
       return must_replace(*storage_, name_, options_.overwrite);
-    for (const FileInfo& entry : storage_->list(name_)) {
-      if (!is_claim(entry.name)) return must_replace(*storage_, name_, options_.overwrite);
+    const std::vector<FileInfo> entries = storage_->list(name_);
+    const bool any =
+        std::ranges::any_of(options_.markers,
+                            [&](const std::string& marker) {
+                              return storage_->stat(join_name(name_, marker)).has_value();
+                            }) ||
+        std::ranges::any_of(entries, [](const FileInfo& entry) { return !is_claim(entry.name); });
+    if (any && !options_.overwrite) {
+      throw CheckpointError(ErrorCode::kAlreadyExists,
+                            "refusing to replace the directory: it holds files; choose another "
+                            "name, or allow overwriting",
+                            {.file = storage_->display_path(name_)});
     }
-    return false;
+    return any;
   }
 
   void claim(const std::string& token) {

@@ -127,6 +127,27 @@ TEST_F(PublishInPlace, AReplacedCheckpointIsIncompleteBeforeAnythingElseOfItGoes
   EXPECT_FALSE(store_->stat("run/iter_5/marker"));
 }
 
+/// The other one claims, writes and ends between the first look of a job and its claim.
+TEST_F(PublishInPlace, WhatAnotherJobFinishesMeanwhileStays) {
+  struct Overtaken final : ForwardingStorage {
+    using ForwardingStorage::ForwardingStorage;
+    void make_directory(const std::string& name) override {
+      ForwardingStorage::make_directory(name);
+      if (auto work = std::exchange(meanwhile, {})) work();
+    }
+    std::function<void()> meanwhile;
+  };
+  const auto overtaken = std::make_shared<Overtaken>(store_);
+  overtaken->meanwhile = [&] { publish(begin("other"), "of the other"); };
+  EXPECT_EQ(code_of([&] {
+              const Publication late =
+                  Publication::begin(overtaken, kName, "late", {.markers = {"marker"}});
+            }),
+            ErrorCode::kAlreadyExists);
+  EXPECT_EQ(content("run/iter_5/data"), "of the other");
+  EXPECT_THAT(names(kName), ElementsAre("data", "marker"));
+}
+
 TEST_F(PublishInPlace, AFileIsNoCheckpoint) {
   write(kName, "a file");
   EXPECT_EQ(code_of([&] { const Publication refused = begin("a", {.overwrite = true}); }),
