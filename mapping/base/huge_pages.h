@@ -2,7 +2,7 @@
 
 #include <cstddef>
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 inline constexpr std::size_t kHugePage = std::size_t{2} << 20;
 
