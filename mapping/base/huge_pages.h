@@ -2,6 +2,8 @@
 
 #include <cstddef>
 
+#include "mapping/base/api.h"
+
 namespace DCKPT_API dckpt {
 
 inline constexpr std::size_t kHugePage = std::size_t{2} << 20;
