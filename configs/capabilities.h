@@ -5,8 +5,8 @@
 
 namespace DCKPT_API dckpt {
 
-/// What a strategy can do besides storing sharded tensors. A save that needs a missing capability
-/// is refused before anything is written.
+/// The abilities of a strategy besides storing sharded tensors. A save that needs a missing
+/// capability is refused before anything is written.
 struct Capabilities {
   bool objects = true;          ///< ShardedObjects
   bool common_state = true;     ///< values that are not sharded
@@ -14,15 +14,15 @@ struct Capabilities {
   bool equal_chunks = false;    ///< all chunks of a tensor have one size, which divides it
   bool flattened_form = false;  ///< FlattenedForm::kMegatron: metadata with flattened_shape
   bool compat = false;          ///< forms for other readers: SaveOptions::compat
-  /// A manifest lists its files: SaveOptions::integrity. It is written after the strategy is done.
+  /// SaveOptions::integrity: a manifest of the files, written after the strategy is done.
   bool integrity = false;
-  /// Leaves files as they are that an interrupted attempt has finished (ItemSource::written).
+  /// Keeps files that an interrupted attempt has finished (ItemSource::written).
   bool resume = false;
   bool separation_hint = false;  ///< separate files for some keys: SaveOptions::separation_hint
 
-  /// Where the plans of a save can be kept, at most (PlannerOptions::keep_plans). kFile: the
-  /// metadata come back as planned, with the properties and the order of tensors and of their
-  /// chunks, which the file refers to.
+  /// The most that PlannerOptions::keep_plans may be. kFile requires that the metadata come back as
+  /// planned, with the properties and the order of tensors and of their chunks, to which the file
+  /// refers.
   KeepPlans plans = KeepPlans::kOff;
 
   friend bool operator==(const Capabilities&, const Capabilities&) = default;

@@ -26,7 +26,7 @@ class ConfigChain {
     ConfigProblems problems;
     std::optional<YamlNode> root = parse_yaml(yaml, problems);
     if (root && !file.empty() && root->find("version") == nullptr) {
-      // What is no configuration may be any file: nothing of it is quoted.
+      // A file that is not a configuration may be any file: none of it is quoted.
       problems.push_back(
           {root->place, "the version of the schema is missing; begin with the line 'version: 1'"});
       root.reset();
@@ -97,7 +97,7 @@ PolicyText find_config(const ConfigLibrary& library, const std::string& name_or_
   const std::filesystem::path file = folder / name_or_file;
   const bool bare = name_or_file.find_first_of("./") == std::string::npos;
   const bool shipped = !std::filesystem::exists(file, ignored) ||
-                       std::filesystem::is_directory(file, ignored);  // of a model, say
+                       std::filesystem::is_directory(file, ignored);  // a model's, say
   if (bare && shipped) return {name_or_file, std::string(shipped_text(library, name_or_file)), {}};
   return {file.string(), read_policy_file(file), file.parent_path()};
 }

@@ -20,18 +20,20 @@ struct ConfigLibrary {
   std::span<const ShippedPolicy> shipped;
 };
 
-/// The YAML of the shipped one of that name. Throws CheckpointError (invalid-argument) with the
-/// names that there are.
+/// Returns the YAML of the shipped configuration of that name. Throws CheckpointError
+/// (invalid-argument) with the names that there are.
 std::string_view shipped_text(const ConfigLibrary& library, std::string_view name);
 
-/// A file in `folder` or, if there is no such file, the shipped one of that name. Throws
-/// CheckpointError: io if the file cannot be read, invalid-argument for a name that is neither.
+/// Finds a file in `folder` or, if there is no such file, the shipped configuration of that name.
+/// Throws CheckpointError: io if the file cannot be read, invalid-argument for a name that is
+/// neither.
 PolicyText find_config(const ConfigLibrary& library, const std::string& name_or_file,
                        const std::filesystem::path& folder);
 
-/// Reads a configuration after the one that it extends, at most kMaxPolicyDepth in a row: `read` is
-/// called for each, the outermost last, with the name of its file (the outermost: empty). Its root
-/// is returned unless it cannot be understood. Without a folder, no file is read.
+/// Reads a configuration after those that it extends, at most kMaxPolicyDepth in a row. Calls
+/// `read` for each, the outermost last, with the name of its file (empty for the outermost).
+/// Returns the root of the outermost unless it cannot be understood. Without a folder, no file is
+/// read.
 std::optional<YamlNode> read_config(
     const ConfigLibrary& library, std::string_view yaml,
     const std::optional<std::filesystem::path>& folder,

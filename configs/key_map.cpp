@@ -19,7 +19,7 @@ ConfigLibrary library() {
   return {"map", "maps", shipped_maps()};
 }
 
-/// Where a row is in a file, or the mapping of all rows.
+/// Returns the place of a row in a file, or that of the mapping of all rows.
 TextPlace place_of_row(const YamlNode& root, const MapRow& row) {
   const YamlNode* const rows = root.find("tensors");
   if (rows == nullptr) return root.place;
@@ -33,7 +33,7 @@ TextPlace place_of_row(const YamlNode& root, const MapRow& row) {
   return rows->place;
 }
 
-/// Where a number is in a file, or the mapping of all.
+/// Returns the place of a number in a file, or that of the mapping of all numbers.
 TextPlace place_of_number(const YamlNode& root, const std::string& name) {
   const YamlNode* const numbers = root.find("numbers");
   const YamlNode* const number = numbers != nullptr ? numbers->find(name) : nullptr;
@@ -78,7 +78,7 @@ class WholeMap {
   }
 
  private:
-  /// What a number follows from, if nobody says it.
+  /// Returns the numbers from which a number follows if it is not given.
   static std::vector<std::string> needs(const MapNumber& number) {
     std::vector<std::string> names{number.part_of};
     const auto formula = parse_formula(number.otherwise);
@@ -98,7 +98,7 @@ class WholeMap {
     });
   }
 
-  /// A number itself, or the name of one.
+  /// Reports a text that is neither a number nor the name of one.
   void require(const std::string& name, const std::string& user, TextPlace place) {
     if (name.empty() || name == "true" || name == "false" || parse_u64(name) ||
         map_.find_number(name) != nullptr)
@@ -159,7 +159,7 @@ class WholeMap {
   using RowOfKey =
       std::map<std::tuple<std::string, bool, std::string, std::string, std::string>, const MapRow*>;
 
-  /// Two rows must not make the same key.
+  /// Reports a key that two rows make.
   void once(RowOfKey& rows, const MapRow& row, const std::string& key, TextPlace place) {
     const KeyPattern pattern(key);
     const auto [first, inserted] = rows.emplace(
@@ -185,7 +185,7 @@ class WholeMap {
   RowOfKey rows_, hf_rows_;
 };
 
-/// Of the rows that have none yet.
+/// Sets the file of the rows that have none yet.
 void set_file(KeyMap& map, const std::string& file) {
   for (MapRow& row : map.tensors) {
     if (row.written.file.empty()) row.written.file = file;
@@ -255,7 +255,7 @@ CheckedKeyMap check_key_map(std::string_view yaml,
         set_file(checked.map, file);
       },
       checked.problems);
-  // A row with a problem is not there: what refers to it would be reported in vain.
+  // Nothing is checked if a row has a problem: references to it would be reported in vain.
   if (root && checked.problems.empty()) WholeMap(checked.map, *root, checked.problems).check();
   sort_by_place(checked.problems);
   return checked;

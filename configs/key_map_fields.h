@@ -10,16 +10,16 @@
 
 namespace dckpt::config {
 
-// What fields of maps have in common.
+// Parts that the fields of maps share.
 
-/// Letters, digits and underscores.
+/// Returns whether the text consists of letters, digits and underscores, and has some.
 bool is_word(std::string_view text);
 Type<std::string> word(const std::string& expected);
 
-/// A pattern of keys: key_pattern.h.
+/// The type of a pattern of keys (key_pattern.h).
 Type<std::string> pattern();
 
-/// One, or a list; shown as a list unless there is one.
+/// The type of one item or a list; shown as a list unless there is one item.
 template <typename T>
 Type<std::vector<T>> one_or_more(Type<T> item, const std::string& expected) {
   const Type<std::vector<T>> list = list_of(item, expected);
@@ -34,7 +34,7 @@ Type<std::vector<T>> one_or_more(Type<T> item, const std::string& expected) {
           }};
 }
 
-/// A field that is shown only if it says something.
+/// A field that is shown only if it differs from its type's default.
 template <typename S, typename T>
 Field<S> optional_field(std::string name, T S::*member, Type<std::type_identity_t<T>> type) {
   Field<S> result = field(std::move(name), member, type);

@@ -17,7 +17,7 @@ namespace {
 
 using namespace config;
 
-/// `concat_rows`, or `split_rows: 3`, or `split_rows: [a, b, b]`.
+/// The type of `concat_rows`, or `split_rows: 3`, or `split_rows: [a, b, b]`.
 Type<MapTransform> transform() {
   const Type<MapStep> step = choice(kMapStepNames);
   const Type<std::vector<std::string>> parts =
@@ -136,7 +136,7 @@ Field<MapRow> megatron_of_row() {
       [keys](const MapRow& row) { return std::optional(keys.show(row.megatron_keys())); }};
 }
 
-/// `layers: all` is the same as no word.
+/// The field `layers`; `layers: all` is the same as no word.
 Field<MapRow> layers_of_row() {
   const Type<std::string> kind = word("a kind of layers");
   return {
@@ -201,7 +201,7 @@ Type<MapCast> cast() {
       }});
 }
 
-/// Short decimals.
+/// The type of a short decimal.
 Type<float> constant() {
   return {[](const YamlNode& node, const std::string& path, float& into, ConfigProblems& problems) {
             float value = 0;
@@ -223,7 +223,7 @@ Type<float> constant() {
           }};
 }
 
-/// `add: 1` is the short form of `add: {value: 1}`.
+/// The type of `add: {value: 1}`, for which `add: 1` is short.
 Type<MapAdd> add() {
   const Type<float> value = constant();
   const Type<MapAdd> all =
@@ -247,7 +247,8 @@ Type<MapAdd> add() {
           }};
 }
 
-/// Numbers of the other keys: the same, or axes of the tensor instead of {l} and {e}.
+/// Checks that another key has the numbers of the row, or axes of the tensor instead of {l} and
+/// {e}.
 void check_numbers(const KeyPattern& of_row, const std::string& key, bool may_lack,
                    const YamlNode& node, const std::string& path, ConfigProblems& problems) {
   const KeyPattern other(key);

@@ -17,7 +17,7 @@ using namespace config;
 
 constexpr std::int64_t kMapVersion = 1;
 
-/// Words with dots between them.
+/// The type of words with dots between them.
 Type<std::string> path_of_words(const std::string& expected) {
   const Type<std::string> any = text(expected);
   return {[any, expected](const YamlNode& node, const std::string& path, std::string& into,
@@ -55,7 +55,8 @@ Type<MapNumber> number() {
   }});
 }
 
-/// A mapping of names; those of the map that is extended stay unless they are given again.
+/// The type of a mapping of names; the numbers of the extended map stay unless they are given
+/// again.
 Type<std::vector<MapNumber>> numbers() {
   const Type<MapNumber> type = number();
   return {[type](const YamlNode& node, const std::string& path, std::vector<MapNumber>& into,
@@ -87,7 +88,7 @@ Type<std::vector<MapNumber>> numbers() {
           }};
 }
 
-/// What is given again comes in addition to what the extended map has.
+/// The type of a list to which items are added: those of the extended map stay.
 template <typename T>
 Type<std::vector<T>> more_of(Type<std::vector<T>> list) {
   const auto read = list.read;
@@ -101,7 +102,7 @@ Type<std::vector<T>> more_of(Type<std::vector<T>> list) {
   return list;
 }
 
-/// A mapping of kinds to the words for them, or a list of kinds.
+/// The type of a mapping of kinds to the words for them, or a list of kinds.
 Type<std::vector<MapKind>> kinds_of_layers() {
   const std::string expected = "{KIND: WORDS}, or a list of kinds";
   const Type<std::string> name = word("the name of a kind of layers");
@@ -235,7 +236,7 @@ Field<KeyMap> extends() {
       [](const KeyMap&) { return std::optional<YamlNode>(); }};
 }
 
-/// Another spelling of a field, which is understood, but not shown.
+/// Another spelling of a field, which is understood but not shown.
 Field<KeyMap> understood(Field<KeyMap> field) {
   field.show = [](const KeyMap&) { return std::optional<YamlNode>(); };
   return field;

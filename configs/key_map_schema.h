@@ -15,7 +15,7 @@ struct MapFormula {
   Op op = Op::kNone;
   std::string right{};
 };
-/// Empty if the text is none.
+/// Empty if the text is not a formula.
 std::optional<MapFormula> parse_formula(std::string_view text);
 
 }  // namespace dckpt

@@ -17,25 +17,25 @@ bool is_number(std::string_view part) {
   return part.size() > 2 && part.front() == '{' && part.back() == '}';
 }
 
-/// "l+m" of "{l+m}"
+/// Returns "l+m" for "{l+m}".
 std::string_view inside(std::string_view part) {
   return part.substr(1, part.size() - 2);
 }
 
-/// "m" of "{l+m}" and of "{m}"
+/// Returns "m" for "{l+m}" and for "{m}".
 std::string_view name_of(std::string_view part) {
   const std::string_view text = inside(part);
   return text.substr(text.find('+') + 1);
 }
 
-/// "l" of "{l+m}", nothing of "{m}"
+/// Returns "l" for "{l+m}", nothing for "{m}".
 std::string_view base_of(std::string_view part) {
   const std::string_view text = inside(part);
   const std::size_t plus = text.find('+');
   return plus == text.npos ? std::string_view() : text.substr(0, plus);
 }
 
-/// A decimal as keys have it; empty for others, such as "007".
+/// Parses a decimal as keys have it; empty for others, such as "007".
 std::optional<std::int64_t> decimal(std::string_view part) {
   if (part.size() > 1 && part.front() == '0') return std::nullopt;
   const auto value = parse_u64(part);

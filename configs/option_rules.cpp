@@ -37,18 +37,18 @@ bool is_set(const Policy& policy, const Backend*) {
 
 bool saves_dcp(const Policy& policy, const Backend* backend) {
   if (policy.save.compat == Compat::kDcp) return true;
-  // Of strategies but the default one nobody knows without the registry what they save.
+  // Without the registry, the form is known only for the default strategy.
   return backend == nullptr ? policy.save.strategy.name != SaveOptions().strategy.name
                             : backend->conventions.keys_are_paths;
 }
 
-/// What strategies save that know a single form.
+/// Returns the form that a strategy with a single form writes.
 Compat only_form(const Backend& backend) {
   return backend.conventions.keys_are_paths ? Compat::kDcp : Compat::kMegatron;
 }
 
 constexpr std::array kRules{
-    // Saves.
+    // Rules of saves.
     OptionRule{kSave, "save.timeout",
                "found {timeout} ms, but a time limit is not negative; say 0 for none", kInvalid,
                [](const Policy& policy, const Backend*) {
@@ -149,7 +149,7 @@ constexpr std::array kRules{
                  return backend != nullptr && !backend->capabilities.separation_hint &&
                         !policy.save.separation_hint.empty();
                }},
-    // Loads.
+    // Rules of loads.
     OptionRule{kLoad | kConvert, "load.strategy",
                "a version or options are those of one strategy; add its name", kInvalid,
                [](const Policy& policy, const Backend*) {
@@ -229,7 +229,7 @@ constexpr std::array kRules{
     OptionRule{kLoadTensors, "load.allow_partial_load", kNoEffect, kInvalid,
                is_set<&LoadOptions::allow_partial_load>},
     OptionRule{kLoadTensors, "load.parallel", kNoEffect, kInvalid, is_set<&LoadOptions::parallel>},
-    // Conversions.
+    // Rules of conversions.
     OptionRule{
         kConvert, "save.planner.kind",
         "planner {planner} plans saves, and a conversion has its plan from the source; leave "
@@ -263,7 +263,7 @@ constexpr std::array kRules{
     OptionRule{kConvert, "load.padding", kNoShapes, kInvalid, is_set<&LoadOptions::padding>},
     OptionRule{kConvert, "load.cast", "a conversion keeps every dtype", kInvalid,
                is_set<&LoadOptions::cast>},
-    // What a run keeps.
+    // Rules of retention.
     OptionRule{
         kKeep, "retention.keep_every",
         "would have no effect, since keep_last: 0 keeps every checkpoint; say with keep_last "

@@ -13,42 +13,43 @@
 
 namespace DCKPT_API dckpt {
 
-/// What each thread needs of load.staging to read past the page cache.
+/// The part of load.staging that each thread needs to read past the page cache.
 inline constexpr std::uint64_t kDirectStaging = std::uint64_t{8} << 20;
 
-/// What options are used for.
+/// The call that options are used for.
 enum class Call : std::uint8_t {
   kSave = 1,
   kLoad = 2,
   kLoadAll = 4,      ///< load_state_dict(): no state dict to fill
-  kLoadTensors = 8,  ///< load_plain_tensors(): nor other ranks
+  kLoadTensors = 8,  ///< load_plain_tensors(): no other ranks either
   kConvert = 16,
   kKeep = 32,  ///< Checkpointer, once a checkpoint has been saved
 };
 
-/// A strategy, or the format that was found, as rules see it.
+/// A strategy, or the format that was found, in the form that rules need.
 struct Backend {
   std::string name{};
   Capabilities capabilities{};
   Conventions conventions{};
 };
 
-/// One thing that options must not ask for. Policies, saves, loads and conversions are all checked
-/// by the same table.
+/// A request that options must not make. Policies, saves, loads and conversions are all checked by
+/// the same table.
 struct OptionRule {
   std::uint8_t calls = 0;  ///< a set of Call
-  std::string_view field;  ///< the one to change: "save.planner.kind"
-  /// Why, and what to do; {strategy}, {kind} and the like are filled in (message_of).
+  std::string_view field;  ///< the field to change: "save.planner.kind"
+  /// The reason and the remedy, in which {strategy}, {kind} and the like are filled in
+  /// (message_of).
   std::string_view message;
   ErrorCode code = ErrorCode::kInvalidArgument;
-  /// `backend` is null as long as nobody knows the strategy, as for a policy that is only parsed.
-  /// Rules that need one are not broken then.
+  /// `backend` is null as long as the strategy is not known, as for a policy that is only parsed.
+  /// Rules that need one are then not broken.
   bool (*is_broken)(const Policy& policy, const Backend* backend) = nullptr;
 };
 
 std::span<const OptionRule> option_rules() noexcept;
 
-/// The rules that are broken for a call, each as "FIELD: message"; places are left empty.
+/// A rule that is broken for a call, with its text "FIELD: message".
 struct BrokenRule {
   const OptionRule* rule;
   std::string message;

@@ -19,7 +19,7 @@
 
 namespace DCKPT_API dckpt {
 
-/// Which readers must accept a written checkpoint.
+/// The readers that must accept a written checkpoint.
 enum class Compat : std::uint8_t {
   kMegatron,     ///< all Megatron-Core versions with torch_dist, and PyTorch DCP: common.pt,
                  ///< metadata.json of four fields
@@ -45,7 +45,7 @@ struct StrategySpec {
   friend bool operator==(const StrategySpec&, const StrategySpec&) = default;
 };
 
-/// Whether ranks that need the same data send it to each other.
+/// The cases in which ranks that need the same data send it to each other.
 enum class Exchange : std::uint8_t {
   kAuto,      ///< where this saves enough reading
   kAllToAll,  ///< always
@@ -57,7 +57,7 @@ inline constexpr EnumNames<Exchange, 4> kExchangeNames{{{Exchange::kAuto, "auto"
                                                         {Exchange::kAllToAll, "gather"}}};
 
 /// Fully parallel save: the ranks that hold the same shard share the writing. No data is exchanged:
-/// each writes a part of what it holds.
+/// each rank writes a part of the data that it holds.
 struct ParallelSaveOptions {
   bool enabled = false;
 
@@ -67,12 +67,12 @@ struct ParallelSaveOptions {
 /// Fully parallel load: data that several ranks need is read by one of them.
 struct ParallelOptions {
   bool enabled = false;
-  Exchange exchange = Exchange::kAuto;  ///< others need `enabled`
+  Exchange exchange = Exchange::kAuto;  ///< values other than kAuto need `enabled`
 
   friend bool operator==(const ParallelOptions&, const ParallelOptions&) = default;
 };
 
-/// When the state is copied for a background save.
+/// The time at which the state is copied for a background save.
 enum class Snapshot : std::uint8_t {
   kEager,  ///< all of it before save returns
   kLazy,   ///< tensors after save has returned: they may change once wait_staged() has returned
@@ -80,7 +80,7 @@ enum class Snapshot : std::uint8_t {
 inline constexpr EnumNames<Snapshot, 2> kSnapshotNames{
     {{Snapshot::kEager, "eager"}, {Snapshot::kLazy, "lazy"}}};
 
-/// What a background save does while the one before still runs.
+/// The behavior of a background save while the previous one still runs.
 enum class WhenBusy : std::uint8_t {
   kWait,     ///< waits for it
   kSkip,     ///< saves nothing
@@ -89,7 +89,7 @@ enum class WhenBusy : std::uint8_t {
 inline constexpr EnumNames<WhenBusy, 3> kWhenBusyNames{
     {{WhenBusy::kWait, "wait"}, {WhenBusy::kSkip, "skip"}, {WhenBusy::kReplace, "replace"}}};
 
-/// Background saves: always for AsyncSaver, if enabled for Checkpointer.
+/// Background saves: AsyncSaver always makes them, Checkpointer makes them if `enabled`.
 struct AsyncOptions {
   bool enabled = false;
   Snapshot snapshot = Snapshot::kEager;
@@ -105,7 +105,7 @@ struct WriteOptions {
   int threads = 2;  ///< per process that writes
   int files_per_rank = 1;
   bool fsync = true;  ///< sync files before the checkpoint is published
-  /// store a CRC-32 of every payload in its zip record; otherwise records say "not computed".
+  /// Store a CRC-32 of every payload in its zip record; otherwise records say "not computed".
   bool checksums = true;
   bool page_aligned = false;  ///< payloads start at multiples of 4096 bytes (slightly larger,
                               ///< faster to map and to read directly)
@@ -117,22 +117,22 @@ struct SaveOptions {
   StrategySpec strategy{};
   Compat compat = Compat::kMegatron;
   FlattenedForm flattened = FlattenedForm::kBoxes;
-  /// Plain DCP directories: every leaf is stored under its path. Otherwise an entry of the state's
-  /// top level is one object with all that is in it, tensors included, unless it is a tensor: the
-  /// coordinator's, as torch's planner does with `flatten_state_dict=False`.
+  /// In plain DCP directories, store every leaf under its path. Otherwise each entry of the state's
+  /// top level that is not a tensor is one object with everything in it, tensors included, as
+  /// torch's planner stores it with `flatten_state_dict=False`: the coordinator's object.
   bool flatten = true;
   PlannerOptions planner{};  ///< Compat::kDcp takes the kinds `default` and `standard` (and treats
                              ///< `mcore` as `default`), the others `mcore`
-  /// A planner that register_planner() knows, and its own options. Its rules take the place of
-  /// `planner.kind`; without a name, the built-in planner of that kind is meant.
+  /// A planner registered with register_planner(), and its own options. Its rules replace
+  /// `planner.kind`. No name selects the built-in planner of that kind.
   StrategySpec registered_planner{.name = ""};
   ParallelSaveOptions parallel{};
   AsyncOptions async{};
-  /// Replace an existing checkpoint of that name atomically; otherwise an error.
+  /// Replace an existing checkpoint of that name atomically; otherwise it is an error.
   bool overwrite = false;
   bool integrity = false;  ///< write integrity.json with a SHA-256 per file
-  bool report = false;     ///< write dckpt_report.json, what the phases of the save took
-  /// Tensors and objects whose keys start with it go to separate data files, named
+  bool report = false;     ///< write dckpt_report.json with the times of the save's phases
+  /// A key prefix: tensors and objects whose keys start with it go to separate data files, named
   /// "{hint}__{rank}_{number}.distcp", so that remove_sharded_tensors() can delete these files.
   /// Empty: none. See separation_hint.h for valid hints.
   std::string separation_hint{};
@@ -172,7 +172,7 @@ inline constexpr EnumNames<StrictHandling, 8> kStrictNames{{
 std::string_view to_string(StrictHandling strict) noexcept;  ///< "assume_ok_unexpected", …
 [[nodiscard]] std::optional<StrictHandling> parse_strict(std::string_view name) noexcept;
 
-/// How a tensor is filled beyond the stored shape, if another shape is allowed.
+/// The values of a tensor beyond the stored shape, if another shape is allowed.
 enum class Padding : std::uint8_t {
   kZero,
   kReplicate,  ///< the nearest stored element: the last row is repeated
@@ -183,12 +183,12 @@ inline constexpr EnumNames<Padding, 2> kPaddingNames{
 /// Renames keys of a checkpoint to the requested names; see rename.h for the syntax.
 struct RenameRule {
   std::string from{};  ///< a regular expression
-  std::string to{};    ///< what replaces each match; \1 to \9 are its groups
+  std::string to{};    ///< the replacement of each match; \1 to \9 are its groups
 
   friend bool operator==(const RenameRule&, const RenameRule&) = default;
 };
 
-/// What a load does with an object that is stored in another grid of ranks than the requested one.
+/// The treatment of an object that is stored in another grid of ranks than the requested one.
 enum class WhenResharded : std::uint8_t {
   kError,
   kKeep,    ///< the leaf keeps the caller's value
@@ -205,7 +205,7 @@ inline constexpr EnumNames<WhenResharded, 5> kWhenReshardedNames{{
     {WhenResharded::kGather, "gather"},
 }};
 
-/// What happens to objects whose keys match a glob.
+/// The treatment of objects whose keys match a glob.
 struct ObjectRule {
   std::string keys{};
   WhenResharded when_resharded = WhenResharded::kError;
@@ -213,7 +213,7 @@ struct ObjectRule {
   friend bool operator==(const ObjectRule&, const ObjectRule&) = default;
 };
 
-/// A load treats a key that the state asks for and the checkpoint lacks in one of these ways.
+/// The treatment of a key that the state requests and the checkpoint lacks.
 enum class WhenMissing : std::uint8_t {
   kError,
   kWarn,  ///< the leaf keeps the caller's value, and rank 0 warns
@@ -222,7 +222,7 @@ enum class WhenMissing : std::uint8_t {
 inline constexpr EnumNames<WhenMissing, 3> kWhenMissingNames{
     {{WhenMissing::kError, "error"}, {WhenMissing::kWarn, "warn"}, {WhenMissing::kKeep, "keep"}}};
 
-/// For keys that match a glob.
+/// The treatment of missing keys that match a glob.
 struct MissingRule {
   std::string keys{};
   WhenMissing action = WhenMissing::kError;
@@ -230,8 +230,8 @@ struct MissingRule {
   friend bool operator==(const MissingRule&, const MissingRule&) = default;
 };
 
-/// What a load compares with its checksum. Objects, the common state and tensor headers always are,
-/// if a CRC is recorded.
+/// The data that a load compares with its checksums. Objects, the common state and tensor headers
+/// always are, if a CRC is recorded.
 enum class Verify : std::uint8_t {
   kNone,  ///< tensor elements are not compared
   kCrc,  ///< tensor elements too, while they are read, if a CRC-32 is recorded and the whole record
@@ -242,7 +242,7 @@ enum class Verify : std::uint8_t {
 inline constexpr EnumNames<Verify, 3> kVerifyNames{
     {{Verify::kNone, "none"}, {Verify::kCrc, "crc"}, {Verify::kSha256, "sha256"}}};
 
-/// What a load does with a tensor whose stored dtype is not the requested one.
+/// The treatment of a tensor whose stored dtype is not the requested one.
 enum class Cast : std::uint8_t {
   kForbid,  ///< it is an error
   kAllow,   ///< the elements are converted where docs/policies.md ("Casts") says so
@@ -250,12 +250,12 @@ enum class Cast : std::uint8_t {
 inline constexpr EnumNames<Cast, 2> kCastNames{
     {{Cast::kForbid, "forbid"}, {Cast::kAllow, "allow"}}};
 
-/// The name of the strategy that stands for whichever reads the checkpoint.
+/// The name that stands for whichever strategy reads the checkpoint.
 inline constexpr std::string_view kAutoStrategy = "auto";
 
 /// A map between the names of Megatron-Core and of Hugging Face files.
 struct KeyMapOptions {
-  std::string name{};  ///< of a shipped map, a file, or "auto"; empty: keys stay as they are
+  std::string name{};  ///< a shipped map, a file, or "auto"; empty: keys stay as they are
   /// NAME=VALUE: numbers of the model that the checkpoint lacks, and settings (docs/maps.md).
   std::vector<std::string> set{};
 
@@ -267,8 +267,8 @@ struct LoadOptions {
   /// format is an error.
   StrategySpec strategy{.name = std::string(kAutoStrategy)};
   StrictHandling strict = StrictHandling::kAssumeOkUnexpected;
-  /// Before `strict` and `allow_partial_load`, which decide about keys that match no rule. The
-  /// first rule that matches a key decides.
+  /// Rules that precede `strict` and `allow_partial_load`, which decide about keys that match no
+  /// rule. The first rule that matches a key decides.
   std::vector<MissingRule> missing{};
   bool allow_partial_load = false;  ///< in plain DCP, leaves that are not stored, or whose file is
                                     ///< missing, keep their values; `strict` stays the default
@@ -276,18 +276,18 @@ struct LoadOptions {
   /// Globs of keys whose global shape may differ from the stored one: the common part, starting at
   /// the origin, is read and the rest is padded.
   std::vector<std::string> allow_shape_mismatch{};
-  /// Those of which less may be asked for than is stored: what is stored beyond the request is
-  /// dropped. Without it, only padding is: zeros, or the last row again.
+  /// Globs of keys of which less may be requested than is stored: elements beyond the request are
+  /// dropped. Otherwise only padding may be dropped: zeros, or repetitions of the last kept row.
   std::vector<std::string> allow_truncation{};
   Padding padding = Padding::kZero;
   Cast cast = Cast::kForbid;
-  /// A planner that the program has registered decides what is read; no name: the state alone does.
+  /// A registered planner that decides what is read; without a name, the state alone decides.
   StrategySpec registered_planner{.name = ""};
-  KeyMapOptions map{};  ///< applied first: all else sees its keys
+  KeyMapOptions map{};  ///< applied first: all other options see its keys
   std::vector<RenameRule> rename{};
-  /// For objects whose grid has changed: the first rule that matches decides; no match is an error.
-  /// The defaults cover Megatron's per-rank state, which has no meaning under another layout;
-  /// Megatron does not load it then either.
+  /// Rules for objects whose grid has changed: the first rule that matches decides; no match is an
+  /// error. The defaults cover Megatron's per-rank state, which has no meaning under another
+  /// layout; Megatron does not load it then either.
   std::vector<ObjectRule> objects{{"rng_state", WhenResharded::kKeep},
                                   {"rerun_state_machine_state", WhenResharded::kKeep},
                                   {"*._extra_state", WhenResharded::kKeep}};
@@ -296,32 +296,32 @@ struct LoadOptions {
   bool validate_access_integrity = true;
   Verify verify = Verify::kCrc;
   /// `kAuto` is direct only where a single rank loads, or with `parallel`: ranks that read by
-  /// themselves may read the same.
+  /// themselves may read the same data.
   ReadEngine engine = ReadEngine::kAuto;
   int threads = 2;
   std::uint64_t staging = std::uint64_t{64} << 20;  ///< temporary memory while reading, in bytes
   /// Findings of these kinds are errors.
   std::vector<FindingCode> error_on{};
-  /// Time limit for a load, from the call until the state is put together; 0: no limit while every
-  /// rank sends signs of life.
+  /// Time limit for a load, from the call until the state is complete; 0: no limit while every rank
+  /// sends signs of life.
   std::chrono::milliseconds timeout{0};
 
   friend bool operator==(const LoadOptions&, const LoadOptions&) = default;
 };
 
-/// Which checkpoints of a run are kept after a new one has been published: the `keep_last` newest,
-/// and those whose iteration is a multiple of `keep_every`.
+/// The checkpoints of a run that are kept after a new one has been published: the `keep_last`
+/// newest, and those whose iteration is a multiple of `keep_every`.
 struct Retention {
   std::uint64_t keep_last = 0;   ///< 0: all
-  std::uint64_t keep_every = 0;  ///< 0: none; others need `keep_last`
+  std::uint64_t keep_every = 0;  ///< 0: none; other values need `keep_last`
 
   friend bool operator==(const Retention&, const Retention&) = default;
 };
 
-/// What a run may do that goes on from a checkpoint.
+/// Permissions of a run that resumes from a checkpoint.
 struct ResumeOptions {
-  /// Save states that lack tensors of the checkpoint that the run has resumed from; otherwise that
-  /// is an error.
+  /// Save states that lack tensors of the checkpoint from which the run has resumed; otherwise they
+  /// are an error.
   bool allow_dropped_keys = false;
 
   friend bool operator==(const ResumeOptions&, const ResumeOptions&) = default;

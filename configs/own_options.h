@@ -17,9 +17,9 @@ struct YamlNode;
 ///
 ///   options.strategy = {.name = "torch_dist", .options = {{"compression", "zstd"}}};
 ///
-/// Nobody knows their names but the strategy, which reads them with read_options() and reports
-/// mistakes. A value that is a list or a mapping itself comes from from_yaml(). Cheap to copy; a
-/// change of a copy does not show in the other.
+/// Only the strategy knows their names: it reads them with read_options() and reports mistakes. A
+/// value that is a list or a mapping itself comes from from_yaml(). Copies are cheap and
+/// independent.
 class OwnOptions {
  public:
   OwnOptions() noexcept = default;
@@ -33,13 +33,13 @@ class OwnOptions {
   void remove(std::string_view name);
   bool empty() const noexcept;
   bool has(std::string_view name) const noexcept;
-  /// The value of an option as text; empty if it is missing, a list or a mapping.
+  /// Returns the value of an option as text; empty if it is missing, a list or a mapping.
   std::string value(std::string_view name) const;
   std::vector<std::string> names() const;  ///< in the order in which they were given
 
   friend bool operator==(const OwnOptions& a, const OwnOptions& b) noexcept { return a.equals(b); }
 
-  // For what reads and writes policies.
+  // For code that reads and writes policies.
   explicit OwnOptions(YamlNode tree);
   const YamlNode& tree() const noexcept;
 

@@ -10,14 +10,14 @@
 
 namespace DCKPT_API dckpt {
 
-/// A policy may name it as save.planner.kind, as it does the built-in kinds.
+/// A registered planner that a policy may name as save.planner.kind, like the built-in kinds.
 struct PlannerName {
   std::string name;
-  /// The state is described by these rules.
+  /// The rules by which the state is described.
   PlannerKind rules = PlannerKind::kMegatron;
 };
 
-/// Policies are read against this list, which register_planner() fills; nothing is locked.
+/// The planners that policies may name; register_planner() adds them. Nothing is locked.
 std::vector<PlannerName>& save_planner_names();
 std::vector<std::string>& load_planner_names();
 

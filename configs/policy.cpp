@@ -34,7 +34,7 @@ bool says_format(const YamlNode& root) {
                              [&](const char* field) { return save->find(field) != nullptr; });
 }
 
-/// What can be said without knowing the strategies.
+/// Checks the rules that do not need the strategies.
 void check_rules(const Policy& policy, const YamlNode& root, ConfigProblems& problems) {
   for (const Call call : {Call::kSave, Call::kLoad, Call::kKeep}) {
     for (const BrokenRule& broken : broken_rules(call, policy, nullptr))
@@ -100,12 +100,13 @@ std::string read_policy_file(const std::filesystem::path& file) {
     return CheckpointError(ErrorCode::kIo, "cannot read the file: " + reason,
                            {.file = file.string()});
   };
-  // Not blocking, so that a FIFO without a writer is at its end instead of waiting for one.
+  // The open does not block, so that a FIFO without a writer is at its end instead of waiting for
+  // one.
   const int fd = ::open(local_path(file).c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC);
   if (fd < 0) throw fail();
   const std::unique_ptr<const int, void (*)(const int*)> closing(
       &fd, [](const int* opened) { ::close(*opened); });
-  std::string text(kMaxYamlBytes + 1, '\0');  // one more than is accepted, so that more is noticed
+  std::string text(kMaxYamlBytes + 1, '\0');  // one byte too many, to notice larger files
   std::size_t size = 0;
   while (size < text.size()) {
     const ssize_t count = ::read(fd, text.data() + size, text.size() - size);

@@ -12,7 +12,7 @@
 
 namespace DCKPT_API dckpt {
 
-/// How a run saves, loads and retains its checkpoints, as described by a YAML file.
+/// The way in which a run saves, loads and retains its checkpoints, as a YAML file describes it.
 /// docs/policies.md describes every field.
 ///
 ///   version: 1
@@ -30,19 +30,19 @@ struct Policy {
   Retention retention{};
   ResumeOptions resume{};
 
-  /// Throw CheckpointError: io if the file cannot be read, invalid-argument, or unsupported if
+  /// All throw CheckpointError: io if the file cannot be read, invalid-argument, or unsupported if
   /// nothing else is wrong. Messages call the file `name`.
   static Policy from_file(const std::filesystem::path& file);
   static Policy from_text(std::string_view yaml, const std::string& name = "policy");
-  /// One of shipped_policies().
+  /// Returns one of shipped_policies().
   static Policy shipped(std::string_view name);
-  /// A file or, if there is no such file, the shipped policy of that name.
+  /// Reads a file or, if there is no such file, the shipped policy of that name.
   static Policy find(const std::string& name_or_file);
 
   friend bool operator==(const Policy&, const Policy&) = default;
 };
 
-/// Every field with its value, as YAML that reads back as an equal policy.
+/// Returns every field with its value, as YAML that reads back as an equal policy.
 std::string to_yaml(const Policy& policy);
 
 /// A policy and the problems of its text, in the order of the text; a field with a problem has its
@@ -50,42 +50,43 @@ std::string to_yaml(const Policy& policy);
 struct CheckedPolicy {
   Policy policy;
   ConfigProblems problems;
-  /// Whether it, or one that it extends, says save.strategy, save.backend or save.compat, be it
-  /// what they are by default.
+  /// True if the policy, or one that it extends, contains save.strategy, save.backend or
+  /// save.compat, even with the default value.
   bool names_format = false;
 };
-/// `extends` names a shipped policy or a file relative to `folder`; without one, as for text of
-/// unknown origin, no file is read.
+/// `extends` names a shipped policy or a file relative to `folder`; without a folder, as for text
+/// of unknown origin, no file is read.
 CheckedPolicy check_policy(std::string_view yaml,
                            const std::optional<std::filesystem::path>& folder = std::nullopt);
 
-/// Policies that extend each other in a row.
+/// The most policies that extend each other in a row.
 inline constexpr std::size_t kMaxPolicyDepth = 8;
 
 /// A policy before it is read.
 struct PolicyText {
   std::string name;  ///< for messages
   std::string yaml;
-  /// Where what it extends is looked for; none for a shipped one, which extends shipped ones.
+  /// The directory in which `extends` is resolved; none for shipped policies, which can only extend
+  /// shipped policies.
   std::optional<std::filesystem::path> folder;
 };
 
-/// What Policy::find reads; a relative file stands in `folder`. Throws CheckpointError: io if the
-/// file cannot be read, invalid-argument for a name that is neither.
+/// Returns the text that Policy::find reads; a relative file is resolved in `folder`. Throws
+/// CheckpointError: io if the file cannot be read, invalid-argument for a name that is neither.
 PolicyText find_policy(const std::string& name_or_file, const std::filesystem::path& folder = {});
 
-/// A file's text, at most a little more than a policy may have. Throws CheckpointError (io).
+/// Reads a file's text, at most one byte more than a policy may have. Throws CheckpointError (io).
 [[nodiscard]] std::string read_policy_file(const std::filesystem::path& file);
 
 /// The policies of configs/policies, as they were when the library was built.
 struct ShippedPolicy {
-  std::string_view name;  ///< of the file, without .yaml
+  std::string_view name;  ///< name of the file, without .yaml
   std::string_view yaml;
 };
 std::span<const ShippedPolicy> shipped_policies() noexcept;
 
-/// The YAML of the one of that name. Throws CheckpointError (invalid-argument) with the names that
-/// there are.
+/// Returns the YAML of the shipped policy of that name. Throws CheckpointError (invalid-argument)
+/// with the names that there are.
 std::string_view shipped_policy(std::string_view name);
 
 }  // namespace dckpt

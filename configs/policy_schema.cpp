@@ -41,7 +41,7 @@ Type<ParallelOptions> parallel_load() {
   }});
 }
 
-/// The same node, with texts such that it can be printed anywhere and reads back as itself.
+/// Returns the same node, quoted where a text could not be printed anywhere or read back as itself.
 YamlNode with_safe_texts(YamlNode node) {
   const auto plain = [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' ||
@@ -54,7 +54,7 @@ YamlNode with_safe_texts(YamlNode node) {
   return node;
 }
 
-/// `planner` says which one it is, and the options of all planners.
+/// The fields of `planner`: its kind or registered name, and the options of all planners.
 struct PlannerFields : PlannerOptions {
   StrategySpec registered{.name = ""};
 };
@@ -66,7 +66,7 @@ Field<PlannerFields> of_all(const Field<PlannerOptions>& field) {
           [field](const PlannerFields& fields) { return field.show(fields); }};
 }
 
-/// A planner's own options, which it reads itself.
+/// The field of a planner's own options, which the planner reads itself.
 template <typename S>
 Field<S> own_options(StrategySpec S::*planner) {
   return {
@@ -83,7 +83,7 @@ Field<S> own_options(StrategySpec S::*planner) {
       }};
 }
 
-/// Built-in kinds, and names of registered planners.
+/// Returns the built-in kinds, and the names of registered planners.
 std::vector<std::string> names_of(const std::vector<PlannerName>& registered) {
   std::vector<std::string> names;
   for (const auto& [kind, name] : kPlannerKindNames) names.emplace_back(name);
@@ -151,7 +151,7 @@ struct LoadPlannerFields {
   StrategySpec registered{.name = ""};
 };
 
-/// There are none but registered ones.
+/// The type of a load planner; only registered ones exist.
 Type<StrategySpec> load_planner() {
   const Field<LoadPlannerFields> kind{
       "kind",
@@ -212,7 +212,7 @@ bool needs_long_form(const StrategySpec& strategy) {
   return strategy.version || !strategy.options.empty();
 }
 
-/// `strategy: NAME` is the short form of `backend: {name: NAME}`; printed is the one that says all.
+/// The field `strategy: NAME`, short for `backend: {name: NAME}`, which is the printed form.
 /// Options is SaveOptions or LoadOptions.
 template <typename Options>
 Field<Options> strategy(const std::string& expected) {
@@ -221,7 +221,7 @@ Field<Options> strategy(const std::string& expected) {
           [name](const YamlNode& node, const std::string& path, Options& into,
                  ConfigProblems& problems) {
             into.strategy =
-                Options().strategy;  // options of a policy that this one extends are another's
+                Options().strategy;  // an extended policy may have options of another strategy
             name.read(node, path, into.strategy.name, problems);
           },
           [name](const Options& options) {
@@ -282,7 +282,7 @@ void check_one_form(const YamlNode& node, const std::string& path, const Options
         {backend->place, path + ": strategy and backend say the same thing; keep one of them"});
 }
 
-/// A prefix of keys, or null for none.
+/// The type of a prefix of keys, or null for none.
 Type<std::string> separation_hint() {
   const Type<std::string> prefix = text("a prefix of keys, or null");
   return {[prefix](const YamlNode& node, const std::string& path, std::string& into,
@@ -333,7 +333,7 @@ Type<RenameRule> rename_rule() {
   replacement.read = [](const YamlNode& node, const std::string& path, std::string& into,
                         ConfigProblems& problems) {
     if (node.kind == YamlNode::Kind::kText)
-      into = node.text;  // may be empty: the match goes away
+      into = node.text;  // may be empty: the match is removed
     else
       report_unfit(node, path, "the text that replaces the match", problems);
   };
@@ -349,13 +349,13 @@ Type<RenameRule> rename_rule() {
                  str_format("{}: '{}' is missing; a rule is {{from: REGEX, to: REPLACEMENT}}", path,
                             name)});
         }
-        if (rule.from.empty()) return;  // reported already
+        if (rule.from.empty()) return;  // already reported
         if (const auto problem = problem_of(rule))
           problems.push_back({node.place, str_format("{}: {}", path, *problem)});
       }});
 }
 
-/// "{keys: PATTERN, when_resharded: error, keep, reinit, drop or gather}"
+/// Returns "{keys: PATTERN, when_resharded: error, keep, reinit, drop or gather}".
 template <typename Choice, std::size_t Count>
 std::string form_of_rule(const char* name, const EnumNames<Choice, Count>& choices) {
   std::string text = str_format("{{keys: PATTERN, {}: ", name);
@@ -367,7 +367,7 @@ std::string form_of_rule(const char* name, const EnumNames<Choice, Count>& choic
   return text + "}";
 }
 
-/// A list of these rules.
+/// The type of a list of such rules.
 template <typename Rule, typename Choice, std::size_t Count>
 Type<std::vector<Rule>> rules_of_keys(const char* name, Choice Rule::*member,
                                       const EnumNames<Choice, Count>& choices) {
@@ -384,7 +384,7 @@ Type<std::vector<Rule>> rules_of_keys(const char* name, Choice Rule::*member,
   return list_of(rule, "a list of rules " + form_of_rule(name, choices));
 }
 
-/// NAME=VALUE
+/// The type of NAME=VALUE.
 Type<std::string> setting() {
   const Type<std::string> any = text("NAME=VALUE");
   Type<std::string> type = any;
@@ -398,7 +398,7 @@ Type<std::string> setting() {
   return type;
 }
 
-/// `map: NAME` is the short form of `map: {name: NAME}`.
+/// The type of `map: {name: NAME}`, for which `map: NAME` is short.
 Type<KeyMapOptions> key_map() {
   const Type<std::string> name = text("the name of a map, a file, or auto");
   const Type<KeyMapOptions> both = section(Schema<KeyMapOptions>{{
@@ -420,7 +420,7 @@ Type<KeyMapOptions> key_map() {
           }};
 }
 
-/// An older spelling of verify: sha256; it is not kept.
+/// An older spelling of `verify: sha256`, which is not kept.
 Field<LoadOptions> verify_integrity() {
   return {"verify_integrity",
           [](const YamlNode& node, const std::string& path, LoadOptions& into,
@@ -481,7 +481,8 @@ Type<ResumeOptions> resume() {
   }});
 }
 
-/// Tells later versions of this schema apart; there is one so far, and it is not kept.
+/// The version of this schema, which tells later ones apart; there is one so far, and it is not
+/// kept.
 Field<Policy> version() {
   return {
       "version",
@@ -498,7 +499,7 @@ Field<Policy> version() {
       [](const Policy&) { return std::optional(YamlNode::plain(std::to_string(kPolicyVersion))); }};
 }
 
-/// The policy to begin with; who reads the file has seen to it.
+/// The policy to begin with, which is read by the caller.
 Field<Policy> extends() {
   return {"extends",
           [](const YamlNode& node, const std::string& path, Policy&, ConfigProblems& problems) {

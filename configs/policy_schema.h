@@ -8,7 +8,7 @@ namespace dckpt {
 /// The one description of a policy file.
 const config::Type<Policy>& policy_type();
 
-/// Where a field ("save.io.engine") is in a file, or its nearest parent that is.
+/// Returns the place of a field ("save.io.engine") in a file, or of its nearest parent there.
 TextPlace place_of(const YamlNode& root, std::string_view field);
 
 }  // namespace dckpt

@@ -25,7 +25,7 @@ struct CompiledRule {
   std::vector<Piece> to;
 };
 
-/// What is wrong with a rule.
+/// The problem of a rule.
 struct BadRule {
   std::string message;
 };
@@ -81,7 +81,7 @@ std::string replace_all(const CompiledRule& rule, const std::string& key) {
       1 + static_cast<std::size_t>(rule.from->NumberOfCapturingGroups()));
   std::string out;
   std::size_t copied = 0;  // the key up to here is in `out`
-  std::size_t begin = 0;   // where the next match may start
+  std::size_t begin = 0;   // the earliest start of the next match
   while (begin <= key.size() && rule.from->Match(key, begin, key.size(), RE2::UNANCHORED,
                                                  groups.data(), static_cast<int>(groups.size()))) {
     const auto start = static_cast<std::size_t>(groups[0].data() - key.data());

@@ -15,10 +15,10 @@ namespace dckpt {
 inline constexpr std::size_t kMaxRenamePattern = 512;
 inline constexpr std::size_t kMaxRenamedKey = 4096;
 
-/// The problem of a rule, for people; empty if there is none. `from` is a regular expression in the
-/// syntax of RE2, which matches in time linear in the key and so has neither back-references nor
-/// look-around; in `to`, \1 to \9 stand for groups of it, \0 for the whole match, \\ for a
-/// backslash, and every other byte for itself.
+/// Returns the problem of a rule as text for messages; empty if there is none. `from` is a regular
+/// expression in the syntax of RE2, which matches in time linear in the key and so has neither
+/// back-references nor look-around; in `to`, \1 to \9 stand for groups of it, \0 for the whole
+/// match, \\ for a backslash, and every other byte for itself.
 std::optional<std::string> problem_of(const RenameRule& rule);
 
 /// Rewrites keys. Rules apply in order; each replaces every match in the result of the previous

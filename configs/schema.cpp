@@ -86,7 +86,7 @@ std::string did_you_mean(const std::string& word, const std::vector<std::string>
   return close ? str_format(" (did you mean {}?)", quote(*close)) : "";
 }
 
-/// Numbers with a unit only: 8 could be meant in any.
+/// Parses numbers with a unit only: 8 could be in any unit.
 std::optional<std::uint64_t> size_of(const std::string& text) {
   if (text.empty() || (text.back() >= '0' && text.back() <= '9') || text.back() == '.')
     return std::nullopt;

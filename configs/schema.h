@@ -27,12 +27,11 @@
 namespace DCKPT_API dckpt {
 namespace config {
 
-// Descriptions are tables of erased functions: what reads a field takes the address of the struct's
-// member. A policy has some sixty fields, and templates for each of them took a compiler half a
-// minute.
+// Descriptions are tables of type-erased functions that take the address of a struct's member. A
+// policy has some sixty fields, and templates for each of them took a compiler half a minute.
 
-/// A function whose copies share what it has captured: types are made of types, and each use of one
-/// is a copy.
+/// A function whose copies share what it has captured: types are made of types, and each use of a
+/// type is a copy.
 template <typename Signature>
 class SharedFunction;
 
@@ -113,7 +112,7 @@ class Show {
   AnyShow any;
 };
 
-/// How a value is read from a node and shown as one. `read` leaves the value alone and reports a
+/// Reads a value from a node and shows it as one. `read` leaves the value alone and reports a
 /// problem, under the field's path, if the node does not fit.
 template <typename T>
 struct Type {
@@ -121,22 +120,22 @@ struct Type {
   Show<T, YamlNode> show;
 };
 
-/// "save.io.threads: found 'many', expected an integer from 1 to 1024"
+/// Reports "save.io.threads: found 'many', expected an integer from 1 to 1024".
 void report_unfit(const YamlNode& node, const std::string& path, const std::string& expected,
                   ConfigProblems& problems);
 
-/// true or false
+/// The type of true and false.
 Type<bool> flag();
 
-/// Any text but an empty one.
+/// The type of nonempty text.
 Type<std::string> text(std::string expected);
 
-/// Bytes, from a number with a unit; shown in the largest unit that divides them. `most` is at most
-/// 2^53.
+/// The type of a size in bytes, read from a number with a unit; shown in the largest unit that
+/// divides it. `most` is at most 2^53.
 Type<std::uint64_t> size(std::uint64_t least, std::uint64_t most);
 
-/// none, or a whole number with a unit (ms, s, min, h), at most a year; shown in the largest unit
-/// that divides it. None is 0.
+/// The type of "none" (0) or a whole number with a unit (ms, s, min, h), at most a year; shown in
+/// the largest unit that divides it.
 Type<std::chrono::milliseconds> duration();
 
 Type<std::int64_t> integer64(std::int64_t least, std::int64_t most);
@@ -153,8 +152,8 @@ Type<T> integer(T least, T most) {
           [wide](const T& value) { return wide.show(static_cast<std::int64_t>(value)); }};
 }
 
-/// The position of a node's text among `names`; reports a problem that lists them and suggests the
-/// nearest.
+/// Returns the position of a node's text among `names`; otherwise reports a problem that lists them
+/// and suggests the nearest.
 [[nodiscard]] std::optional<std::size_t> read_name(const YamlNode& node, const std::string& path,
                                                    const std::vector<std::string>& names,
                                                    ConfigProblems& problems);
@@ -172,7 +171,7 @@ Type<Enum> choice(const EnumNames<Enum, N>& names) {
       [names](const Enum& value) { return YamlNode::plain(std::string(name_of(names, value))); }};
 }
 
-/// A list replaces the default as a whole.
+/// The type of a list, which replaces the default as a whole.
 template <typename T>
 Type<std::vector<T>> list_of(Type<T> item, std::string expected) {
   return {[item, expected = std::move(expected)](const YamlNode& node, const std::string& path,
@@ -197,7 +196,7 @@ struct Field {
   Show<S, std::optional<YamlNode>> show;  ///< empty: not shown
 };
 
-/// These two read and show the part of a struct that begins at `offset`.
+/// Read and show the part of a struct that begins at `offset`.
 AnyRead read_member(std::size_t offset, AnyRead read);
 AnyShow show_member(std::size_t offset, AnyShow show);
 
@@ -235,8 +234,8 @@ struct Schema {
   Check<S> check{};
 };
 
-/// Which of `names` each key of a map is; reports a problem for a node that is not a map (an empty
-/// node counts as an empty map) and for every unknown key.
+/// Returns the position in `names` of each key of a map. Reports a problem for a node that is not a
+/// map (an empty node counts as an empty map) and for every unknown key.
 [[nodiscard]] std::vector<std::optional<std::size_t>> read_keys(
     const YamlNode& node, const std::string& path, const std::vector<std::string>& names,
     ConfigProblems& problems);
@@ -249,7 +248,7 @@ struct AnyField {
 AnyRead read_section(std::vector<AnyField> fields, AnyCheck check);
 AnyShow show_section(std::vector<AnyField> fields);
 
-/// A struct: a map of some of its fields; the others keep their defaults.
+/// The type of a struct: a map of some of its fields; the others keep their defaults.
 template <typename S>
 Type<S> section(Schema<S> schema) {
   std::vector<AnyField> fields;

@@ -9,7 +9,7 @@
 namespace dckpt {
 namespace {
 
-/// Bytes that mean something in paths on some system, or that no name should have.
+/// Recognizes bytes that mean something in paths on some system, or that no name should have.
 bool is_refused(char c) {
   const auto byte = static_cast<unsigned char>(c);
   return c == '/' || c == '\\' || byte < 0x20 || byte == 0x7F;

@@ -7,12 +7,12 @@
 
 namespace dckpt {
 
-/// Longest separation hint, in bytes: it is the beginning of file names,
-/// "{hint}__{rank}_{number}.distcp", and those end at 255.
+/// The longest separation hint, in bytes: it begins file names, "{hint}__{rank}_{number}.distcp",
+/// which have at most 255 bytes.
 inline constexpr std::size_t kMaxSeparationHint = 200;
 
-/// What is wrong with a prefix of keys as the beginning of file names, for people; empty if nothing
-/// is. An empty one has no problem: it separates nothing.
+/// Returns the problem of a prefix of keys as the beginning of file names, as text for messages;
+/// empty if there is none. An empty prefix has no problem: it separates nothing.
 std::optional<std::string> problem_of_separation_hint(std::string_view hint);
 
 /// Throws CheckpointError (invalid argument) for a hint that has a problem.

@@ -11,9 +11,9 @@ namespace DCKPT_API dckpt {
 inline constexpr const char* kSaveBackendOptions = "save.backend.options";
 inline constexpr const char* kLoadBackendOptions = "load.backend.options";
 
-/// A strategy's own options as a struct; `field` is where a policy has them. Fields that are not
-/// mentioned keep their defaults. Throws CheckpointError (invalid argument) with all mistakes, with
-/// line and column of the policy.
+/// Reads a strategy's own options into a struct; `field` is their place in a policy. Fields that
+/// are not mentioned keep their defaults. Throws CheckpointError (invalid argument) with all
+/// mistakes, with line and column of the policy.
 ///
 ///   const Schema<RawOptions> schema{{config::field("block", &RawOptions::block, config::size(512, 1 << 30))}};
 ///   const auto options = read_options(schema, save_options.strategy);
@@ -27,11 +27,11 @@ Options read_options(const config::Schema<Options>& schema, const StrategySpec& 
   return options;
 }
 
-/// For a strategy without options. Throws CheckpointError (invalid argument) if there are any.
+/// Throws CheckpointError (invalid argument) if a strategy without options is given any.
 void refuse_options(const StrategySpec& strategy, const char* field = kSaveBackendOptions);
 
-/// For strategies that decide themselves which files there are: throws (unsupported) if
-/// page_aligned or files_per_rank is set. `why`: "zarr has a file for every chunk".
+/// Throws (unsupported) if page_aligned or files_per_rank is set, for strategies that decide
+/// themselves which files they write. `why`: "zarr has a file for every chunk".
 void refuse_file_options(const WriteOptions& io, std::string_view why);
 
 }  // namespace dckpt

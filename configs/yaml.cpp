@@ -21,7 +21,7 @@ TextPlace place_of(const YAML::Mark& mark) {
   return {mark.line + 1, mark.column + 1};
 }
 
-/// Ends the parsing: what follows cannot be understood, or must not be looked at.
+/// Thrown to end the parsing: the rest cannot be understood, or must not be looked at.
 struct Refused {
   TextPlace place;
   std::string message;
@@ -79,7 +79,7 @@ class Builder final : public YAML::EventHandler {
 
  private:
   static constexpr const char* kPlainTag =
-      "?";  // what the parser gives for text without a tag, and for quoted text
+      "?";  // the parser's tag for text without a tag, and for quoted text
   static constexpr const char* kQuotedTag = "!";
 
   /// A list or map whose end has not been seen.
@@ -139,7 +139,7 @@ class Builder final : public YAML::EventHandler {
     }
   }
 
-  /// A key that cannot stand becomes kRefused, and its value is left out.
+  /// Checks a key; one that cannot stand becomes kRefused, and its value is left out.
   void check_key(Open& parent, YamlNode& key) {
     if (key.kind == YamlNode::Kind::kRefused) return;
     if (key.kind != YamlNode::Kind::kText) {
@@ -160,7 +160,7 @@ class Builder final : public YAML::EventHandler {
   int documents_ = 0;
 };
 
-/// Where byte `at` of the text stands.
+/// Returns the place of byte `at` of the text.
 TextPlace place_in(std::string_view text, std::size_t at) {
   TextPlace place{1, 1};
   for (const char c : text.substr(0, at)) {
@@ -170,7 +170,7 @@ TextPlace place_in(std::string_view text, std::size_t at) {
   return place;
 }
 
-/// Control bytes are no YAML; one of them ends the parser's input silently.
+/// Refuses control bytes, which are not YAML; one of them ends the parser's input silently.
 void check_bytes(std::string_view text) {
   if (text.size() > kMaxYamlBytes)
     throw Refused{{}, "the file has more than " + human_bytes(kMaxYamlBytes)};
@@ -185,7 +185,7 @@ void check_bytes(std::string_view text) {
   if (!is_utf8(text)) throw Refused{{}, "the file must be UTF-8 text"};
 }
 
-/// A word that no YAML reader takes for anything but text.
+/// Recognizes a word that every YAML reader takes for text.
 bool is_bare_word(std::string_view text) {
   constexpr std::array kTaken = {"null", "true", "false", "yes", "no", "on", "off", "y", "n"};
   const auto in_word = [](char c) {
@@ -239,7 +239,7 @@ std::string inline_text(const YamlNode& node) {
   return "null";
 }
 
-/// Longer lists have a line for each item.
+/// Longer lists have one line per item.
 constexpr std::size_t kMaxListLine = 400;
 
 void append_lines(const YamlNode& map, const std::string& indent, std::string& out) {

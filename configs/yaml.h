@@ -23,7 +23,7 @@ struct YamlNode {
     kText,
     kList,     ///< `values`
     kMap,      ///< `keys[i]` (texts, each once) has the value `values[i]`, in the order of the file
-    kRefused,  ///< something that a problem has been reported for
+    kRefused,  ///< content for which a problem has been reported
   };
 
   Kind kind = Kind::kNull;
@@ -40,20 +40,20 @@ struct YamlNode {
   /// The value of a key of a map; null if there is none.
   const YamlNode* find(std::string_view key) const noexcept;
 
-  /// The same content, wherever it stands.
+  /// Compares the content, not the place.
   friend bool operator==(const YamlNode& a, const YamlNode& b) noexcept {
     return a.kind == b.kind && a.text == b.text && a.quoted == b.quoted && a.keys == b.keys &&
            a.values == b.values;
   }
 };
 
-/// Reads one document. Reports what is wrong: bytes that are no text, syntax, limits, a second
-/// document, keys that are not text or occur twice, and what is refused altogether. Empty when the
-/// file cannot be understood at all; a null node for a file without content.
+/// Reads one document. Reports problems: bytes that are not text, syntax, limits, a second
+/// document, keys that are not text or occur twice, and refused features. Returns nothing if the
+/// file cannot be understood at all, and a null node for a file without content.
 std::optional<YamlNode> parse_yaml(std::string_view text, ConfigProblems& problems);
 
-/// Maps one field a line, lists in brackets, for nodes made with `plain`, `string` and `list`:
-/// reads back as the same nodes.
+/// Returns maps with one field per line and lists in brackets, for nodes made with `plain`,
+/// `string` and `list`. The text reads back as the same nodes.
 [[nodiscard]] std::string to_yaml_text(const YamlNode& node);
 
 }  // namespace dckpt

@@ -1,5 +1,5 @@
 #pragma once
 
-/// Checkpointer: saving and resuming a training run, with retention.
+/// Checkpointer: saves and resumes a training run, with retention.
 
 #include "dist_checkpointing/checkpointer.h"

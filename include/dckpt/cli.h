@@ -4,12 +4,12 @@
 
 namespace DCKPT_API dckpt {
 
-/// The command line tool as a function: what `dckpt` does with these arguments, and its exit code.
-/// A program that registers strategies first has all commands for its own formats, and `config
-/// check` knows them. It reads and writes the process's standard streams. While it runs, SIGPIPE
-/// and SIGXFSZ are ignored, convert and remove wait for SIGINT, SIGTERM and SIGHUP, and the
-/// library's messages are printed unless the program has a sink for them; afterwards all is as
-/// before. One call at a time. Link dckpt::cli.
+/// Runs the command line tool with these arguments and returns its exit code. A program that
+/// registers strategies first has all commands for its own formats, and `config check` knows them.
+/// The tool reads and writes the process's standard streams. While it runs, SIGPIPE and SIGXFSZ are
+/// ignored, convert and remove wait for SIGINT, SIGTERM and SIGHUP, and the library's messages are
+/// printed unless the program has a sink for them; afterwards everything is as before. Make one
+/// call at a time. Link dckpt::cli.
 int cli_main(int argc, char** argv);
 
 }  // namespace dckpt

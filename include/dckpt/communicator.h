@@ -1,6 +1,6 @@
 #pragma once
 
-/// How ranks talk to each other: the interface, threads as ranks, and Communicators made of a
+/// Communication between ranks: the interface, threads as ranks, and Communicators made of a
 /// Transport that moves messages.
 
 #include "strategies/comm/communicator.h"

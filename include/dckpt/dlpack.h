@@ -1,5 +1,5 @@
 #pragma once
 
-/// Tensors of other libraries, without a copy and without their headers here: DLPack.
+/// DLPack: tensors of other libraries, without a copy and without their headers.
 
 #include "mapping/state/dlpack.h"

@@ -1,7 +1,6 @@
 #pragma once
 
-/// Looks at checkpoints: open, inspect, explain, verify, digest, diff; at training roots and
-/// formats.
+/// Examines checkpoints (open, inspect, explain, verify, digest, diff), training roots and formats.
 
 #include "dist_checkpointing/inspect/diff.h"
 #include "dist_checkpointing/inspect/digest.h"

@@ -1,6 +1,6 @@
 #pragma once
 
-/// Where checkpoints are: paths, URLs of registered schemes, and storages of one's own.
+/// The locations of checkpoints: paths, URLs of registered schemes, and storages of your own.
 
 #include "strategies/storage/location.h"
 #include "strategies/storage/memory.h"

@@ -1,7 +1,7 @@
 #pragma once
 
-/// What each rank holds under tensor, pipeline, expert, data and context parallelism, as
-/// Megatron-Core counts ranks, positions and replicas.
+/// The part that each rank holds under tensor, pipeline, expert, data and context parallelism, with
+/// Megatron-Core's numbering of ranks, positions and replicas.
 
 #include "mapping/geometry/parallel_layout.h"
 #include "mapping/state/fused_shards.h"

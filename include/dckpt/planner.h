@@ -1,6 +1,6 @@
 #pragma once
 
-/// For writing a planner of one's own, and registering it: examples/planners has several, and
+/// The interface for writing and registering your own planner: examples/planners has several, and
 /// check_planner() (testing.h) checks them.
 
 #include "configs/strategy_options.h"

@@ -1,8 +1,8 @@
 #pragma once
 
 /// @file
-/// What the library shares with the process that hosts it, and how to turn it off: the log, the
-/// phase sink, and mapped reads with their signal handler. docs/embedding.md.
+/// The resources that the library shares with the process that hosts it, and the ways to turn them
+/// off: the log, the phase sink, and mapped reads with their signal handler. See docs/embedding.md.
 
 #include "mapping/base/log.h"
 #include "mapping/base/phase.h"

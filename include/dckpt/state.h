@@ -1,7 +1,7 @@
 #pragma once
 
-/// What a rank holds: the StateDict tree with ShardedTensors, ShardedObjects and factories, and
-/// what makes them of layouts and optimizers.
+/// The state of a rank: the StateDict tree with ShardedTensors, ShardedObjects and factories, and
+/// functions that make them from layouts and optimizers.
 
 #include "mapping/geometry/layout.h"
 #include "mapping/geometry/tensor_map.h"

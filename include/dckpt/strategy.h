@@ -1,7 +1,7 @@
 #pragma once
 
-/// For writing a backend of one's own: a SaveStrategy, a CheckpointReader (for one that shows
-/// another reader's checkpoint changed: a ForwardingReader) and their registration.
+/// The interface for writing your own backend: a SaveStrategy, a CheckpointReader (for one that
+/// shows another reader's checkpoint changed: a ForwardingReader) and their registration.
 /// examples/raw_strategy is one, and check_strategy() (testing.h) checks it.
 
 #include "configs/strategy_options.h"

@@ -1,6 +1,6 @@
 #pragma once
 
-/// Tensor: a handle of memory with dtype, shape and strides, from wherever it comes.
+/// Tensor: a handle to memory of any origin, with dtype, shape and strides.
 
 #include "mapping/geometry/dtype.h"
 #include "mapping/geometry/shape.h"

@@ -1,8 +1,6 @@
 #pragma once
 
-/// Checks for those who write a strategy, a planner, a storage, a communicator or a device
-/// of their own. Link
-/// dckpt::testing.
+/// Checks for your own strategy, planner, storage, communicator or device. Link dckpt::testing.
 
 #include "dist_checkpointing/conformance/communicator_conformance.h"
 #include "dist_checkpointing/conformance/device_conformance.h"

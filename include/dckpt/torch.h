@@ -1,6 +1,6 @@
 #pragma once
 
-/// For trainers: the whole library, torch tensors, modules and optimizers in it, and communicators
+/// The whole library for trainers, with torch tensors, modules and optimizers, and communicators
 /// over process groups. Link dckpt::torch.
 
 #include "dckpt/dist_checkpointing.h"

@@ -1,6 +1,6 @@
 #pragma once
 
-/// The release that these headers are of.
+/// The release of these headers.
 #define DCKPT_VERSION_MAJOR 0
 #define DCKPT_VERSION_MINOR 1
 #define DCKPT_VERSION_PATCH 0

@@ -1,5 +1,5 @@
 #pragma once
 
-/// Marks the namespaces whose names are visible outside of the shared library. Everything else is
+/// Marks the namespaces whose names are visible outside the shared library. Everything else is
 /// hidden (cmake/DckptOptions.cmake).
 #define DCKPT_API [[gnu::visibility("default")]]

@@ -33,7 +33,7 @@ inline Bytes to_bytes(std::string_view text) {
   return {view.begin(), view.end()};
 }
 
-/// Little-endian integer at `offset`; the caller has checked the range.
+/// Reads a little-endian integer at `offset`; the caller has checked the range.
 template <typename T>
 requires std::is_trivially_copyable_v<T> T load_le(ByteView bytes, std::size_t offset)
 noexcept {

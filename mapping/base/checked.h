@@ -6,7 +6,7 @@
 
 namespace dckpt {
 
-/// Arithmetic on numbers from outside: empty instead of overflow.
+/// Arithmetic on untrusted numbers: returns nothing instead of overflowing.
 template <std::integral T>
 constexpr std::optional<T> checked_add(T a, T b) noexcept {
   T result;
@@ -21,7 +21,7 @@ constexpr std::optional<T> checked_mul(T a, T b) noexcept {
   return result;
 }
 
-/// Whether [offset, offset + length) lies inside [0, size). Never overflows.
+/// Returns whether [offset, offset + length) lies inside [0, size). Never overflows.
 constexpr bool range_fits(std::uint64_t offset, std::uint64_t length, std::uint64_t size) noexcept {
   return offset <= size && length <= size - offset;
 }

@@ -10,7 +10,8 @@
 
 namespace dckpt {
 
-/// "1 file", "1,024 files"; `many` for what is more than a noun with an s ("key is", "keys are").
+/// Returns "1 file" or "1,024 files". `many` is the plural if it is not `one` with an s ("key is",
+/// "keys are").
 template <std::integral Number>
 std::string counted(Number count, std::string_view one, std::string_view many = {}) {
   const auto size = static_cast<std::uint64_t>(count);

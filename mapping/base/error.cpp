@@ -14,7 +14,7 @@ std::string render(const std::string& message, const ErrorContext& context) {
   const auto append_name = [&](const std::string& what, const std::optional<std::string>& name) {
     if (!name) return;
     const std::string quoted = quote(*name);
-    if (message.find(quoted) == std::string::npos) append(what + quoted);  // else it is said
+    if (message.find(quoted) == std::string::npos) append(what + quoted);  // else it is there
   };
   append_name("key ", context.key);
   append_name("file ", context.file);

@@ -19,11 +19,11 @@ enum class ErrorCode {
   kCorrupt,      ///< bytes that no sound writer produces, or that no reader should trust
   kIncomplete,   ///< parts of a finished checkpoint are missing
   kUnsupported,  ///< sound, but outside what this build reads or writes
-  kCancelled,    ///< the caller asked for it to stop
+  kCancelled,    ///< the caller asked to stop
   kAlreadyExists,  ///< the destination exists and may not be replaced
-  kAborted,        ///< another job is at work here
+  kAborted,        ///< another job is at work in the same place
   kUnavailable,    ///< a time-out, or a peer is gone
-  kInternal,       ///< a bug, of ours or of code that was passed in (a strategy, a callback)
+  kInternal,       ///< a bug in the library, or in code that was passed in (a strategy, a callback)
 };
 
 /// The name used in messages and JSON: "invalid-argument", "mismatch", "io", "corrupt",
@@ -31,7 +31,7 @@ enum class ErrorCode {
 /// "internal".
 const char* to_string(ErrorCode code) noexcept;
 
-/// Where it happened. Fields that are not known stay empty.
+/// The place of a failure. Unknown fields stay empty.
 struct ErrorContext {
   std::optional<std::string> key{};       ///< tensor or object
   std::optional<std::string> file{};      ///< path or name inside the checkpoint
@@ -51,9 +51,9 @@ class CheckpointError : public std::runtime_error {
   const std::string& message() const noexcept { return message_; }
   const ErrorContext& context() const noexcept { return context_; }
 
-  /// Whether the same call may succeed later without any correction: (aborted) once the other job
-  /// has ended, (unavailable) with a communicator of live ranks. Not (io): what the system refuses
-  /// once, it usually refuses again.
+  /// Returns whether the same call may succeed later without any correction: (aborted) once the
+  /// other job has ended, (unavailable) with a communicator of live ranks. False for (io): an
+  /// operation that the system refuses once usually fails again.
   bool retryable() const noexcept {
     return code_ == ErrorCode::kAborted || code_ == ErrorCode::kUnavailable;
   }
@@ -62,8 +62,8 @@ class CheckpointError : public std::runtime_error {
   /// processes.
   const std::exception_ptr& cause() const noexcept { return cause_; }
 
-  /// The same error, with missing fields of the context filled in from `context`; for callers that
-  /// know more.
+  /// Returns the same error, with missing fields of the context filled in from `context`; for
+  /// callers that know more.
   CheckpointError with(const ErrorContext& context) const;
 
  private:
@@ -73,7 +73,7 @@ class CheckpointError : public std::runtime_error {
   std::exception_ptr cause_;
 };
 
-/// Runs `body`; adds the missing fields of `context` to a CheckpointError that it throws.
+/// Runs `body`, and adds the missing fields of `context` to a CheckpointError that it throws.
 template <typename Body>
 decltype(auto) with_context(const ErrorContext& context, Body&& body) {
   try {

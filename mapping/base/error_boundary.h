@@ -5,7 +5,7 @@
 
 namespace DCKPT_API dckpt {
 
-/// The exception being handled, as the library reports it: out of memory, and the standard
+/// Returns the exception being handled as the library reports it: out of memory, and the standard
 /// library's errors about files and threads, are (io); anything else that is not a CheckpointError
 /// is (internal), with the exception as its cause(). Call it only inside a catch block.
 CheckpointError current_error();

@@ -15,41 +15,42 @@ namespace DCKPT_API dckpt {
 class WireReader;
 class WireWriter;
 
-/// What there is to say of a piece of work that succeeded. The names are stable: programs and
-/// scripts compare with them.
+/// The kind of a remark on work that succeeded. The names are stable: programs and scripts compare
+/// with them.
 enum class FindingCode : std::uint8_t {
   kKeysChanged,         ///< keys have become those of another scheme
   kKeysRenamed,         ///< rules have renamed keys
   kKeysKept,            ///< keys are as they were, although the result's readers use others
-  kKeysLeftOut,         ///< what patterns leave out before a map, or of the common state
-  kKeysDropped,         ///< what a map or a format has no place for
-  kOptimizerLeftOut,    ///< its state, or its settings
-  kCommonStateLeftOut,  ///< a format of tensors alone has no place for it
-  kDataLost,            ///< what is left out because data files are missing or too short
+  kKeysLeftOut,         ///< keys that patterns leave out before a map, or of the common state
+  kKeysDropped,         ///< keys that a map or a format has no place for
+  kOptimizerLeftOut,    ///< the optimizer's state, or its settings
+  kCommonStateLeftOut,  ///< a format that stores only tensors has no place for it
+  kDataLost,            ///< data that is left out because its files are missing or too short
   kFormChanged,         ///< the same values are stored in another form
   kFormKept,            ///< a form that the result's readers may not expect stays
   kValuesCast,          ///< elements have another dtype, and come back as they were
   kValuesRounded,       ///< elements have lost digits
-  kValuesNotCast,       ///< elements that keep their dtype, although another was asked for
-  kParameters,          ///< how many there are before and after
+  kValuesNotCast,       ///< elements that keep their dtype, although another was requested
+  kParameters,          ///< the numbers of parameters before and after
   kNumberOverridden,    ///< a number that is given contradicts the configuration
-  kVocabularyPadded,    ///< rows that pad the vocabulary stay, or Megatron would pad otherwise
-  kStateMissing,        ///< what a run that resumes looks for and does not find
-  kStateAmbiguous,      ///< values alone do not say what belongs where
+  kVocabularyPadded,    ///< rows that pad the vocabulary stay, or Megatron would pad differently
+  kStateMissing,        ///< state that a resuming run looks for and does not find
+  kStateAmbiguous,      ///< tensors whose place the values alone do not tell
   kLayoutAssumed,       ///< parallel sizes that no option gives
-  kModelFilesCopied,    ///< config.json, the tokenizer and others go along, perhaps changed
-  kModelFilesLeftOut,   ///< files that stay behind, or are not there
+  kModelFilesCopied,    ///< config.json, the tokenizer and others are copied, perhaps changed
+  kModelFilesLeftOut,   ///< files that stay behind or are missing
   kIterationConflict,   ///< the names of folders and the contents disagree
-  kReaders,             ///< which releases load the result
+  kReaders,             ///< the releases that load the result
   kNoEffect,            ///< an option, or a field of a policy, without effect
-  kKeysDiffer,          ///< a state asks for other keys than the checkpoint has (load.strict)
+  kKeysDiffer,          ///< a state requests other keys than the checkpoint has (load.strict)
   kValuesKept,          ///< values of a state stay, because the checkpoint lacks them
-  kValuesReplaced,      ///< tensors of a state that were not filled: something else is stored
-  kValuesTruncated,     ///< less is asked for than is stored (load.allow_truncation)
-  kObjectsNotLoaded,    ///< they were saved under another layout (load.objects)
-  kNothingRequested,    ///< a state that asks for no tensor
+  kValuesReplaced,      ///< tensors of a state that were not filled, because something else is
+                        ///< stored
+  kValuesTruncated,     ///< less is requested than is stored (load.allow_truncation)
+  kObjectsNotLoaded,    ///< objects that were saved under another layout (load.objects)
+  kNothingRequested,    ///< a state that requests no tensor
   kManifestUnusable,    ///< an integrity.json that nothing can be compared with
-  kRanksDiffer,         ///< values of which one rank's are saved for all
+  kRanksDiffer,         ///< values that differ between ranks, of which one rank's are saved for all
   kBoxesContradict,     ///< a box outside its tensor, a shape that does not fit its original
   kElementsOverlap,     ///< elements that two chunks hold
   kElementsMissing      ///< elements that no chunk holds
@@ -93,14 +94,14 @@ inline constexpr EnumNames<FindingCode, 35> kFindingCodeNames{{
 }};
 
 enum class Severity : std::uint8_t {
-  kNote,     ///< what was done, as asked
-  kWarning,  ///< what may not be meant
-  kError     ///< what makes the result wrong or useless
+  kNote,     ///< a report of work that was done as requested
+  kWarning,  ///< a result that may be unintended
+  kError     ///< a fault that makes the result wrong or useless
 };
 inline constexpr EnumNames<Severity, 3> kSeverityNames{
     {{Severity::kNote, "note"}, {Severity::kWarning, "warning"}, {Severity::kError, "error"}}};
 
-/// What findings of a kind are unless whoever makes one knows better.
+/// Returns the severity of findings of this kind for which none is given.
 constexpr Severity usual_severity(FindingCode code) noexcept {
   switch (code) {
     case FindingCode::kDataLost:
@@ -125,31 +126,30 @@ constexpr Severity usual_severity(FindingCode code) noexcept {
   }
 }
 
-/// One thing that was found, for programs (code, keys) and for people (message).
+/// One thing that was found, for programs (code, keys) and as text (message).
 struct Finding {
   FindingCode code{};
   std::string message{};                  ///< a sentence without its full stop
-  std::vector<std::string> keys{};        ///< those that it is about, if it is about some
-  std::optional<std::string> file{};      ///< that it is in, relative to the checkpoint
-  std::optional<std::uint64_t> offset{};  ///< in that file, in bytes
+  std::vector<std::string> keys{};        ///< the keys concerned, if any
+  std::optional<std::string> file{};      ///< the file concerned, relative to the checkpoint
+  std::optional<std::uint64_t> offset{};  ///< byte offset in that file
   Severity severity = usual_severity(code);
 
   friend bool operator==(const Finding&, const Finding&) = default;
 };
 using Findings = std::vector<Finding>;
 
-/// The sentences alone, in their order.
+/// Returns the sentences alone, in their order.
 std::vector<std::string> messages_of(const Findings& findings);
-/// Moves `more` behind what is there.
 void append(Findings& findings, Findings more);
 /// Logs the message as a warning, and keeps the finding.
 void warn(Findings& findings, Finding finding);
-/// Throws CheckpointError (mismatch), `what` and the findings whose codes are among `errors`.
-/// Nothing if there is none.
+/// Throws CheckpointError (mismatch) with `what` and the findings whose codes are among `errors`.
+/// Does nothing if there are none.
 void refuse(const Findings& findings, const std::vector<FindingCode>& errors,
             const std::string& what);
 
-// Between ranks. Reading throws CheckpointError (corrupt).
+// The wire format between ranks. Reading throws CheckpointError (corrupt).
 void write_to(WireWriter& writer, const Findings& findings);
 Findings read_findings(WireReader& reader);
 

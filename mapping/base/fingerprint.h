@@ -8,8 +8,8 @@
 
 namespace DCKPT_API dckpt {
 
-/// XXH3-128, by which ranks find out whether they hold the same: fast and the same everywhere, but
-/// no protection against forgery (see Sha256).
+/// An XXH3-128 hash, with which ranks find out whether they hold the same data: fast and the same
+/// everywhere, but no protection against forgery (see Sha256).
 struct Fingerprint {
   std::uint64_t low = 0;
   std::uint64_t high = 0;
@@ -19,7 +19,7 @@ struct Fingerprint {
 
 Fingerprint fingerprint_of(ByteView bytes) noexcept;
 
-/// The fingerprint of bytes that arrive in pieces, whatever the pieces are.
+/// Computes the fingerprint of bytes that arrive in pieces, however they are cut.
 class Fingerprinter {
  public:
   Fingerprinter();
@@ -28,7 +28,7 @@ class Fingerprinter {
   Fingerprinter& operator=(const Fingerprinter&) = delete;
 
   void update(ByteView bytes) noexcept;
-  /// Of everything so far.
+  /// Returns the fingerprint of everything so far.
   Fingerprint value() const noexcept;
 
  private:

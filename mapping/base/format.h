@@ -14,7 +14,7 @@
 namespace DCKPT_API dckpt {
 namespace format_detail {
 
-// fmt stays in format.cpp: neither users nor libtorch, which brings an fmt of its own, meet it.
+// fmt stays in format.cpp, away from users and from libtorch, which brings an fmt of its own.
 using Arg = std::variant<std::int64_t, std::uint64_t, double, std::string_view>;
 std::string vformat(std::string_view text, std::span<const Arg> args);
 
@@ -32,7 +32,7 @@ Arg arg(const T& value) {
   }
 }
 
-// Not constexpr: a call ends the compilation of a text.
+// These are not constexpr: a call stops the compilation of a Text.
 void unmatched_brace();
 void number_of_fields_and_arguments_differs();
 void unknown_field();
@@ -71,9 +71,9 @@ struct Text {
 
 }  // namespace format_detail
 
-/// fmt::format of integers, real numbers and text: str_format("rank {} is out of range (size {})",
-/// rank, size). Fields are {}, {:020} (a width) and {:.2f}; that they match the arguments is
-/// checked at compile time.
+/// Formats integers, real numbers and text as fmt::format does: str_format("rank {} is out of range
+/// (size {})", rank, size). Fields are {}, {:020} (a width) and {:.2f}. The compiler checks that
+/// they match the arguments.
 template <typename... Args>
 std::string str_format(std::type_identity_t<format_detail::Text<Args...>> text,
                        const Args&... args) {

@@ -19,7 +19,7 @@ std::uint32_t crc32(ByteView bytes, std::uint32_t previous) noexcept {
   return ::crc32_gzip_refl(previous, reinterpret_cast<const unsigned char*>(bytes.data()),
                            bytes.size());
 #else
-  if (bytes.empty()) return previous;  // zlib would begin again if the pointer is null
+  if (bytes.empty()) return previous;  // zlib would start over if the pointer is null
   return static_cast<std::uint32_t>(
       ::crc32_z(previous, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size()));
 #endif
@@ -27,8 +27,8 @@ std::uint32_t crc32(ByteView bytes, std::uint32_t previous) noexcept {
 
 namespace {
 
-// Polynomials over GF(2) modulo CRC-32's, as zip stores them: the highest bit is the coefficient of
-// x^0.
+// The functions below compute with polynomials over GF(2) modulo CRC-32's, as zip stores them: the
+// highest bit is the coefficient of x^0.
 constexpr std::uint32_t kPolynomial = 0xedb88320;
 constexpr std::uint32_t kOne = std::uint32_t{1} << 31;
 constexpr std::uint32_t kX8 = std::uint32_t{1} << 23;
@@ -47,7 +47,7 @@ constexpr std::uint32_t multiply(std::uint32_t a, std::uint32_t b) noexcept {
 std::uint32_t crc32_combine(std::uint32_t first, std::uint32_t second,
                             std::uint64_t second_length) noexcept {
   std::uint32_t shift =
-      kOne;  // becomes x^(8·length): what so many more bytes do to the CRC of those before
+      kOne;  // becomes x^(8·length), the effect of this many more bytes on the CRC of those before
   for (std::uint32_t power = kX8; second_length != 0;
        second_length >>= 1, power = multiply(power, power)) {
     if ((second_length & 1) != 0) shift = multiply(shift, power);

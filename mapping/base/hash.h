@@ -14,12 +14,12 @@ namespace DCKPT_API dckpt {
 /// crc32(a)) is the CRC of a and b together.
 std::uint32_t crc32(ByteView bytes, std::uint32_t previous = 0) noexcept;
 
-/// The CRC of two concatenated pieces, from theirs: crc32_combine(crc32(a), crc32(b), b.size()) is
-/// crc32(b, crc32(a)).
+/// Returns the CRC of two concatenated pieces, given their CRCs: crc32_combine(crc32(a), crc32(b),
+/// b.size()) is crc32(b, crc32(a)).
 std::uint32_t crc32_combine(std::uint32_t first, std::uint32_t second,
                             std::uint64_t second_length) noexcept;
 
-/// Bytes of a file that had this CRC-32 when they were written.
+/// A range of a file that had this CRC-32 when it was written.
 struct RecordedCrc {
   std::uint64_t offset = 0;
   std::uint64_t length = 0;
@@ -37,9 +37,9 @@ class Sha256 {
   ~Sha256();
 
   void update(ByteView bytes);
-  /// The digest of everything so far; resets the object.
+  /// Returns the digest of everything so far, and resets the object.
   Digest finish();
-  /// finish() as 64 lower-case hexadecimal digits.
+  /// Returns finish() as 64 lower-case hexadecimal digits.
   std::string finish_hex();
 
  private:
@@ -47,7 +47,7 @@ class Sha256 {
   std::unique_ptr<Context> context_;
 };
 
-/// Two lower-case digits a byte.
+/// Returns two lower-case hexadecimal digits per byte.
 std::string to_hex(ByteView bytes);
 
 std::string sha256_hex(ByteView bytes);

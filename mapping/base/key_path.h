@@ -12,7 +12,7 @@ namespace DCKPT_API dckpt {
 /// One step into a nested state dict: a dictionary key or a list position.
 using PathElement = std::variant<std::int64_t, std::string>;
 
-/// The place of a leaf in a nested state dict; what DCP keeps per key as planner data.
+/// The place of a leaf in a nested state dict. DCP keeps it per key as planner data.
 using KeyPath = std::vector<PathElement>;
 
 }  // namespace dckpt

@@ -14,7 +14,7 @@ struct Sink {
   LogSink function;
 };
 
-// Never destroyed: background threads may log while the process ends.
+// The sink is never destroyed: background threads may log while the process ends.
 Sink& sink() {
   static Sink* const instance = new Sink;
   return *instance;
@@ -42,7 +42,7 @@ void log(LogLevel level, std::string_view message) {
   if (sink().function) {
     try {
       sink().function(level, message);
-    } catch (...) {  // what is told must not change what is done, on one rank of many
+    } catch (...) {  // a sink must not change what one rank of many does
     }
   } else if (level >= LogLevel::kNotice) {
     const char* const kind = level == LogLevel::kError     ? "error: "

@@ -7,13 +7,13 @@
 
 namespace DCKPT_API dckpt {
 
-/// kNotice is what everyone wants to see of a successful run: one line per save.
+/// kNotice is for what every user should see of a successful run: one line per save.
 enum class LogLevel { kDebug, kInfo, kNotice, kWarning, kError };
 
 /// Receives every message of the library; called from any thread, one call at a time.
 using LogSink = std::function<void(LogLevel, std::string_view)>;
 
-/// Replaces the sink, and returns the one before; an empty one is the default, which prints
+/// Replaces the sink and returns the previous one. An empty sink is the default, which prints
 /// notices, warnings and errors to stderr.
 LogSink set_log_sink(LogSink sink);
 

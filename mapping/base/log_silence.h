@@ -2,8 +2,8 @@
 
 namespace dckpt {
 
-/// While it lives, what this thread logs is dropped: another rank does the same work on the same
-/// files and says it.
+/// Drops this thread's log messages during its lifetime, because another rank does the same work on
+/// the same files and logs it.
 class LogSilence {
  public:
   LogSilence() noexcept;

@@ -37,7 +37,7 @@ void parallel_for(std::size_t count, int threads, Body&& body) {
       for (std::size_t i = 1; i < std::min(count, static_cast<std::size_t>(std::max(threads, 1)));
            ++i)
         helpers.emplace_back(work);
-    } catch (const std::system_error&) {  // those that have started and this one do the work
+    } catch (const std::system_error&) {  // the threads that did start do the work
     }
     work();
   }

@@ -13,14 +13,14 @@ namespace DCKPT_API dckpt {
 
 /// A step of a save (the first six) or a load.
 enum class Phase : std::uint8_t {
-  kPlan,      ///< describing the state and agreeing on who writes what
+  kPlan,      ///< describing the state and agreeing on the writer of each part
   kStage,     ///< copying the state, for background saves only
   kCopy,      ///< a part of kWrite: taking items from memory (copies, checksums, compression)
   kWrite,     ///< writing the data files and making them durable
   kSync,      ///< a part of kWrite: waiting until files are durable
-  kPublish,   ///< writing what readers start from, making the checkpoint visible
-  kOpen,      ///< reading the metadata and the common state, checking what is requested
-  kExchange,  ///< agreeing on who reads what for whom, and passing it on
+  kPublish,   ///< writing the files that readers open first, making the checkpoint visible
+  kOpen,      ///< reading the metadata and the common state, checking the request
+  kExchange,  ///< agreeing on the reader of each part, and passing it on
   kRead,      ///< reading tensors and objects
 };
 inline constexpr EnumNames<Phase, 9> kPhaseNames{{{Phase::kPlan, "plan"},
@@ -33,26 +33,27 @@ inline constexpr EnumNames<Phase, 9> kPhaseNames{{{Phase::kPlan, "plan"},
                                                   {Phase::kExchange, "exchange"},
                                                   {Phase::kRead, "read"}}};
 
-/// A phase begins on a rank, or has ended.
+/// The start or the end of a phase on a rank.
 struct PhaseEvent {
   std::string_view call;    ///< "save" or "load"
   std::string_view target;  ///< the checkpoint
   Phase phase = Phase::kPlan;
   int rank = 0;
   std::chrono::system_clock::time_point begin{};
-  std::optional<std::chrono::system_clock::time_point> end{};  ///< none: it begins now
-  // When it has ended:
-  double seconds = 0;  ///< with a thread at work: less than from begin to end if it was interrupted
+  std::optional<std::chrono::system_clock::time_point> end{};  ///< empty at its start
+  // Set at its end:
+  double seconds = 0;  ///< with a thread at work; less than from begin to end if it was interrupted
   std::uint64_t bytes = 0;
-  bool failed = false;  ///< the call ends with it
+  bool failed = false;  ///< the call failed in this phase
 };
 
 /// Receives phases: those of one call (SaveHooks::phases, LoadHooks::phases), or of every save and
-/// load of this process. Called from any thread, one call at a time. What it throws is ignored.
+/// load of this process. It is called from any thread, one call at a time. Exceptions that it
+/// throws are ignored.
 using PhaseSink = std::function<void(const PhaseEvent&)>;
 
-/// Replaces the sink of the process, and returns the one before; an empty one, the default,
-/// receives nothing. Once this returns, the one before is not called any more.
+/// Replaces the sink of the process and returns the previous one, which is not called any more once
+/// this returns. An empty sink, the default, receives nothing.
 PhaseSink set_phase_sink(PhaseSink sink);
 
 }  // namespace dckpt

@@ -10,7 +10,7 @@ struct Sink {
   PhaseSink function;
 };
 
-// Never destroyed: background saves may run while the process ends.
+// The sink is never destroyed: background saves may run while the process ends.
 Sink& sink() {
   static Sink* const instance = new Sink;
   return *instance;
@@ -20,11 +20,11 @@ void call(const PhaseSink& function, const PhaseEvent& event) {
   if (!function) return;
   try {
     function(event);
-  } catch (...) {  // what is told must not change what is done, on one rank of many
+  } catch (...) {  // a sink must not change what one rank of many does
   }
 }
 
-/// The clock in whose phase this thread is.
+/// Returns the clock in whose phase this thread is.
 PhaseClock*& clock_of(Phase phase) {
   thread_local std::array<PhaseClock*, kPhaseNames.size()> clocks{};
   return clocks.at(static_cast<std::size_t>(phase));
@@ -113,7 +113,7 @@ PhaseClock::Taken PhaseClock::end(Phase phase, std::uint64_t bytes, bool failed)
     State& state = states_.at(static_cast<std::size_t>(phase));
     const bool was_ended = std::exchange(state.ended, true);
     if (!state.begun || was_ended) return {};
-    if (state.threads > 0) {  // another thread has not come to leave it yet
+    if (state.threads > 0) {  // another thread has not left it yet
       state.time += Clock::now() - state.entered;
       state.left = std::chrono::system_clock::now();
     }

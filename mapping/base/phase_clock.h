@@ -11,19 +11,19 @@
 
 namespace DCKPT_API dckpt {
 
-/// Measures the phases of one rank's save or load, and tells the sinks of them. A phase takes the
+/// Measures the phases of one rank's save or load and reports them to the sinks. A phase takes the
 /// time during which at least one thread is in it; phases may overlap. Safe to use from several
 /// threads.
 class PhaseClock {
  public:
-  /// `sink` is told of this call alone; it may be empty.
+  /// `sink` receives the phases of this call alone; it may be empty.
   PhaseClock(std::string call, std::string target, int rank, PhaseSink sink = {});
-  /// Phases that have not ended have failed.
+  /// Reports phases that have not ended as failed.
   ~PhaseClock();
   PhaseClock(const PhaseClock&) = delete;
   PhaseClock& operator=(const PhaseClock&) = delete;
 
-  /// This thread is in a phase. `clock` may be null.
+  /// Keeps this thread in a phase during its lifetime. `clock` may be null.
   class Scope {
    public:
     Scope(PhaseClock* clock, Phase phase);
@@ -37,7 +37,7 @@ class PhaseClock {
     PhaseClock* const outer_;
   };
 
-  /// Leaves the phase of this thread for a while, if it is in it.
+  /// Takes this thread out of a phase during its lifetime, if it is in it.
   class Pause {
    public:
     explicit Pause(Phase phase);
@@ -79,7 +79,7 @@ class PhaseClock {
   const std::string call_;
   const std::string target_;
   const int rank_;
-  std::mutex telling_;  ///< one call of `sink_` at a time
+  std::mutex telling_;  ///< serializes calls of `sink_`
   const PhaseSink sink_;
   std::mutex mutex_;
   std::array<State, kPhaseNames.size()> states_{};

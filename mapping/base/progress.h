@@ -9,14 +9,14 @@
 
 namespace DCKPT_API dckpt {
 
-/// Called now and then during long operations, from any thread, one call at a time, with the bytes
-/// done so far and the total.
+/// A callback during long operations, from any thread, one call at a time, with the bytes done so
+/// far and the total.
 using Progress = std::function<void(std::uint64_t done, std::uint64_t total)>;
 
 /// Adds up the progress of several threads.
 class ProgressCounter {
  public:
-  /// Calls `progress` each time that so many more bytes are done; 0: whenever any are added.
+  /// Calls `progress` each time `every` more bytes are done; 0: whenever any are added.
   ProgressCounter(Progress progress, std::uint64_t total, std::uint64_t every = 0)
       : progress_(std::move(progress)), total_(total), every_(every) {}
 

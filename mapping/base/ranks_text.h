@@ -8,7 +8,7 @@
 
 namespace DCKPT_API dckpt {
 
-/// "rank 3", "ranks 0, 2, 5", "ranks 0, 1, …, 15 and 1,008 more"
+/// Returns "rank 3", "ranks 0, 2, 5" or "ranks 0, 1, …, 15 and 1,008 more".
 std::string ranks_text(std::span<const int> ranks);
 std::string ranks_text(std::span<const std::size_t> ranks);
 

@@ -13,8 +13,8 @@ class ReadableFile {
  public:
   virtual ~ReadableFile() = default;
   virtual const std::string& name()
-      const noexcept = 0;  ///< for messages: the path as the user would spell it
-  virtual std::uint64_t size() const noexcept = 0;  ///< when it was opened
+      const noexcept = 0;  ///< the path as the user would spell it, for messages
+  virtual std::uint64_t size() const noexcept = 0;  ///< as of its opening
   /// Fills `into` from `offset`. Throws CheckpointError: (corrupt) if the range is not inside the
   /// file, (io) with errno's text otherwise.
   virtual void read(std::uint64_t offset, MutableByteView into) const = 0;
@@ -22,7 +22,7 @@ class ReadableFile {
   virtual void prefetch(std::uint64_t offset, std::uint64_t length) const = 0;
 };
 
-/// The whole content; throws (corrupt) if it is larger than `limit`.
+/// Reads the whole content; throws (corrupt) if it is larger than `limit`.
 Bytes read_file(const ReadableFile& file, std::uint64_t limit);
 
 }  // namespace dckpt

@@ -43,10 +43,12 @@ std::string escaped(std::string_view text, std::size_t limit, bool escape_quotes
   return out;
 }
 
-/// Insertions, deletions, replacements and swaps of neighbours that lead from one to the other.
+/// Returns the number of insertions, deletions, replacements and swaps of neighbors that lead from
+/// one to the other.
 std::size_t edit_distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> before(b.size() + 1);  // of the prefixes of b, to a's without its last
-                                                  // two bytes, without its last, and to all of it
+  std::vector<std::size_t> before(b.size() + 1);  // distances of the prefixes of b to a without its
+                                                  // last two bytes, without its last one, and to
+                                                  // all of a
   std::vector<std::size_t> above(b.size() + 1);
   std::vector<std::size_t> row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;

@@ -11,38 +11,39 @@
 
 namespace DCKPT_API dckpt {
 
-/// `text` in single quotes, safe for a terminal and for JSON: control bytes, quotes, backslashes
-/// and bytes that are not valid UTF-8 are escaped (\n, \x1b, …), and more than `limit` bytes are
-/// cut with an ellipsis.
+/// Returns `text` in single quotes, safe for a terminal and for JSON: control bytes, quotes,
+/// backslashes and bytes that are not valid UTF-8 are escaped (\n, \x1b, …), and text of more than
+/// `limit` bytes is cut with an ellipsis.
 std::string quote(std::string_view text, std::size_t limit = 200);
 
-/// The same escaping without the quotes; for tables.
+/// Escapes the same way without adding quotes; for tables.
 std::string printable(std::string_view text, std::size_t limit = 200);
 
-/// Whether `text` is UTF-8 without surrogates and overlong forms.
+/// Returns whether `text` is UTF-8 without surrogates and overlong forms.
 bool is_utf8(std::string_view text) noexcept;
 
-/// "'a', 'b', 'c' and 7 more"
+/// Returns "'a', 'b', 'c' and 7 more".
 std::string quoted_list(std::span<const std::string> items, std::size_t limit = 5);
 
-/// The candidate closest to `word` by edit distance, if it is close enough to be a likely slip.
+/// Returns the candidate closest to `word` by edit distance, if it is close enough to be a likely
+/// slip.
 std::optional<std::string> nearest(std::string_view word, std::span<const std::string> candidates);
 
-/// Shell-style match of the whole text: `*` any run (dots and slashes included), `?` one byte,
-/// `[a-c]`, `[!a-c]`. Linear memory, no recursion.
+/// Matches the whole text as a shell does: `*` any run (dots and slashes included), `?` one byte,
+/// `[a-c]`, `[!a-c]`. Takes linear memory and does not recurse.
 bool glob_match(std::string_view pattern, std::string_view text);
 
-/// 1536 → "1.5 KiB"
+/// Returns "1.5 KiB" for 1536.
 std::string human_bytes(std::uint64_t bytes);
 
-/// 1234567 → "1,234,567"
+/// Returns "1,234,567" for 1234567.
 std::string grouped(std::uint64_t number);
 
-/// "12", "8GiB", "64 MiB", "1.5G" → bytes (KiB = 1024; K/M/G/T alone also mean 1024). Empty if it
-/// is not a size.
+/// Parses "12", "8GiB", "64 MiB" or "1.5G" to bytes (KiB = 1024; K/M/G/T alone also mean 1024).
+/// Empty if it is not a size.
 std::optional<std::uint64_t> parse_size(std::string_view text);
 
-/// Decimal digits only, no sign, no blanks; empty on anything else and on overflow.
+/// Parses decimal digits without sign or blanks. Empty for anything else and on overflow.
 std::optional<std::uint64_t> parse_u64(std::string_view text);
 
 std::vector<std::string> split(std::string_view text, char separator);

@@ -2,9 +2,9 @@
 
 namespace dckpt {
 
-/// The calling thread, and the threads that it starts from now on, leave the processors to others
-/// that want them (nice 10): they get about a tenth of what another thread gets there. Cannot be
-/// undone without privileges.
+/// Lowers the priority (nice 10) of the calling thread and of the threads that it starts from now
+/// on: where other threads want the processors, they get about a tenth of the time of one of those.
+/// This cannot be undone without privileges.
 void lower_priority_of_thread() noexcept;
 
 }  // namespace dckpt

@@ -8,7 +8,8 @@
 
 namespace dckpt {
 
-/// Whether lone surrogates may stand in UTF-8, as three bytes each (Python's "surrogatepass").
+/// The treatment of lone surrogates, of three bytes each, in UTF-8 (kPass: Python's
+/// "surrogatepass").
 enum class Surrogates : bool { kRefuse, kPass };
 
 struct Utf8Sequence {
@@ -16,13 +17,13 @@ struct Utf8Sequence {
   std::uint32_t code_point = 0;
 };
 
-/// The sequence at the front of `text`, in its shortest form and up to U+10FFFF.
+/// Decodes the sequence at the front of `text`, in its shortest form and up to U+10FFFF.
 Utf8Sequence decode_utf8(std::string_view text, Surrogates surrogates) noexcept;
 
-/// Whether a code point beyond ASCII steers a terminal or the direction of text.
+/// Returns whether a code point beyond ASCII controls a terminal or the direction of text.
 bool steers_text(std::uint32_t code_point) noexcept;
 
-/// Whether `text` consists of such sequences.
+/// Returns whether `text` consists of well-formed sequences.
 bool is_utf8(std::string_view text, Surrogates surrogates) noexcept;
 
 /// Appends a code point up to U+10FFFF; a surrogate becomes three bytes.

@@ -10,7 +10,7 @@
 namespace dckpt {
 
 /// A file with one range already in memory: reads inside that range are copied, all others go to
-/// the file. For many small reads close to each other after one large read. Borrows both, which
+/// the file. Serves many small reads close to each other after one large read. Borrows both, which
 /// must outlive it.
 class WindowedFile final : public ReadableFile {
  public:

@@ -9,7 +9,7 @@
 
 namespace DCKPT_API dckpt {
 
-/// Small messages between ranks: LEB128 numbers and length-prefixed texts.
+/// Writes small messages between ranks: LEB128 numbers and length-prefixed texts.
 class WireWriter {
  public:
   explicit WireWriter(Bytes& out) : out_(out) {}
@@ -20,20 +20,20 @@ class WireWriter {
   Bytes& out_;
 };
 
-/// Reads them back. Everything is checked against the bytes that are there: throws CheckpointError
-/// (corrupt), naming `what`.
+/// Reads messages of a WireWriter. Everything is checked against the available bytes: throws
+/// CheckpointError (corrupt), naming `what`.
 class WireReader {
  public:
   WireReader(ByteView bytes, std::string what) : bytes_(bytes), what_(std::move(what)) {}
 
   std::uint64_t number();
-  /// A number that must be at most `limit`.
+  /// Reads a number that must be at most `limit`.
   std::uint64_t number(std::uint64_t limit);
   std::int64_t signed_number();
-  /// A count of things that take at least one byte each.
+  /// Reads a count of things that take at least one byte each.
   std::size_t count();
   std::string text();
-  ByteView rest() const noexcept { return bytes_.subspan(at_); }  ///< what has not been read
+  ByteView rest() const noexcept { return bytes_.subspan(at_); }  ///< the unread part
   bool at_end() const noexcept { return at_ == bytes_.size(); }
   /// Throws unless everything has been read.
   void finish() const;

@@ -22,16 +22,18 @@ struct Box {
 
 bool is_valid(const Box& box) noexcept;
 
-/// The box of the whole tensor.
+/// Returns the box of the whole tensor.
 Box whole(ShapeView shape);
 
-/// Whether `box` lies inside a tensor of this shape. A box without elements may touch the end.
+/// Returns whether `box` lies inside a tensor of this shape. A box without elements may touch the
+/// end.
 bool fits(const Box& box, ShapeView shape) noexcept;
 
-/// The common part, empty if there is no element in common. Both must have the same number of axes.
+/// Returns the common part, empty if there is no element in common. Both must have the same number
+/// of axes.
 std::optional<Box> intersect(const Box& a, const Box& b);
 
-/// "[0:4, 8:16]"
+/// Returns text such as "[0:4, 8:16]".
 std::string to_string(const Box& box);
 
 /// Many boxes of one tensor in one array: 16 bytes per axis and box, no allocation per box.

@@ -1,8 +1,8 @@
 // Every float of at most 32 bits is exact in float32, and torch goes through float32 too: a
 // conversion decodes a block to floats and encodes these. The small types differ in their fields
-// and in what they spend their highest codes on, which is all that `Format` says. Their bits are
-// moved as integers, so that modes of the processor (flushing denormals) change nothing; only
-// float64 goes through its instructions.
+// and in the use of their highest codes, which is all that `Format` says. Their bits are moved as
+// integers, so that modes of the processor (flushing denormals) change nothing; only float64 goes
+// through its instructions.
 
 #include "mapping/geometry/cast.h"
 
@@ -33,7 +33,7 @@ struct Half {
 struct BFloat16 {
   using Word = std::uint16_t;
   static constexpr int kExponent = 8, kMantissa = 7, kBias = kFloatBias;
-  static constexpr std::uint32_t kNan = 0x7FC0;  // the others are those of float32
+  static constexpr std::uint32_t kNan = 0x7FC0;  // its other special values are those of float32
 };
 struct E4M3FN {  // no infinity
   using Word = std::uint8_t;
@@ -99,8 +99,8 @@ std::uint32_t encode(float value) noexcept {
   const std::uint32_t mantissa = magnitude < (1U << kFloatMantissa)
                                      ? magnitude
                                      : (magnitude & 0x7FFFFF) | (1U << kFloatMantissa);
-  const int above = exponent - kFloatBias + Format::kBias - 1;  // the smallest normal exponent
-  // Below it the mantissa loses a bit more each time; from 25 on nothing of it is left.
+  const int above = exponent - kFloatBias + Format::kBias - 1;  // above the smallest normal one
+  // Below it the mantissa loses one more bit each time; from 25 on none is left.
   const int shift = std::min(kFloatMantissa - Format::kMantissa + std::max(-above, 0), 25);
   const std::uint32_t rounded =
       (mantissa + (1U << (shift - 1)) - 1 + ((mantissa >> shift) & 1)) >> shift;
@@ -122,7 +122,7 @@ void store(std::byte* at, T value) noexcept {
   std::memcpy(at, &value, sizeof value);
 }
 
-/// What each code of a type of 8 bits means.
+/// The value of each code of an 8-bit type.
 template <typename Format>
 constexpr std::array<float, 256> kDecoded = [] {
   std::array<float, 256> floats{};
@@ -147,7 +147,7 @@ void encode_all(const float* from, std::byte* destination, std::size_t count) no
   for (std::size_t i = 0; i < count; ++i)
     store(destination + i * sizeof(Word), static_cast<Word>(encode<Format>(from[i])));
 }
-/// The common one, in operations that compilers turn into those of vectors.
+/// The common case, in operations that compilers vectorize.
 template <>
 void encode_all<BFloat16>(const float* from, std::byte* destination, std::size_t count) noexcept {
   constexpr int kLost = 16;
@@ -186,7 +186,7 @@ struct FloatCodec {
 template <typename Format>
 constexpr FloatCodec kCodec{decode_all<Format>, encode_all<Format>};
 
-/// Null functions for anything but a real floating type.
+/// Returns null functions for anything but a real floating type.
 FloatCodec float_codec(DType dtype) noexcept {
   switch (dtype) {
     case DType::kFloat16: return kCodec<Half>;
@@ -205,7 +205,7 @@ bool is_float(DType dtype) noexcept {
   return float_codec(dtype).decode != nullptr;
 }
 
-/// The type of the real and the imaginary part; the type itself if it is not complex.
+/// Returns the type of the real and the imaginary part; the type itself if it is not complex.
 DType part_of(DType dtype) noexcept {
   switch (dtype) {
     case DType::kComplex32: return DType::kFloat16;
@@ -306,7 +306,7 @@ float load_float(DType dtype, const std::byte* element) noexcept {
 
 std::size_t first_too_large(DType from, const std::byte* source, DType to, const std::byte* cast,
                             std::size_t count) noexcept {
-  if (to == DType::kFloat64) return count;  // holds them all, and floats do not hold its own
+  if (to == DType::kFloat64) return count;  // holds all values, and floats do not hold its own
   const auto is_infinite = [&](std::size_t i) {
     const std::byte* const element = source + i * item_size(from);
     return from == DType::kFloat64 ? std::isinf(load<double>(element))

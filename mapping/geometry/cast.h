@@ -9,19 +9,19 @@
 //
 //   floating types   float8_e4m3fn, float8_e4m3fnuz, float8_e5m2, float8_e5m2fnuz, float16,
 //                    bfloat16, float32 and float64 into each other: rounded to nearest, ties to
-//                    even. What is too large becomes infinity, or NaN where the type has none. NaN
+//                    even. Overflow gives infinity, or NaN where the type has none. NaN
 //                    stays NaN; its payload may change. float64 is rounded to float32 first, also
 //                    for narrower types.
 //   complex types    into each other, real and imaginary part as above
 //   integer types    into a type that holds all values: int32 to int64, uint8 to int16, not int64
 //                    to int32
 //
-// Nothing else is converted: what a float loses as an integer, or a large integer as a float, is no
-// rounding error. Packed, scale and quantised types are bytes here.
+// Nothing else is converted: the digits that a float loses as an integer, or a large integer as a
+// float, are not a rounding error. Packed, scale and quantized types are bytes here.
 
 namespace dckpt {
 
-/// Whether elements can be converted. True if the types are the same.
+/// Returns whether elements can be converted. True if the types are the same.
 bool can_cast(DType from, DType to) noexcept;
 
 /// Converts `count` elements, little-endian, of any alignment; the ranges do not overlap. Requires
@@ -29,16 +29,16 @@ bool can_cast(DType from, DType to) noexcept;
 void cast_elements(DType from, const std::byte* source, DType to, std::byte* destination,
                    std::size_t count) noexcept;
 
-/// Like strided_copy, with elements converted on the way.
+/// Copies like strided_copy, and converts the elements on the way.
 void strided_cast(ShapeView sizes, DType from, const std::byte* source,
                   const StridedView& source_view, DType to, std::byte* destination,
                   const StridedView& destination_view);
 
-/// An element of one of the floating types above, as float (float64 is rounded).
+/// Reads an element of one of the floating types above as float (float64 is rounded).
 float load_float(DType dtype, const std::byte* element) noexcept;
 
-/// Which of `count` elements is the first that was too large for the floating type it was cast to:
-/// infinite in `cast` but not in `source`. `count` if there is none.
+/// Returns the position of the first of `count` elements that was too large for the floating type
+/// it was cast to: infinite in `cast` but not in `source`. Returns `count` if there is none.
 std::size_t first_too_large(DType from, const std::byte* source, DType to, const std::byte* cast,
                             std::size_t count) noexcept;
 

@@ -35,17 +35,17 @@ enum class DType : std::uint8_t {
   kFloat4E2M1FNx2,  ///< two 4-bit elements a byte; shapes count bytes, as in torch
   kQInt8,
   kQUInt8,
-  kQInt32,  ///< quantised storages: bytes only, scales lie beside them
+  kQInt32,  ///< quantized storages: bytes only, their scales are stored elsewhere
 };
 
-/// Bytes of one element.
+/// Returns the bytes of one element.
 std::size_t item_size(DType dtype) noexcept;
 
-/// Torch's name without the prefix: "float32", "bfloat16", "float8_e4m3fn", …
+/// Returns torch's name without the prefix: "float32", "bfloat16", "float8_e4m3fn", …
 std::string_view to_string(DType dtype) noexcept;
 
-/// The inverse of to_string; also accepts a "torch." prefix and torch's aliases (half, float,
-/// double, long, int, short).
+/// Parses a name that to_string returns; also accepts a "torch." prefix and torch's aliases (half,
+/// float, double, long, int, short).
 std::optional<DType> parse_dtype(std::string_view name) noexcept;
 
 }  // namespace dckpt

@@ -17,7 +17,7 @@ concept ElementType =
     (std::integral<T> && sizeof(T) <= 8) || std::same_as<T, float> || std::same_as<T, double> ||
     std::same_as<T, std::complex<float>> || std::same_as<T, std::complex<double>>;
 
-/// The element type that T is: dtype_of<float>() is kFloat32.
+/// Returns the element type of T: dtype_of<float>() is kFloat32.
 template <ElementType T>
 constexpr DType dtype_of() noexcept {
   if constexpr (std::same_as<T, bool>) return DType::kBool;

@@ -34,11 +34,12 @@ std::vector<FlatPiece> split_flat_range(ShapeView shape, std::int64_t begin, std
     return pieces;
   }
   const Shape strides = row_major_strides(shape);
-  // The first axis along which begin and end − 1 have different coordinates: everything before it
-  // is shared.
+  // The first axis along which begin and end − 1 have different coordinates: all axes before it are
+  // shared.
   std::size_t top = 0;
   while (top + 1 < shape.size() && begin / strides[top] == (end - 1) / strides[top]) ++top;
-  // Up: from begin to the next whole slice of ever larger slices; then the body; then down to end.
+  // The pieces go up from begin to the next whole slice of ever larger slices, then along the body,
+  // then down to end.
   std::int64_t at = begin;
   for (std::size_t axis = shape.size(); axis-- > top + 1;) {
     const std::int64_t slice = strides[axis - 1];

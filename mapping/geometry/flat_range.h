@@ -16,10 +16,10 @@ struct FlatPiece {
   friend bool operator==(const FlatPiece&, const FlatPiece&) = default;
 };
 
-/// The row-major elements [begin, end) of a tensor of this shape as boxes, in order: at most 2·N−1
-/// of them for N axes. Each piece is contiguous in row-major order, so a 1-D buffer that holds the
-/// range can be cut at the pieces' `begin`. Requires 0 ≤ begin ≤ end ≤ numel(shape). An empty range
-/// gives no pieces; a 0-dim shape gives one of zero axes.
+/// Splits the row-major elements [begin, end) of a tensor of this shape into boxes, in order: at
+/// most 2·N−1 of them for N axes. Each piece is contiguous in row-major order, so a 1-D buffer that
+/// holds the range can be cut at the pieces' `begin`. Requires 0 ≤ begin ≤ end ≤ numel(shape). An
+/// empty range gives no pieces; a 0-dim shape gives one of zero axes.
 std::vector<FlatPiece> split_flat_range(ShapeView shape, std::int64_t begin, std::int64_t end);
 
 }  // namespace dckpt

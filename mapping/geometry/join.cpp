@@ -10,10 +10,10 @@ namespace {
 
 struct Group {
   JoinedBox joined;
-  std::int64_t elements = 0;  ///< of its members
+  std::int64_t elements = 0;  ///< sum over its members
 };
 
-/// Boxes that lie beside each other along `axis` follow each other.
+/// Orders boxes such that those beside each other along `axis` follow each other.
 bool comes_before(const Box& a, const Box& b, std::size_t axis) {
   for (std::size_t other = 0; other < a.dims(); ++other) {
     if (other == axis) continue;

@@ -13,16 +13,16 @@ namespace {
   throw CheckpointError(ErrorCode::kInvalidArgument, message);
 }
 
-/// Consecutive indices along one tensor dim: `global` in the whole tensor, `local` in what a rank
-/// holds of it.
+/// Consecutive indices along one tensor dim: `global` in the whole tensor, `local` in the part that
+/// a rank holds.
 struct Run {
   std::int64_t global = 0;
   std::int64_t local = 0;
   std::int64_t size = 0;
 };
 
-/// What a rank holds along one tensor dim: runs that are not empty and do not touch, rising in both
-/// numberings, without gaps in the local one.
+/// The indices that a rank holds along one tensor dim: runs that are not empty and do not touch,
+/// rising in both numberings, without gaps in the local one.
 using Runs = std::vector<Run>;
 
 Runs all_of_axis(std::int64_t extent) {
@@ -62,8 +62,8 @@ std::int64_t chunk_size(std::int64_t extent, std::int64_t count) {
   return extent / count + (extent % count != 0 ? 1 : 0);
 }
 
-/// Chunk `index` of `count` as torch.chunk cuts them: all as large as the first, except that the
-/// last ones may be shorter or empty.
+/// Returns chunk `index` of `count` as torch.chunk cuts them: all as large as the first, except
+/// that the last ones may be shorter or empty.
 Range chunk(Range whole, std::int64_t count, std::int64_t index) {
   const std::int64_t step = chunk_size(whole.size(), count);
   if (step == 0 || index > whole.size() / step) return {whole.end, whole.end};
@@ -71,14 +71,14 @@ Range chunk(Range whole, std::int64_t count, std::int64_t index) {
   return {begin, begin + std::min(step, whole.end - begin)};
 }
 
-/// What rank `index` of `count` keeps of `runs` under a strided shard; a plain one has split
-/// factor 1.
+/// Returns the part of `runs` that rank `index` of `count` keeps under a strided shard; a plain one
+/// has split factor 1.
 Runs cut(const Runs& runs, std::int64_t split_factor, std::int64_t count, std::int64_t index) {
   if (runs.empty() || count == 1) return runs;
   const Range all{0, total(runs)};
   const std::int64_t outer_size = chunk_size(all.size(), split_factor);
   const std::int64_t outer_count =
-      chunk_size(all.size(), outer_size);  // of those that are not empty
+      chunk_size(all.size(), outer_size);  // only those that are not empty
   if (outer_count > static_cast<std::int64_t>(kMaxPieces)) {
     refuse(
         str_format("a strided shard with split factor {} cuts an extent of {} into more than the "
@@ -108,7 +108,7 @@ std::size_t checked_dim(std::int64_t dim, ShapeView shape, const MeshLayout& lay
   return static_cast<std::size_t>(dim < 0 ? dim + dims : dim);
 }
 
-/// What a mesh dimension cuts; empty if it replicates.
+/// Returns the cut by a mesh dimension; empty if it replicates.
 std::optional<Cut> cut_of(const MeshLayout& layout, std::size_t mesh_dim, ShapeView shape) {
   const Placement& placement = layout.placements[mesh_dim];
   if (std::holds_alternative<Partial>(placement)) {
@@ -149,7 +149,7 @@ std::vector<std::size_t> order_of(const MeshLayout& layout) {
   return layout.order;
 }
 
-/// All combinations of one run per axis, the last axis fastest.
+/// Returns all combinations of one run per axis, the last axis fastest.
 std::vector<LocalPiece> pieces_of(const std::vector<Runs>& axes, ShapeView global_shape,
                                   ShapeView local_shape) {
   LocalPiece piece{{Shape(axes.size(), 0), to_shape(local_shape)}, Shape(axes.size(), 0)};

@@ -25,8 +25,8 @@ class DeviceMesh {
   std::size_t dims() const noexcept { return shape_.size(); }
   std::int64_t size() const noexcept { return numel(shape_); }
 
-  /// The coordinates of a rank; empty if it is not on the mesh. Linear in the number of ranks when
-  /// they were listed.
+  /// Returns the coordinates of a rank; empty if it is not on the mesh. Linear in the number of
+  /// ranks when they were listed.
   std::optional<Shape> coordinate_of(int rank) const;
 
  private:
@@ -37,8 +37,8 @@ class DeviceMesh {
 /// Limits of a mesh; its dimensions are limited to kMaxDims.
 inline constexpr std::int64_t kMaxMeshRanks = std::int64_t{1} << 24;
 
-/// What the ranks along one mesh dimension hold: torch's placements. Tensor dims below zero count
-/// from the end.
+/// The parts that the ranks along one mesh dimension hold: torch's placements. Tensor dims below
+/// zero count from the end.
 struct Replicate {};  ///< the same on all of them
 struct Shard {
   std::int64_t dim = 0;
@@ -52,10 +52,10 @@ struct StridedShard {
 struct Partial {};  ///< terms still to be summed: not a layout that a checkpoint can describe
 using Placement = std::variant<Replicate, Shard, StridedShard, Partial>;
 
-/// As torch prints them: "R", "S(0)", "_S(0, 2)", "P".
+/// Returns a placement as torch prints it: "R", "S(0)", "_S(0, 2)", "P".
 std::string to_string(const Placement& placement);
 
-/// How a tensor is distributed over a mesh.
+/// The distribution of a tensor over a mesh.
 struct MeshLayout {
   DeviceMesh mesh;
   std::vector<Placement> placements;  ///< one per mesh dimension
@@ -66,7 +66,7 @@ struct MeshLayout {
   std::vector<std::size_t> order{};
 };
 
-/// "[_S(0, 2), S(0)] on a (2, 2) mesh"
+/// Returns text such as "[_S(0, 2), S(0)] on a (2, 2) mesh".
 std::string to_string(const MeshLayout& layout);
 
 /// A box of the global tensor and its offset in the local one.
@@ -76,21 +76,22 @@ struct LocalPiece {
   friend bool operator==(const LocalPiece&, const LocalPiece&) = default;
 };
 
-/// What one rank holds of a tensor. Invariant: the pieces fill the local tensor, in row-major order
-/// of their local offsets, and have elements; only a local tensor without elements is one empty
-/// piece (which begins at the end of the tensor along each dim of which it has nothing, as in
-/// torch).
+/// The part of a tensor that one rank holds. Invariant: the pieces fill the local tensor, in
+/// row-major order of their local offsets, and have elements; only a local tensor without elements
+/// is one empty piece (which, as in torch, begins at the end of the tensor along each dim of which
+/// the rank has nothing).
 struct LocalPart {
   Shape shape;                     ///< of the local tensor
   std::vector<LocalPiece> pieces;  ///< one, unless a StridedShard is not undone by another cut
-  /// Which copy of these pieces it is: the row-major position along the mesh dimensions that
-  /// replicate. Of a tensor without elements all ranks hold the same, and it is the position on the
+  /// The number of this copy of the pieces: its row-major position along the mesh dimensions that
+  /// replicate. All ranks hold the same of a tensor without elements, and it is the position on the
   /// mesh. 0 = main.
   std::int64_t replica = 0;
 };
 
-/// Empty when the rank is not on the mesh. Throws CheckpointError (invalid argument) if the layout
-/// does not fit the tensor, is Partial somewhere, or gives a rank more than kMaxPieces pieces.
+/// Returns the part that a rank holds; nothing if it is not on the mesh. Throws CheckpointError
+/// (invalid argument) if the layout does not fit the tensor, is Partial somewhere, or gives a rank
+/// more than kMaxPieces pieces.
 std::optional<LocalPart> local_part(const MeshLayout& layout, ShapeView global_shape, int rank);
 inline constexpr std::size_t kMaxPieces = std::size_t{1} << 16;
 

@@ -58,7 +58,7 @@ class OverlayCutter {
   }
 
   const BoxList& boxes_;
-  Box region_;  ///< of the slab that is being cut, on the axes so far
+  Box region_;  ///< the slab that is being cut, on the axes so far
   std::vector<OverlayPart> parts_;
 };
 

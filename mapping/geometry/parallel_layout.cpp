@@ -24,7 +24,7 @@ struct Dim {
 };
 using Dims = std::vector<Dim>;
 
-/// "tp 2 · pp 3"
+/// Returns text such as "tp 2 · pp 3".
 std::string to_string(const Dims& dims) {
   std::string out;
   for (const Dim& dim : dims)
@@ -40,7 +40,7 @@ std::string lower(std::string_view text) {
   return out;
 }
 
-/// The product, which fits in an int. Checks that every size is positive.
+/// Returns the product, which fits in an int. Checks that every size is positive.
 int product(const Dims& dims) {
   int ranks = 1;
   for (const Dim& dim : dims) {
@@ -54,7 +54,7 @@ int product(const Dims& dims) {
   return ranks;
 }
 
-/// The names in "tp-cp", each of them one of `dims` and there once.
+/// Returns the names in "tp-cp", each of them one of `dims` and present once.
 std::vector<std::string> names_in(std::string_view text, const Dims& dims, std::string_view what) {
   std::vector<std::string> names = split(lower(text), '-');
   for (std::size_t i = 0; i < names.size(); ++i) {
@@ -74,7 +74,7 @@ std::vector<std::string> names_in(std::string_view text, const Dims& dims, std::
   return names;
 }
 
-/// Ranks as a grid whose first dimension varies fastest.
+/// The ranks as a grid whose first dimension varies fastest.
 class Grid {
  public:
   Grid(const Dims& dims, std::string_view order, std::string_view whose) {
@@ -105,7 +105,7 @@ class Grid {
   int coordinate(int rank, std::string_view name) const {
     return rank / stride(name) % find(name).size;
   }
-  /// Position of a rank in its group along `names`.
+  /// Returns the position of a rank in its group along `names`.
   int position(int rank, std::string_view names) const {
     int position = 0, stride = 1;
     const std::vector<std::string> along = names_in(names, dims_, "dimensions");
@@ -116,7 +116,7 @@ class Grid {
     }
     return position;
   }
-  /// For each rank the first one of its group.
+  /// Returns for each rank the first rank of its group.
   std::vector<int> leaders(std::string_view names) const {
     std::vector<std::pair<int, int>> along;  // stride and size
     for (const std::string& name : names_in(names, dims_, "dimensions"))
@@ -143,7 +143,7 @@ struct Grids {
   Grid dense, experts;
 };
 
-/// The arrangement of `world_size` ranks, or of as many as the layout has.
+/// Returns the arrangement of `world_size` ranks, or of as many as the layout has.
 Grids arrange(ParallelLayout layout, std::optional<int> world_size) {
   const Dims model{{"tp", layout.tp}, {"cp", layout.cp}, {"pp", layout.pp}};
   const int together = product(model);

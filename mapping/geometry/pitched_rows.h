@@ -7,7 +7,7 @@
 
 namespace dckpt {
 
-/// Equally long runs whose beginnings are a pitch apart on each side: what a copy engine moves in
+/// Equally long runs whose beginnings are a pitch apart on each side, which a copy engine moves in
 /// one call. Everything counts elements; the pitches of a single row are its length.
 struct PitchedRows {
   std::int64_t source = 0;
@@ -18,7 +18,8 @@ struct PitchedRows {
   std::int64_t destination_pitch = 0;
 };
 
-/// The runs of a plan, with those of the last axis in one call unless they overlap on either side.
+/// Visits the runs of a plan, with those of the last axis in one call unless they overlap on either
+/// side.
 template <typename Visit>
 void for_each_rows(RunPlan plan, Visit&& visit) {
   PitchedRows rows{.run = plan.run, .source_pitch = plan.run, .destination_pitch = plan.run};

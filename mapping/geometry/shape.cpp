@@ -44,7 +44,7 @@ Shape row_major_strides(ShapeView shape) {
   for (std::size_t axis = shape.size(); axis-- > 0;) {
     strides[axis] = stride;
     stride = checked_mul(stride, std::max<std::int64_t>(shape[axis], 1))
-                 .value_or(stride);  // too large only where there are no elements
+                 .value_or(stride);  // it can only overflow where there are no elements
   }
   return strides;
 }

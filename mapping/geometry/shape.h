@@ -15,8 +15,8 @@ namespace DCKPT_API dckpt {
 class Shape : public boost::container::small_vector<std::int64_t, 6> {
  public:
   using small_vector::small_vector;
-  // Not inline: they take a fifth of the time that most files compile, and GCC 12 warns of them
-  // where it inlines them.
+  // These are not inline: they take a fifth of the time that most files compile, and GCC 12 warns
+  // of them where it inlines them.
   Shape() noexcept;
   Shape(std::initializer_list<std::int64_t> extents);
   Shape(const Shape& other);
@@ -36,21 +36,21 @@ inline Shape to_shape(ShapeView view) {
   return Shape(view.begin(), view.end());
 }
 
-/// Product of the extents; 1 for no axes. Empty if an extent is negative or the product does not
-/// fit in int64.
+/// Returns the product of the extents; 1 for no axes. Empty if an extent is negative or the product
+/// does not fit in int64.
 std::optional<std::int64_t> checked_numel(ShapeView shape) noexcept;
 
-/// Product of extents that are known to be sound (checked on entry to the library).
+/// Returns the product of extents that are known to be sound (checked on entry to the library).
 std::int64_t numel(ShapeView shape) noexcept;
 
-/// Row-major strides in elements.
+/// Returns row-major strides in elements.
 Shape row_major_strides(ShapeView shape);
 
-/// Whether elements with these strides lie row-major without gaps. Strides of axes with extent 1 do
-/// not matter; nothing matters when there are no elements.
+/// Returns whether elements with these strides are row-major without gaps. Strides of axes with
+/// extent 1 do not matter; nothing matters when there are no elements.
 bool is_row_major(ShapeView shape, ShapeView strides) noexcept;
 
-/// As Python prints a tuple: "()", "(3,)", "(2, 3)".
+/// Returns text as Python prints a tuple: "()", "(3,)", "(2, 3)".
 std::string to_string(ShapeView shape);
 
 bool equal(ShapeView a, ShapeView b) noexcept;

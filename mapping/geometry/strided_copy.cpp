@@ -53,8 +53,8 @@ void strided_copy(ShapeView sizes, std::size_t item_size, const std::byte* sourc
                   const StridedView& destination_view) {
   const RunPlan plan = plan_runs(sizes, source_view, destination_view);
   const auto item = static_cast<std::int64_t>(item_size);
-  // Single elements (a transposition, say): a copy of constant size is several times faster than
-  // memcpy of a variable one.
+  // For single elements (as in a transposition), a copy of constant size is several times faster
+  // than memcpy of a variable one.
   if (plan.run == 1 && item_size == 2) return copy_words<std::uint16_t>(plan, source, destination);
   if (plan.run == 1 && item_size == 4) return copy_words<std::uint32_t>(plan, source, destination);
   if (plan.run == 1 && item_size == 8) return copy_words<std::uint64_t>(plan, source, destination);

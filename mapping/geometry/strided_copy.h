@@ -8,16 +8,16 @@
 
 namespace DCKPT_API dckpt {
 
-/// Where the elements of a box lie: element (i, j, …) at `offset + i·strides[0] + j·strides[1] +
-/// …`, in elements.
+/// The places of the elements of a box: element (i, j, …) at `offset + i·strides[0] + j·strides[1]
+/// + …`, in elements.
 struct StridedView {
   std::int64_t offset = 0;
   Shape strides;
   friend bool operator==(const StridedView&, const StridedView&) = default;
 };
 
-/// A set of equally long contiguous runs, common to a source and a destination: what remains of a
-/// box copy when the inner axes that are dense on both sides have been merged.
+/// A set of equally long contiguous runs, common to a source and a destination: the rest of a box
+/// copy when the inner axes that are dense on both sides have been merged.
 struct RunPlan {
   std::int64_t run = 0;  ///< elements per run; 0 when there is nothing to copy
   std::int64_t source_offset = 0;

@@ -9,7 +9,7 @@
 namespace dckpt {
 namespace {
 
-constexpr std::uint64_t kLargestNumber = 1'000'000;  // of layers and experts
+constexpr std::uint64_t kLargestNumber = 1'000'000;  // limit of layer and expert numbers
 
 constexpr std::string_view kLayers = ".layers.";
 constexpr std::string_view kExperts = ".experts.";
@@ -19,7 +19,7 @@ constexpr std::string_view kDigits = "0123456789";
 
 using Pair = std::pair<std::string_view, std::string_view>;
 
-/// What modules were called before Megatron-Core.
+/// The names that modules had before Megatron-Core.
 constexpr std::array kOldModules{
     Pair{"language_model.", ""},
     Pair{"transformer.layers.", "decoder.layers."},
@@ -43,7 +43,7 @@ constexpr std::array kNorms{
     NormSpelling{".q_layernorm.", ".linear_q_up_proj.layer_norm_"},
     NormSpelling{".kv_layernorm.", ".linear_kv_up_proj.layer_norm_"},
 };
-constexpr std::size_t kNormsOfLayers = 2;  // the first of them
+constexpr std::size_t kNormsOfLayers = 2;  // the first of the norms above
 
 void replace(std::string& text, std::string_view from, std::string_view to) {
   const std::size_t at = text.find(from);
@@ -63,7 +63,8 @@ bool is_prediction(std::string_view key) {
   return key.starts_with("mtp.") || key.find(".mtp.") != key.npos;
 }
 
-/// Where the layers' number is or would be; npos if the key is not one of a layer.
+/// Returns the position where the layers' number is or would be; npos if the key is not one of a
+/// layer.
 std::size_t behind_layers(std::string_view key) {
   const std::size_t at = key.find(kLayers);
   return at == key.npos || is_prediction(key) ? key.npos : at + kLayers.size();
@@ -73,14 +74,14 @@ std::string_view without_digits(std::string_view name) {
   return name.substr(0, name.find_last_not_of(kDigits) + 1);
 }
 
-/// "weight", "bias", and with a number behind.
+/// Recognizes "weight" and "bias", also followed by a number.
 bool is_weight_or_bias(std::string_view name) {
   const std::string_view word = without_digits(name);
   return word == "weight" || word == "bias";
 }
 
-/// "….experts.linear_fc1.weight3" → "….experts.experts.linear_fc1.weight". Extra state counts if
-/// `extra_state`; that of the first expert has no number.
+/// Changes "….experts.linear_fc1.weight3" to "….experts.experts.linear_fc1.weight", and returns 3.
+/// With `extra_state`, extra state counts, too; that of the first expert has no number.
 std::optional<std::int64_t> take_grouped_expert(std::string& key, bool extra_state) {
   const std::size_t last = key.rfind('.');
   const std::size_t at = key.rfind(kExperts, last);
@@ -97,8 +98,8 @@ std::optional<std::int64_t> take_grouped_expert(std::string& key, bool extra_sta
   return number;
 }
 
-/// Takes the expert's number out of a key in which each has one, or a module. A key of torch_dist
-/// has none.
+/// Takes the expert's number out of a key in which each expert has a number or a module. A key of
+/// torch_dist has none.
 std::optional<std::int64_t> take_expert(std::string& key, bool extra_state) {
   if (has_expert_axis(key)) return std::nullopt;
   const std::size_t at = key.find(kLocalExperts);

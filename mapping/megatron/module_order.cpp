@@ -9,7 +9,7 @@
 namespace dckpt {
 namespace {
 
-/// What a layer declares, in this order.
+/// The modules of a layer, in the order of their declaration.
 constexpr std::array<std::string_view, 20> kModules{"input_layernorm.",
                                                     "self_attention.linear_proj.",
                                                     "self_attention.linear_qkv.",
@@ -33,7 +33,7 @@ constexpr std::array<std::string_view, 20> kModules{"input_layernorm.",
 constexpr std::array<std::string_view, 3> kEmbeddings{"word_embeddings.", "position_embeddings.",
                                                       "tokentype_embeddings."};
 constexpr std::array<std::string_view, 2> kHeads{"decoder.final_layernorm.", "output_layer."};
-/// What a module itself declares; that of shared experts comes before their layers.
+/// The parameters of a module itself; that of shared experts comes before their layers.
 constexpr std::array<std::string_view, 5> kParameters{"layer_norm_weight", "layer_norm_bias",
                                                       "weight", "bias", "gate_weight"};
 

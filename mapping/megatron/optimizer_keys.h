@@ -10,11 +10,11 @@
 #include "mapping/state/value.h"
 
 // Keys of the state of Megatron's optimizers: "[chained_C.]optimizer.state.NAME.MODEL_KEY" where it
-// has the shapes of the model, and keys of buckets where it lies as in a gradient buffer.
+// has the shapes of the model, and keys of buckets where it has the order of a gradient buffer.
 
 namespace dckpt {
 
-/// Whether a tensor belongs to the optimizer, according to Megatron's and FSDP's names:
+/// Returns whether a tensor belongs to the optimizer, according to Megatron's and FSDP's names:
 /// "optimizer.…", "chained_0.optimizer.…", "optim.…", "mp_rank_00/distrib_optim.…".
 bool is_optimizer_key(std::string_view key);
 bool holds_optimizer(const Metadata& metadata);
@@ -24,23 +24,25 @@ inline constexpr std::string_view kOptimizerState = "optimizer.state.";
 /// for other keys.
 struct OptimizerStateKey {
   std::string_view name;       ///< "exp_avg", "fp32_param", …
-  std::string_view model_key;  ///< of the model's tensor that it belongs to
+  std::string_view model_key;  ///< key of the model's tensor to which it belongs
 };
 OptimizerStateKey parse_optimizer_state_key(std::string_view key);
-/// The inverse, of an optimizer that is not one of a chain.
+/// Returns the key for an optimizer that is not one of a chain.
 std::string optimizer_state_key(std::string_view name, std::string_view model_key);
 
 /// Takes "chained_C." off the front, and returns C; empty for an optimizer that is not one of a
 /// chain.
 std::optional<std::int64_t> take_chain(std::string_view& key);
 
-/// Names of the state tensors, in alphabetical order: "exp_avg", "exp_avg_sq", "fp32_param".
+/// Returns the names of the state tensors, in alphabetical order: "exp_avg", "exp_avg_sq",
+/// "fp32_param".
 std::vector<std::string> optimizer_states(const Metadata& metadata);
 
 inline constexpr std::string_view kModelSpace = "fully_sharded_model_space";
 inline constexpr std::string_view kBucketSpace = "fully_sharded_bucket_space";
-/// How Megatron's distributed optimizer has cut its state ("fully_reshardable",
-/// "fully_sharded_model_space", …); empty if the common state does not say so.
+/// Returns the way in which Megatron's distributed optimizer has cut its state
+/// ("fully_reshardable", "fully_sharded_model_space", …); empty if the common state does not say
+/// so.
 std::string optimizer_sharding(const Value& common);
 
 }  // namespace dckpt

@@ -21,7 +21,8 @@ std::optional<StridedView> ChunkGeometry::find(const Box& box) const {
   return view;
 }
 
-/// The chunk holds the same flat range of every piece in a box of pieces, one after the other.
+/// Assumes that the chunk holds the same flat range of every piece in a box of pieces, one after
+/// the other.
 std::optional<StridedView> ChunkGeometry::find_reformulated(const Box& box) const {
   std::int64_t piece = 0, first = 0, last = 0;
   for (std::size_t axis = 0; axis < box.dims(); ++axis) {

@@ -47,7 +47,7 @@ void ChunkIndex::sort() {
     std::sort(sorted.order.begin(), sorted.order.end(),
               [&](std::uint32_t a, std::uint32_t b) { return begin(a) < begin(b); });
     if (sorted.order.empty() || begin(sorted.order.front()) == begin(sorted.order.back()))
-      continue;  // not cut along this axis
+      continue;  // the tensor is not cut along this axis
     std::int64_t end = 0;
     for (const std::uint32_t chunk : sorted.order) {
       end = std::max(end, begin(chunk) + chunks_.sizes(chunk)[axis]);

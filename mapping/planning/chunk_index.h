@@ -7,20 +7,20 @@
 
 namespace dckpt {
 
-/// Finds the chunks of a tensor that share elements with a box. The first few questions are
-/// answered by looking at every chunk; from then on the chunks are kept sorted along each axis, and
-/// a question costs as much as the axis with the fewest candidates has.
+/// Finds the chunks of a tensor that share elements with a box. The first few queries look at every
+/// chunk; after that the chunks are kept sorted along each axis, and a query costs as much as the
+/// axis with the fewest candidates has.
 class ChunkIndex {
  public:
   /// Keeps a reference to `chunks`.
   explicit ChunkIndex(const BoxList& chunks) : chunks_(chunks) {}
 
-  /// Replaces `found` by the positions of the chunks, ascending. The box must have the chunks'
+  /// Replaces `found` with the positions of the chunks, ascending. The box must have the chunks'
   /// number of axes.
   void find(const Box& box, std::vector<std::uint32_t>& found);
 
  private:
-  /// Chunks in the order of their first coordinate on one axis.
+  /// The chunks in the order of their first coordinate on one axis.
   struct Axis {
     std::size_t axis;
     std::vector<std::uint32_t> order;

@@ -25,20 +25,20 @@ struct TensorProperties {
   friend bool operator==(const TensorProperties&, const TensorProperties&) = default;
 };
 
-/// How the bytes at a place are coded.
+/// The encoding of stored bytes.
 enum class StorageCodec : std::uint8_t {
   kPlain,
   kZstd,  ///< one zstd frame: DCP's stream extension "stream.zstd/1"
 };
 
-/// Where the bytes of a chunk or object are. Their content (a torch archive, raw elements) is up to
-/// the strategy.
+/// The place of the bytes of a chunk or object. Their content (a torch archive, raw elements) is up
+/// to the strategy.
 struct StorageInfo {
   std::uint32_t file = 0;  ///< index into Metadata::files
   std::uint64_t offset = 0;
   std::uint64_t length = 0;  ///< as stored, not as decoded
   StorageCodec codec = StorageCodec::kPlain;
-  /// Identifies what the save put there (docs/formats/dcp_metadata.md); 0: not known.
+  /// Identifies the bytes that the save put there (docs/formats/dcp_metadata.md); 0: unknown.
   std::uint32_t crc = 0;
   friend bool operator==(const StorageInfo&, const StorageInfo&) = default;
 };
@@ -51,7 +51,7 @@ struct TensorStorageMetadata {
   Shape size;  ///< as stored: for a reformulated flattened tensor, the fragments per axis and then
                ///< the elements per fragment
   BoxList chunks;                   ///< in `size`'s space
-  std::vector<StorageInfo> places;  ///< of chunks, same order; empty while planning
+  std::vector<StorageInfo> places;  ///< places of the chunks, in their order; empty while planning
   /// Megatron's nd_reformulated_orig_global_shape: present for tensors saved as reformulated
   /// flattened ranges.
   std::optional<Shape> flattened_shape{};
@@ -88,19 +88,19 @@ struct Metadata {
   std::vector<std::pair<std::string, KeyPath>> paths;
   std::vector<std::string> stray_paths{};  ///< keys of planner_data for which nothing is stored
   /// Values of the common state: key → path in it. In a DCP directory, objects have these keys:
-  /// copies for who looks for values under their paths; readers leave them out. Elsewhere they are
-  /// objects that a conversion from plain DCP has moved into the common state, and converting back
-  /// restores.
+  /// they are copies for programs that look for values under their paths, and readers leave them
+  /// out. Elsewhere they are objects that a conversion from plain DCP has moved into the common
+  /// state, and that a conversion back restores.
   std::vector<std::pair<std::string, KeyPath>> common_paths{};
   std::optional<StorageMeta> storage_meta{};
-  std::optional<std::string> version{};  ///< of DCP's metadata (torch ≥ 2.9)
+  std::optional<std::string> version{};  ///< version of DCP's metadata (torch ≥ 2.9)
   bool has_mcore_data = false;  ///< Megatron 0.8–0.15 attached its attribute (flattened_shape of
                                 ///< some tensors may be set)
 
-  /// Identifies the common.pt of the save, as StorageInfo::crc does a record; 0: not known.
+  /// Identifies the common.pt of the save, as StorageInfo::crc does a record; 0: unknown.
   std::uint32_t common_crc = 0;
 
-  /// Linear; build an index for many look-ups.
+  /// Linear; build an index for many lookups.
   const TensorStorageMetadata* find_tensor(std::string_view key) const;
   const BytesStorageMetadata* find_object(std::string_view key) const;
 };

@@ -12,8 +12,8 @@ namespace {
 
 constexpr std::string_view kIndent = "\n      ";
 
-/// The only axis along which the region does not span the tensor; with several, the one where the
-/// most is wrong in proportion cannot be told.
+/// Returns the only axis along which the region does not span the tensor; nothing if there are
+/// several, since the worst of them cannot be told.
 std::optional<std::size_t> cut_axis(const Box& region, ShapeView size) {
   std::optional<std::size_t> found;
   for (std::size_t axis = 0; axis < size.size(); ++axis) {

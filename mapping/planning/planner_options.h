@@ -24,7 +24,7 @@ inline constexpr EnumNames<PlannerKind, 3> kPlannerKindNames{
      {PlannerKind::kDcp, "default"},
      {PlannerKind::kHyperParallel, "standard"}}};
 
-/// What happens to a chunk or object that several ranks plan.
+/// The treatment of a chunk or object that several ranks plan.
 enum class Dedup : std::uint8_t {
   kBalanced,    ///< "balanced": the rank with the fewest bytes so far writes it
   kLowestRank,  ///< "lowest_rank"
@@ -33,28 +33,28 @@ enum class Dedup : std::uint8_t {
 inline constexpr EnumNames<Dedup, 3> kDedupNames{
     {{Dedup::kBalanced, "balanced"}, {Dedup::kLowestRank, "lowest_rank"}, {Dedup::kOff, "off"}}};
 
-/// What a checkpoint keeps of the plans of its save, for the first save of the next job.
+/// The part of the plans of a save that its checkpoint keeps for the first save of the next job.
 enum class KeepPlans : std::uint8_t {
   kOff,   ///< "off"
-  kFile,  ///< "file": dckpt_plans.bin, fingerprints of the plans and who writes what
+  kFile,  ///< "file": dckpt_plans.bin, with fingerprints of the plans and the writer of each item
 };
 inline constexpr EnumNames<KeepPlans, 2> kKeepPlansNames{
     {{KeepPlans::kOff, "off"}, {KeepPlans::kFile, "file"}}};
 
-/// How flattened ranges are stored.
+/// The form in which flattened ranges are stored.
 enum class FlattenedForm : std::uint8_t {
-  kBoxes,     ///< as boxes of the tensor's own space: ordinary tensors for every reader
-  kMegatron,  ///< as Megatron 0.8–0.15 do (see reformulation.h): what those versions load
+  kBoxes,     ///< boxes of the tensor's own space: ordinary tensors for every reader
+  kMegatron,  ///< the form that Megatron 0.8–0.15 write and load (see reformulation.h)
 };
 
 struct PlannerOptions {
   PlannerKind kind = PlannerKind::kMegatron;
-  /// Empty: kBalanced, or with kHyperParallel kLowestRank.
+  /// Empty: kBalanced, or kLowestRank with kHyperParallel.
   std::optional<Dedup> dedup{};
   bool cache = true;  ///< a save with the same structure as the previous one reuses its plan
   KeepPlans keep_plans = KeepPlans::kOff;
   bool validate = true;  ///< check that the chunks of each tensor cover it exactly
-  /// Each replica of a large tensor writes a part, instead of one of them writing all of it.
+  /// Each replica of a large tensor writes a part, instead of one replica writing all of it.
   bool split_replicas = false;
 
   Dedup effective_dedup() const noexcept {

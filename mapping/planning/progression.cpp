@@ -14,7 +14,7 @@ std::optional<Progression> intersect(const Progression& a, const Progression& b)
   if (from > last) return std::nullopt;
   const std::int64_t divisor = std::gcd(a.step, b.step);
   if ((b.first - a.first) % divisor != 0) return std::nullopt;
-  // Positions of the one with the larger step, until one of them belongs to the other, too.
+  // Tries positions of the one with the larger step until one of them belongs to the other, too.
   const auto& [wide, narrow] = a.step >= b.step ? std::pair(a, b) : std::pair(b, a);
   std::int64_t first = wide.first + (from - wide.first + wide.step - 1) / wide.step * wide.step;
   for (; first <= last && (first - narrow.first) % narrow.step != 0;) first += wide.step;

@@ -15,7 +15,7 @@ struct Progression {
   friend bool operator==(const Progression&, const Progression&) = default;
 };
 
-/// The positions that both have; empty if there are none. A single position has the step 1.
+/// Returns the positions that both have; empty if there are none. A single position has the step 1.
 std::optional<Progression> intersect(const Progression& a, const Progression& b);
 
 }  // namespace dckpt

@@ -27,7 +27,7 @@ Progression positions(const Box& box, const Shape& steps, std::size_t axis) {
   return {box.offsets[axis], box.sizes[axis], steps.empty() ? 1 : steps[axis]};
 }
 
-/// From the first entry of a box to the last one, with those in between.
+/// Returns the box from the first entry of a box to the last one, with the elements in between.
 Box hull(const Box& box, const Shape& steps) {
   Box result = box;
   for (std::size_t axis = 0; axis < steps.size(); ++axis)
@@ -35,7 +35,8 @@ Box hull(const Box& box, const Shape& steps) {
   return result;
 }
 
-/// Whether there is one step for each axis, and the last entry is inside a tensor of this shape.
+/// Returns whether there is one step for each axis, and the last entry is inside a tensor of this
+/// shape.
 bool fits(const Box& box, const Shape& steps, ShapeView shape) {
   if (!is_valid(box) || box.dims() != shape.size()) return false;
   if (!steps.empty()) {
@@ -80,7 +81,7 @@ void check_part(const Metadata& source, const RearrangedTensor& tensor, TensorPa
       for (std::size_t axis = 0; axis < part.target.dims(); ++axis)
         part.axes.push_back(static_cast<std::int32_t>(axis));
     }
-    Shape rest = part.source.sizes;  // extents of axes that are not named
+    Shape rest = part.source.sizes;  // extents of the axes that `axes` does not name
     bool same = part.axes.size() == part.target.dims();
     for (std::size_t axis = 0; same && axis < part.target.dims(); ++axis) {
       const std::int32_t from_axis = part.axes[axis];
@@ -100,7 +101,7 @@ void check_part(const Metadata& source, const RearrangedTensor& tensor, TensorPa
          str_format("{} is to become {}", name(), describe(part.target, part.target_steps)));
 }
 
-/// Leaves of an item only the entries that a box with these steps has; false if none is left.
+/// Reduces an item to the entries that a box with these steps has; false if none is left.
 bool thin_out(ReadItem& item, const Box& box, const Shape& steps) {
   for (std::size_t axis = 0; axis < steps.size(); ++axis) {
     const std::int64_t step = steps[axis];
@@ -116,12 +117,14 @@ bool thin_out(ReadItem& item, const Box& box, const Shape& steps) {
   return true;
 }
 
-/// Which parts of a tensor take turns on an axis, so that no box has the elements of one alone.
+/// Finds the parts of a tensor that alternate on an axis, so that no box has the elements of one
+/// alone.
 class Turns {
  public:
   explicit Turns(RearrangedTensor& tensor) : tensor_(tensor) { choose_axis(); }
 
-  /// Groups of parts, and the box that each covers exactly; groups of a single part are left out.
+  /// Returns groups of parts, and the box that each covers exactly; groups of a single part are
+  /// left out.
   std::vector<std::pair<Box, std::vector<std::size_t>>> groups() const {
     std::vector<std::pair<Box, std::vector<std::size_t>>> result;
     if (!axis_) return result;
@@ -156,8 +159,8 @@ class Turns {
     return std::ranges::any_of(part.target_steps, [](std::int64_t step) { return step > 1; });
   }
 
-  /// The first on which entries are apart. Parts that are apart on another axis, too, are cut along
-  /// it into single entries.
+  /// Chooses the first axis on which entries are apart. Parts that are apart on another axis, too,
+  /// are cut along it into single entries.
   void choose_axis() {
     std::vector<TensorPart> all;
     for (std::size_t i = 0; i < tensor_.parts.size(); ++i) {
@@ -194,7 +197,7 @@ class Turns {
   Box box(std::size_t part) const {
     return hull(tensor_.parts[part].target, tensor_.parts[part].target_steps);
   }
-  /// Parts that differ only on the axis follow each other.
+  /// The sort key of a part: parts that differ only on the axis follow each other.
   std::tuple<Shape, Shape, std::int64_t> place(std::size_t part) const {
     Box at = box(part);
     const std::int64_t begin = std::exchange(at.offsets[*axis_], 0);
@@ -208,8 +211,8 @@ class Turns {
     return a == b;
   }
 
-  /// Every entry of the box on the axis belongs to one part: in steps that all have in common, the
-  /// entries with the same remainder are ranges that follow each other.
+  /// Checks that every entry of the box on the axis belongs to one part: in steps that all have in
+  /// common, the entries with the same remainder are ranges that follow each other.
   void require_cover(const Box& all, const std::vector<std::size_t>& parts) const {
     const auto entries = [&](std::size_t part) {
       return positions(tensor_.parts[part].target, tensor_.parts[part].target_steps, *axis_);
@@ -279,8 +282,8 @@ class MetadataRearranger {
   }
 
  private:
-  /// Which stored chunks have the elements of which part: all in one plan, which makes an index of
-  /// every source tensor once.
+  /// Finds the stored chunks that have the elements of each part, in one plan, which makes an index
+  /// of every source tensor once.
   std::vector<ReadItem> plan() {
     std::vector<WantedShard> wanted;
     std::uint32_t number = 0;
@@ -298,7 +301,7 @@ class MetadataRearranger {
     return plan_reads(source_, wanted);
   }
 
-  /// Takes parts that take turns out of the tensor, into chunks of their own.
+  /// Moves alternating parts out of the tensor, into chunks of their own.
   void gather(RearrangedTensor& tensor) {
     const auto number = static_cast<std::size_t>(&tensor - tensors_.data());
     std::vector<bool> gathered;
@@ -321,8 +324,9 @@ class MetadataRearranger {
     tensor.parts = std::move(rest);
   }
 
-  /// The place is inside that of the first stored chunk that has elements of it. It is one of its
-  /// own, so that what is known of the stored chunk's checksum is not taken to be known of others.
+  /// Adds a gathered chunk. Its place is inside that of the first stored chunk that has elements of
+  /// it, but is not the same, so that the checksum of the stored chunk is not taken for that of
+  /// others.
   void add_gathered(GatheredChunk chunk) {
     const auto items = plan_gathering(source_, chunk, 0, 1);
     if (items.empty())
@@ -385,7 +389,8 @@ class MetadataRearranger {
     });
   }
 
-  /// The innermost axes lie in the file of zeros as they are, the others in the same place.
+  /// Adds chunks of zeros: the innermost axes are in the file of zeros as they are, the others all
+  /// in the same place.
   void add_zeros(const Box& box) {
     const auto size =
         static_cast<std::int64_t>(item_size(result_.metadata.tensors.back().properties.dtype));
@@ -419,20 +424,21 @@ class MetadataRearranger {
   const Metadata& source_;
   std::vector<RearrangedTensor> tensors_;
   RearrangedMetadata result_;
-  std::vector<std::pair<std::size_t, GatheredChunk>> chunks_;  // by their tensors, in order
-  std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint64_t> starts_;  // of gathered chunks
+  std::vector<std::pair<std::size_t, GatheredChunk>> chunks_;  // ordered by their tensors
+  std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint64_t> starts_;  // places of gathered
+                                                                             // chunks
   std::optional<std::uint32_t> zeros_;
 };
 
-/// Entries of a part that are wanted, and where they go.
+/// The requested entries of a part, and their destination.
 struct Picked {
-  Box source;  ///< with the steps
+  Box source;  ///< with `steps`
   Shape steps;
   StridedView target;  ///< one stride per axis of the source
 };
 
-/// Entries of a part in a box of the new tensor, whose elements lie like this. Empty if the box has
-/// none of them.
+/// Returns the entries of a part in a box of the new tensor, whose elements have the places `lie`.
+/// Empty if the box has none of them.
 std::optional<Picked> pick(const TensorPart& part, const Box& box, const StridedView& lie) {
   Picked result{
       part.source, Shape(part.source.dims(), 1), {lie.offset, Shape(part.source.dims(), 0)}};

@@ -45,7 +45,7 @@ void for_each_cell(const Box& cells, Visit&& visit) {
   }
 }
 
-/// One fragment of one cell, in the stored space.
+/// Returns a fragment of one cell, in the stored space.
 Box fragment(const Shape& cell, std::int64_t begin, std::int64_t end) {
   Box chunk{cell, Shape(cell.size(), 1)};
   chunk.offsets.push_back(begin);
@@ -69,7 +69,7 @@ class ReshardPlanner {
     for (std::uint32_t i = 0; i < metadata_.tensors.size(); ++i) {
       const TensorStorageMetadata& tensor = metadata_.tensors[i];
       const Shape& shape = tensor.global_shape();
-      if (numel(shape) == 0) {  // some formats have no chunks for it
+      if (numel(shape) == 0) {  // some formats have no chunks for an empty tensor
         const std::size_t stored = tensor.places.empty() ? 0 : rank_of(tensor.places.front());
         give(options_.ranks ? least_loaded() : stored, box_item(tensor, i, whole(shape)));
         continue;
@@ -95,8 +95,8 @@ class ReshardPlanner {
   }
 
  private:
-  /// Ranks are renumbered 0, 1, … in the order of the numbers in the file names; files of other
-  /// names belong to rank 0.
+  /// Renumbers ranks 0, 1, … in the order of the numbers in the file names; files of other names
+  /// belong to rank 0.
   void number_files() {
     std::map<int, std::size_t> ranks;
     for (const std::string& file : metadata_.files)
@@ -218,8 +218,8 @@ class ReshardPlanner {
     });
   }
 
-  /// Where part `part` of `parts` almost equal parts of `total` begins; the first ones are one
-  /// longer.
+  /// Returns the start of part `part` of `parts` almost equal parts of `total`; the first ones are
+  /// longer by one.
   static std::int64_t share(std::int64_t total, std::int64_t part, std::int64_t parts) {
     return part * (total / parts) + std::min(part, total % parts);
   }

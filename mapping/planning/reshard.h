@@ -10,30 +10,30 @@ namespace dckpt {
 
 struct ReshardOptions {
   /// Number of ranks that the result is cut for; empty keeps the stored chunks, each with the rank
-  /// whose file it lies in.
+  /// that wrote its file.
   std::optional<int> ranks{};
-  /// How tensors that are stored as flattened ranges come out.
+  /// The form of tensors that are stored as flattened ranges.
   FlattenedForm flattened = FlattenedForm::kMegatron;
 };
 
-/// Save plans, one per rank, that store the contents of `metadata` again; without overlap if there
-/// was none before. An item's `source` is the position of its tensor or object in the metadata.
-/// With `ranks`, a tensor is cut along its first axis that is long enough for all ranks (else along
-/// its longest), and its pieces go to ranks 0, 1, …; tensors of up to kUncutBytes and objects go
-/// whole to the rank with the least bytes. Cells of reformulated tensors go to ranks in order, and
-/// are cut inside when there are fewer than ranks: the grid stays, so that every Megatron that
-/// reads the form still does.
+/// Returns save plans, one per rank, that store the contents of `metadata` again; without overlap
+/// if there was none before. An item's `source` is the position of its tensor or object in the
+/// metadata. With `ranks`, a tensor is cut along its first axis that is long enough for all ranks
+/// (else along its longest), and its pieces go to ranks 0, 1, …; tensors of up to kUncutBytes and
+/// objects go whole to the rank with the least bytes. Cells of reformulated tensors go to ranks in
+/// order, and are cut inside when there are fewer than ranks: the grid stays, so that every
+/// Megatron that reads the form still does.
 std::vector<SavePlan> plan_reshard(const Metadata& metadata, const ReshardOptions& options);
 
 inline constexpr std::uint64_t kUncutBytes = std::uint64_t{16} << 10;
 
-/// The part of the stored tensor that an item of plan_reshard stores, from element `begin` on,
-/// `count` elements in row-major order of the item's chunk.
+/// Returns the part of the stored tensor that an item of plan_reshard stores, from element `begin`
+/// on, `count` elements in row-major order of the item's chunk.
 WantedShard wanted_for(const Metadata& metadata, const WriteItem& item, std::int64_t begin,
                        std::int64_t count);
 
-/// The rank in a data file's name: "__12_0.distcp" → 12, also with a prefix before the underscores.
-/// Empty for other names.
+/// Returns the rank in a data file's name: "__12_0.distcp" → 12, also with a prefix before the
+/// underscores. Empty for other names.
 std::optional<int> rank_of_file(std::string_view name);
 
 }  // namespace dckpt

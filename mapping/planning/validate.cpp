@@ -17,19 +17,19 @@ namespace dckpt {
 namespace {
 
 /// The first element (in row-major order of the axes' cuts) that is not in exactly one chunk, and
-/// in how many it is.
+/// the number of its chunks.
 struct Miscount {
   Shape at;
   std::int64_t chunks = 0;
 };
 
-/// Counts in how many boxes each element lies, exactly, without comparing boxes.
+/// Counts the boxes that contain each element, exactly, without comparing boxes.
 ///
 /// The number of boxes over an element is a sum of step functions: a box adds +1 to everything at
 /// or after its lower corner and takes it back after its upper end, so on each axis it has a signed
-/// cut at its first element and one behind its last, and in N dimensions a signed corner for each
-/// of the 2^N combinations. Steps at different corners are linearly independent: each element lies
-/// in exactly one box if and only if the corners of all boxes add up to those of the whole tensor.
+/// cut at its first element and one after its last, and in N dimensions a signed corner for each of
+/// the 2^N combinations. Steps at different corners are linearly independent: each element lies in
+/// exactly one box if and only if the corners of all boxes add up to those of the whole tensor.
 /// Where they do not, the first corner in row-major order with a sum that is not zero is an element
 /// with a wrong count, because no other such corner lies at or before it on all axes; its sum is
 /// the error of the count.
@@ -41,7 +41,7 @@ class CornerSums {
     for (std::size_t axis = 0; axis < size.size(); ++axis) add_axis(axis);
   }
 
-  /// Empty if the cuts are too many to count them.
+  /// True if there are too many cuts to count.
   bool too_irregular() const {
     return axes_.size() > kMaxAxes || ((chosen_.size() + 1) << axes_.size()) > kMaxCorners ||
            cells() > (std::uint64_t{1} << 63) - 1;
@@ -57,7 +57,7 @@ class CornerSums {
       if (wrong == sums.end()) return std::nullopt;
       return miscount(static_cast<std::uint64_t>(wrong - sums.begin()), *wrong);
     }
-    std::vector<std::uint64_t> signed_cells;  // 2·cell, and one more for a negative corner
+    std::vector<std::uint64_t> signed_cells;  // 2·cell, plus 1 for a negative corner
     signed_cells.reserve(corners);
     for_each_corner([&](std::uint64_t cell, int sign) {
       signed_cells.push_back(2 * cell + (sign < 0 ? 1 : 0));
@@ -88,7 +88,7 @@ class CornerSums {
       const std::int64_t first = boxes_.offsets(box)[axis];
       const std::int64_t end = first + boxes_.sizes(box)[axis];
       if (cuts[cuts.size() - 2] == first && cuts.back() == end)
-        continue;  // as the box before: mostly so on the outer axes
+        continue;  // the same as the previous box: common on the outer axes
       cuts.push_back(first);
       cuts.push_back(end);
     }
@@ -98,7 +98,7 @@ class CornerSums {
     axes_.push_back({axis, std::move(cuts)});
   }
 
-  /// Saturates.
+  /// Returns the number of cells; saturates.
   std::uint64_t cells() const {
     std::uint64_t product = 1;
     for (const Axis& axis : axes_)
@@ -109,7 +109,7 @@ class CornerSums {
   template <typename Visit>
   void for_each_corner(Visit visit) const {
     std::vector<std::array<std::uint64_t, 2>> cell(
-        axes_.size());  // of the lower and the upper cut, times the stride of the axis
+        axes_.size());  // positions of the lower and the upper cut, times the stride of the axis
     const auto visit_box = [&](auto&& first, auto&& end, int sign) {
       std::uint64_t stride = 1;
       for (std::size_t i = axes_.size(); i-- > 0;) {
@@ -160,7 +160,7 @@ bool contains(const BoxList& boxes, std::size_t box, ShapeView element) {
   return true;
 }
 
-/// The first two chunks that hold the element.
+/// Returns the first two chunks that hold the element.
 std::vector<std::uint32_t> holders_of(const BoxList& boxes, std::span<const std::uint32_t> chosen,
                                       ShapeView element) {
   std::vector<std::uint32_t> holders;
@@ -183,8 +183,8 @@ CoverageProblem overlap(const TensorStorageMetadata& tensor, std::span<const std
           intersect(first, second)};
 }
 
-/// The box of elements in no chunk that begins at `corner` and has been made as long as possible
-/// along the last axis, then along the one before, and so on.
+/// Returns the box of elements in no chunk that begins at `corner`, made as long as possible along
+/// the last axis, then along the one before, and so on.
 Box hole_at(ShapeView size, const BoxList& boxes, std::span<const std::uint32_t> chosen,
             const Shape& corner) {
   Box hole{corner, Shape(size.size(), 1)};
@@ -218,7 +218,7 @@ class Report {
   std::vector<CoverageProblem> problems_;
 };
 
-/// Whether no product of some of the extents overflows, also when another extent is zero.
+/// Returns whether no product of some of the extents overflows, even when another extent is zero.
 bool is_sound(ShapeView shape) {
   std::optional<std::int64_t> product = 1;
   for (const std::int64_t extent : shape) {

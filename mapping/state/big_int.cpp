@@ -11,7 +11,7 @@ namespace {
 /// at about the same length (4300 digits).
 constexpr std::size_t kMaxDecimalBytes = 1785;
 
-/// The absolute value, little-endian.
+/// Returns the absolute value, little-endian.
 Bytes magnitude(const Bytes& number, bool negative) {
   Bytes result = number;
   if (!negative) return result;

@@ -8,7 +8,7 @@
 namespace dckpt {
 namespace {
 
-/// Whether several elements lie at one address, as in a tensor that was expanded.
+/// Returns whether several elements have one address, as in a tensor that was expanded.
 bool has_shared_elements(const Tensor& tensor) {
   if (tensor.numel() == 0) return false;
   for (std::size_t axis = 0; axis < tensor.dim(); ++axis) {

@@ -6,8 +6,8 @@
 
 namespace dckpt {
 
-/// Why nothing can be loaded into the memory of a tensor, and what to do, as the end of a sentence
-/// whose subject it is; empty if it can take data.
+/// Returns a predicate such as "was imported to be saved only; import it with …" that explains why
+/// nothing can be loaded into the memory of a tensor, or "" if it can take data.
 std::string unfit_to_load_into(const Tensor& tensor);
 
 }  // namespace dckpt

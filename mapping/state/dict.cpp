@@ -3,7 +3,7 @@
 namespace dckpt {
 namespace {
 
-constexpr std::size_t kIndexed = 8;  // up to so many items a scan is faster than hashing
+constexpr std::size_t kIndexed = 8;  // up to this many items, a scan is faster than hashing
 
 }  // namespace
 

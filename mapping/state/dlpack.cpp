@@ -62,7 +62,7 @@ namespace {
 
 constexpr DLPackVersion kVersion{1, 0};
 constexpr std::uint64_t kReadOnly = 1;
-constexpr std::uint64_t kPaddedSubBytes = 4;  // an element of less than a byte has one of its own
+constexpr std::uint64_t kPaddedSubBytes = 4;  // an element of less than a byte takes a whole one
 
 enum DeviceType : std::int32_t { kCpu = 1, kCuda = 2, kCudaHost = 3, kCudaManaged = 13 };
 
@@ -135,7 +135,7 @@ Shape imported_strides(const DLTensor& tensor, const Shape& shape) {
   return {tensor.strides, tensor.strides + tensor.ndim};
 }
 
-/// Every element must have an address.
+/// Checks that every element has an address.
 void check_extent(const Shape& shape, const Shape& strides, DType dtype) {
   std::optional<std::int64_t> last = 0;
   for (std::size_t axis = 0; axis < shape.size() && last; ++axis) {
@@ -150,7 +150,7 @@ void check_extent(const Shape& shape, const Shape& strides, DType dtype) {
                        to_string(shape), to_string(strides)));
 }
 
-/// Without an owner.
+/// Returns a tensor without an owner.
 Tensor described(const DLTensor& tensor) {
   const DType dtype = imported_dtype(tensor.dtype);
   const Device device = imported_device(tensor.device);
@@ -176,14 +176,15 @@ struct Taken {
   Managed* managed = nullptr;
 };
 
-/// The deleter of an owner whose elements are only read, by which it is known: all tensors that
+/// The deleter of an owner whose elements are only read, which identifies it: all tensors that
 /// share elements share the owner.
 struct SaveOnlyOwner {
   void operator()(const void*) noexcept { owner.reset(); }
   std::shared_ptr<const void> owner;
 };
 
-/// Takes over as the last step: if there is no memory for the handle, the caller still owns it.
+/// Takes over `managed` as the last step: if there is no memory for the handle, the caller still
+/// owns it.
 template <typename Managed>
 Tensor taken(Managed* managed, DlpackUse use) {
   const Tensor tensor = described(managed->dl_tensor);
@@ -197,7 +198,7 @@ Tensor taken(Managed* managed, DlpackUse use) {
   return handle;
 }
 
-/// What an exported description refers to.
+/// The data to which an exported description refers.
 template <typename Managed>
 struct Exported {
   Tensor tensor;

@@ -51,7 +51,7 @@ class Flatten {
     for (const Value& item : value.items()) step(position++, item);
   }
 
-  /// Whether the parts of a value get names of their own.
+  /// Returns whether the parts of a value get names of their own.
   bool is_opened(const Value& value, std::size_t depth) const {
     if (depth > kMaxTreeDepth) throw_too_deep();
     const auto opens = [&](const Value& item) {
@@ -86,7 +86,7 @@ class Flatten {
   std::unordered_set<std::string> names_;
 };
 
-/// The value of the key that flattening calls `text`; null if there is none.
+/// Returns the value of the key that flattening calls `text`; null if there is none.
 Value* find_key(Value& dict, const std::string& text) {
   if (!dict.is_dict()) return nullptr;
   Dict& items = dict.mutable_dict();
@@ -104,8 +104,8 @@ Value* find_item(Value& list, std::int64_t position) {
   return &list.mutable_items()[static_cast<std::size_t>(position)];
 }
 
-/// A step of a path in a container of either kind: dicts of positions and lists have the same
-/// names.
+/// Returns a step of a path as the container, of either kind, needs it: dicts of positions and
+/// lists have the same names.
 PathElement step_in(const Value& container, const PathElement& step) {
   if (container.is_dict()) return dotted_name({step});
   const auto* const text = std::get_if<std::string>(&step);

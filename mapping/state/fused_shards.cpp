@@ -19,10 +19,10 @@ namespace {
 /// A box of a local tensor whose elements are consecutive, and its place in the global one.
 struct Part {
   Shape local_offset, local_shape, global_offset;
-  std::int64_t begin = 0;  ///< of the flattened local tensor
+  std::int64_t begin = 0;  ///< element of the flattened local tensor
 };
 
-/// The matrices of a fused tensor, those of each expert apart.
+/// Returns the matrices of a fused tensor, separately for each expert.
 std::vector<Part> parts_of(const ShardedTensor& whole, std::size_t axis,
                            const std::vector<std::int64_t>& rows) {
   const std::size_t global_axis = axis + static_cast<std::size_t>(whole.prepend_axis_num);
@@ -64,7 +64,7 @@ Tensor narrowed(Tensor tensor, const Part& part) {
   return tensor;
 }
 
-/// What loaded parts are together: where they are neighbors in memory, a handle of this memory.
+/// Joins loaded parts: where they are neighbors in memory, the result is a handle of this memory.
 Tensor joined(const std::map<int, Tensor>& parts, Shape shape) {
   const Tensor& first = parts.begin()->second;
   const std::byte* next = first.data();
@@ -123,7 +123,7 @@ ShardedTensorFactory fused_column_parallel(const ParallelRank& rank, std::string
     return built;
   };
   factory.merge = [shape = whole.local_shape](const Value& loaded) -> Value {
-    std::map<int, Tensor> loaded_parts;  // in the order of their numbers
+    std::map<int, Tensor> loaded_parts;  // ordered by their numbers
     std::int64_t elements = 0;
     for (const auto& [number, part] : loaded.as_dict()) {
       loaded_parts.emplace(std::stoi(number.as_str()), part.as_tensor());

@@ -15,17 +15,17 @@ namespace DCKPT_API dckpt {
 /// Sharding of an optimizer's state, derived from that of the model: each state tensor of a
 /// parameter is sharded as the parameter is.
 
-/// Parameter number in the optimizer → ShardedTensor or factory of the model.
+/// Maps the number of a parameter in the optimizer to a ShardedTensor or factory of the model.
 using ShardedParams = std::map<std::int64_t, Value>;
 
-/// Finds the model's sharded leaf of each parameter, in the optimizer's numbering: the one whose
+/// Finds the model's sharded leaf of each parameter, in the optimizer's numbering: the leaf whose
 /// data is the same memory. Parameters that are not in the model's tree are missing from the
 /// result; for a parameter given twice the first number counts. Tensors without elements have no
 /// memory and are not found.
 ShardedParams map_sharded_params(const Value& model_state, std::span<const Tensor> params);
 
-/// The state tensor `data` of a parameter, sharded like the parameter under the key PREFIX.KEY; for
-/// a factory, a factory. Throws CheckpointError (invalid argument) if its shape is not the
+/// Shards the state tensor `data` of a parameter like the parameter, under the key PREFIX.KEY; a
+/// factory gives a factory. Throws CheckpointError (invalid argument) if its shape is not the
 /// parameter's local shape.
 Value make_sharded_optimizer_tensor(const Value& model_param, Tensor data, std::string_view prefix);
 

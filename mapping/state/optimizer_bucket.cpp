@@ -41,7 +41,8 @@ std::int64_t rounded_up(std::int64_t number, std::int64_t multiple) {
   return *up / multiple * multiple;
 }
 
-/// Where the parameters of a bucket begin, in the order of the tree, and what this rank owns.
+/// The starts of the parameters of a bucket, in the order of the tree, and the elements that this
+/// rank owns.
 struct LaidOut {
   std::vector<std::int64_t> begins;
   FlattenedRange owned;

@@ -15,7 +15,7 @@ namespace {
   throw CheckpointError(ErrorCode::kInvalidArgument, message, {.key = key});
 }
 
-/// Whether axis 0 counts the experts of a rank.
+/// Returns whether axis 0 counts the experts of a rank.
 bool is_stack_of_experts(const ParallelTensorOptions& options) {
   return options.experts && !options.experts->number;
 }
@@ -47,7 +47,7 @@ std::int64_t local_experts(const ParallelRank& rank, const Experts& experts, con
   return count;
 }
 
-/// Cut along `axis`, if any.
+/// Describes a tensor that is cut along `axis`, if there is one.
 ShardedTensor described(const ParallelRank& rank, std::string key, Tensor data,
                         std::optional<std::int64_t> axis, const ParallelTensorOptions& options) {
   std::vector<RankOffset> offsets;

@@ -5,12 +5,12 @@
 
 namespace DCKPT_API dckpt {
 
-/// Tells the stream on which the calling thread's kernels fill tensors of a device: a cudaStream_t,
-/// null for the default stream. May throw.
+/// Returns the stream on which the calling thread's kernels fill tensors of a device: a
+/// cudaStream_t, null for the default stream. May throw.
 using ProducerStream = void* (*)(const Device& device);
 
-/// What makes tensors of a library that keeps a current stream (from_torch) says how to ask for it.
-/// The last one counts; at first it is null: kernels run in the default stream.
+/// Libraries that keep a current stream register a function that returns it (from_torch does). The
+/// last one counts; at first it is null: kernels run in the default stream.
 void set_producer_stream(ProducerStream ask) noexcept;
 ProducerStream producer_stream() noexcept;
 

@@ -19,7 +19,7 @@ std::string dotted(ShapeView numbers) {
   return out;
 }
 
-/// "0.3" → (0, 3); empty on anything else.
+/// Parses "0.3" to (0, 3); empty for anything else.
 std::optional<Shape> parse_dotted(std::string_view text) {
   Shape numbers;
   for (const std::string& part : split(text, '.')) {

@@ -20,13 +20,13 @@ struct ShardedObject {
   ReplicaId replica_id{};
   bool has_data = true;
 
-  /// "key/shard_0.3_1.8"
+  /// Returns "key/shard_0.3_1.8".
   std::string unique_key() const;
-  /// The inverse, without data; the key may contain slashes. If Megatron before 0.8 cut off the
-  /// last extent of the shape, it becomes -1 (unknown). Throws CheckpointError (corrupt) if the
+  /// Parses a unique key, without data; the key may contain slashes. If Megatron before 0.8 cut off
+  /// the last extent of the shape, it becomes -1 (unknown). Throws CheckpointError (corrupt) if the
   /// text is not a unique key.
   static ShardedObject from_unique_key(std::string_view unique_key, ReplicaId replica_id = {});
-  /// The same, but empty instead of an error.
+  /// Does the same, but returns nothing instead of throwing.
   [[nodiscard]] static std::optional<ShardedObject> parse_unique_key(std::string_view unique_key);
   static bool is_unique_key(std::string_view key) { return parse_unique_key(key).has_value(); }
   /// Throws CheckpointError (invalid argument) if the offset is outside the grid.

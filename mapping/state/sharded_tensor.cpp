@@ -23,7 +23,7 @@ std::string to_string(std::span<const RankOffset> offsets) {
   return out + (offsets.size() == 1 ? ",)" : ")");
 }
 
-/// A regular piece without its data.
+/// Describes a regular piece without its data.
 ShardedTensor describe(std::string key, DType dtype, Shape local_shape,
                        std::span<const RankOffset> rank_offsets, ShardedTensorOptions options) {
   const std::int64_t prepended = options.prepend_axis_num;
@@ -64,7 +64,7 @@ ShardedTensor describe(std::string key, DType dtype, Shape local_shape,
   return shard;
 }
 
-/// The numbers of pieces per axis if the piece lies on a regular grid.
+/// Returns the numbers of pieces per axis if the piece is on a regular grid.
 std::optional<Shape> regular_grid(const ShardedTensor& shard) {
   const Box box = shard.global_box();
   Shape pieces(box.dims(), 1);
@@ -330,7 +330,7 @@ std::vector<ShardedTensor> ShardedTensor::narrow(std::int64_t axis, std::int64_t
     if (data) part.data = data->narrow(at, start, length);
     return {std::move(part)};
   }
-  // Megatron's own words.
+  // These are Megatron's own words.
   if (axis != 0)
     refuse(
         "Narrowing along the first axis is supported for now only, got dim=" + std::to_string(axis),

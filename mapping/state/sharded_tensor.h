@@ -14,7 +14,8 @@
 
 namespace DCKPT_API dckpt {
 
-/// Which copy this is: a number or a tuple of numbers. All zero: the main replica, which is saved.
+/// The number of a copy of a shard, or a tuple of numbers. All zero: the main replica, which is
+/// saved.
 class ReplicaId {
  public:
   ReplicaId(std::int64_t id = 0) : parts_(1, id) {}
@@ -31,7 +32,7 @@ class ReplicaId {
   bool is_tuple_ = false;
 };
 
-/// "0" or "(0, 1)"
+/// Returns "0" or "(0, 1)".
 std::string to_string(const ReplicaId& id);
 
 /// Piece `rank` of `count` equal pieces along global axis `axis` (prepended axes included).
@@ -54,35 +55,35 @@ struct ShardedTensorOptions {
   bool allow_shape_mismatch = false;
 };
 
-/// What one rank holds of a global tensor, in Megatron's terms. A load allocates `data` where it is
-/// missing or meta. validate() checks the invariant.
+/// The part of a global tensor that one rank holds, in Megatron's terms. A load allocates `data`
+/// where it is missing or meta. validate() checks the invariant.
 struct ShardedTensor {
   std::string key;
   std::optional<Tensor> data{};
   DType dtype = DType::kFloat32;
-  Shape local_shape;    ///< without prepended axes; of the whole local tensor, even if flattened
+  Shape local_shape;    ///< of the whole local tensor, even if flattened, without prepended axes
   Shape global_shape;   ///< with prepended axes
-  Shape global_offset;  ///< of local element 0 in the global tensor
+  Shape global_offset;  ///< position of local element 0 in the global tensor
   std::optional<Shape>
       axis_fragmentations{};  ///< pieces per global axis of a regular grid; empty if irregular
   ReplicaId replica_id{};
-  /// Leading global axes which the local tensor lacks (extent 1 there).
+  /// Number of leading global axes that the local tensor lacks (extent 1 there).
   std::int64_t prepend_axis_num = 0;
   bool allow_shape_mismatch = false;
-  /// If set, data is 1-D with exactly these elements.
+  /// If set, `data` is 1-D with exactly these elements.
   std::optional<FlattenedRange> flattened_range{};
 
   using Options = ShardedTensorOptions;
 
-  /// A regular piece: the global extent is local extent × count along the given axes and the local
-  /// extent along the others; prepended axes have extent `count` (1 if not given).
+  /// Makes a regular piece: the global extent is local extent × count along the given axes and the
+  /// local extent along the others; prepended axes have extent `count` (1 if not given).
   static ShardedTensor from_rank_offsets(std::string key, Tensor data,
                                          std::span<const RankOffset> rank_offsets, Options options);
   static ShardedTensor from_rank_offsets(std::string key, Tensor data,
                                          std::initializer_list<RankOffset> rank_offsets = {},
                                          Options options = {});
 
-  /// The same for a flattened piece: `data` is 1-D and holds [range) of a local tensor of
+  /// Makes the same for a flattened piece: `data` is 1-D and holds [range) of a local tensor of
   /// `local_shape`.
   static ShardedTensor from_rank_offsets_flat(std::string key, Tensor data, Shape local_shape,
                                               std::span<const RankOffset> rank_offsets,
@@ -91,31 +92,31 @@ struct ShardedTensor {
                                               std::initializer_list<RankOffset> rank_offsets,
                                               FlattenedRange range, Options options = {});
 
-  /// A piece at any offset, possibly uneven. It is taken as part of a regular grid if its offset
-  /// and the global shape are multiples of its shape. This depends on this piece alone: ranks with
-  /// other pieces may find another grid, or none, and still form one tensor together. Only
-  /// Megatron's form of flattened tensors needs a common grid.
+  /// Makes a piece at any offset, possibly uneven. It is taken as part of a regular grid if its
+  /// offset and the global shape are multiples of its shape. This depends on this piece alone:
+  /// ranks with other pieces may find another grid, or none, and still form one tensor together.
+  /// Only Megatron's form of flattened tensors needs a common grid.
   static ShardedTensor from_box(std::string key, Tensor data, Shape global_shape,
                                 Shape global_offset, Options options = {});
 
-  /// Elements [range) of the flattened box (global_offset, local_shape); `data` is 1-D.
+  /// Makes elements [range) of the flattened box (global_offset, local_shape); `data` is 1-D.
   static ShardedTensor from_flat_range(std::string key, Tensor data, Shape local_shape,
                                        Shape global_shape, Shape global_offset,
                                        FlattenedRange range, Options options = {});
 
-  /// The whole tensor, not sharded.
+  /// Makes the whole tensor, not sharded.
   static ShardedTensor whole(std::string key, Tensor data, Options options = {});
 
   /// Throws CheckpointError (invalid argument) with Megatron's message if the fields contradict
   /// each other or the data.
   void validate() const;
 
-  /// The box of the local tensor in the global one, with prepended axes (extent 1).
+  /// Returns the box of the local tensor in the global one, with prepended axes (extent 1).
   Box global_box() const;
-  /// Coordinates of the local tensor in the grid of pieces (regular grids only).
+  /// Returns the coordinates of the local tensor in the grid of pieces (regular grids only).
   Shape chunk_coordinates() const;
-  /// The elements of `data`, as Tensor::data<T>() gives them, read-only if T or the shard is const;
-  /// errors name the key. Throws CheckpointError (invalid argument) if there are none yet.
+  /// Returns the elements of `data` as Tensor::data<T>() does, read-only if T or the shard is
+  /// const; errors name the key. Throws CheckpointError (invalid argument) if there are none yet.
   template <typename T>
   T* local_data() {
     return with_context({.key = key}, [&] {
@@ -129,23 +130,23 @@ struct ShardedTensor {
       return local.template data<T>();
     });
   }
-  /// Number of elements that `data` has or would have.
+  /// The number of elements that `data` has or would have.
   std::int64_t numel() const noexcept;
-  /// Shape that `data` has or would have: 1-D for flattened ranges.
+  /// The shape that `data` has or would have: 1-D for flattened ranges.
   Shape data_shape() const;
 
-  /// Megatron's narrow: cuts down the global tensor along with the local one, as if every rank kept
-  /// the same part. Flattened pieces can only be narrowed along axis 0 and may vanish (empty
+  /// Cuts down the global tensor along with the local one, as if every rank kept the same part
+  /// (Megatron's narrow). Flattened pieces can only be narrowed along axis 0 and may vanish (empty
   /// result).
   std::vector<ShardedTensor> narrow(std::int64_t axis, std::int64_t start,
                                     std::int64_t length) const;
 
-  /// The same shard without its data.
+  /// Returns the same shard without its data.
   ShardedTensor without_data() const;
 };
 
-/// For messages: "ShardedTensor 'a.b': float32 (4, 7) at (0, 0) of (8, 7)", and what else decides
-/// its place.
+/// Returns text for messages: "ShardedTensor 'a.b': float32 (4, 7) at (0, 0) of (8, 7)", and the
+/// other fields that decide its place.
 std::string to_string(const ShardedTensor& shard);
 
 }  // namespace dckpt

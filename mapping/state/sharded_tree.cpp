@@ -16,7 +16,7 @@ bool is_local(const Value& leaf) {
   return leaf.is(Value::Kind::kLocalNonpersistentObject);
 }
 
-/// A sharded leaf under another key.
+/// Returns a sharded leaf under another key.
 template <typename Rename>
 Value renamed(Value leaf, const Rename& rename) {
   if (leaf.is(Value::Kind::kShardedTensor)) {
@@ -35,7 +35,8 @@ Value renamed(Value leaf, const Rename& rename) {
 
 template <typename Rename>
 void rename_all(Value& state, const Rename& rename) {
-  // On a copy, which shares what does not change: an exception leaves the state as it was.
+  // The change is made on a copy, which shares everything unchanged: an exception leaves the state
+  // as it was.
   state = map_leaves(state, [&](Value leaf) { return renamed(std::move(leaf), rename); });
 }
 
@@ -52,7 +53,7 @@ Value without_empty_ranges(const Value& state) {
 }
 
 Value apply_factories(Value state) {
-  if (!any_leaf(state, is_factory)) return state;  // else dicts that others share are copied
+  if (!any_leaf(state, is_factory)) return state;  // mapping would copy dicts that others share
   return map_leaves(std::move(state), [](Value leaf) {
     if (!is_factory(leaf)) return leaf;
     const ShardedTensorFactory& factory = leaf.as_factory();

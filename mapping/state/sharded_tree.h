@@ -11,25 +11,25 @@
 
 namespace DCKPT_API dckpt {
 
-/// What Megatron does with a sharded state dict before it saves or loads it. These functions only
-/// look into dicts and lists; a sharded leaf inside a tuple is not found.
+/// The operations of Megatron on a sharded state dict before it saves or loads it. They only look
+/// into dicts and lists; a sharded leaf inside a tuple is not found.
 
-/// The tree with every factory replaced by what it builds (nested factories stay).
+/// Replaces every factory of a tree by the tree that it builds (nested factories stay).
 Value apply_factories(Value state);
 
-/// `loaded` with every subtree that stands where `factories` has a factory replaced by what that
-/// factory merges of it. `factories` may have dicts of positions for lists. Throws CheckpointError
+/// Replaces every subtree of `loaded` that stands where `factories` has a factory by the result of
+/// that factory's merge. `factories` may have dicts of positions for lists. Throws CheckpointError
 /// (mismatch) where the trees differ.
 Value merge_factories(Value loaded, const Value& factories);
 
-/// As merge_factories, but the factories stay where `state` has them: what each merges becomes its
-/// data, in the memory that its tensor has if dtype and shape are the same. `loaded` has sharded
-/// leaves with data where they were built. Throws CheckpointError (invalid argument) for a factory
-/// that merges into anything but a tensor.
+/// Merges like merge_factories, but the factories stay where `state` has them: the result of each
+/// merge becomes its data, in the memory that its tensor has if dtype and shape are the same.
+/// `loaded` has sharded leaves with data where they were built. Throws CheckpointError (invalid
+/// argument) for a factory that merges into anything but a tensor.
 Value merge_into_factories(Value loaded, const Value& state);
 
-/// The tree without descriptions, as Megatron's load returns it: tensors in place of ShardedTensors
-/// and factories, values in place of ShardedObjects and LocalNonpersistentObjects.
+/// Returns the tree without descriptions, as Megatron's load returns it: tensors in place of
+/// ShardedTensors and factories, values in place of ShardedObjects and LocalNonpersistentObjects.
 Value plain_state(Value state);
 
 struct SplitState {
@@ -42,9 +42,9 @@ struct SplitState {
 SplitState split_for_save(Value state);
 
 struct LoadRequest {
-  Value expanded;   ///< the state, every factory replaced by what it builds
-  Value sharded;    ///< ShardedTensors and ShardedObjects of it
-  Value local;      ///< what its local non-persistent objects hold
+  Value expanded;   ///< the state, with every factory replaced by the tree that it builds
+  Value sharded;    ///< its ShardedTensors and ShardedObjects
+  Value local;      ///< the values of its local non-persistent objects
   Value factories;  ///< for merge_factories, without their data; lists are dicts of positions
 };
 
@@ -53,8 +53,8 @@ struct LoadRequest {
 /// merge_factories(merge(merge(common, local), loaded), factories).
 LoadRequest split_for_load(const Value& state);
 
-/// Flattened ranges without elements, which some ranks of an unevenly cut optimizer have: nothing
-/// to store or load.
+/// Returns whether a leaf is a flattened range without elements, which some ranks of an unevenly
+/// cut optimizer have: there is nothing to store or load.
 bool is_empty_range(const Value& leaf);
 Value without_empty_ranges(const Value& state);
 
@@ -66,7 +66,8 @@ void add_prefix_for_sharding(Value& state, std::string_view prefix);
 void replace_prefix_for_sharding(Value& state, std::string_view old_prefix,
                                  std::string_view new_prefix);
 
-/// In the key of every sharded leaf, replaces the first old prefix of the list that it starts with.
+/// Replaces, in the key of every sharded leaf, the first old prefix of the list with which it
+/// starts.
 void apply_prefix_mapping(Value& state,
                           std::span<const std::pair<std::string, std::string>> prefixes);
 

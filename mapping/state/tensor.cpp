@@ -15,7 +15,7 @@
 namespace dckpt {
 namespace {
 
-constexpr std::size_t kAlignment = 64;  // a cache line; also what vectorised kernels ask for
+constexpr std::size_t kAlignment = 64;  // a cache line, as vectorized kernels expect
 constexpr std::size_t kSmall = 4096;
 
 std::uint64_t checked_nbytes(DType dtype, ShapeView shape) {
@@ -31,8 +31,8 @@ std::uint64_t checked_nbytes(DType dtype, ShapeView shape) {
   return static_cast<std::uint64_t>(*bytes);
 }
 
-/// In one piece with its counter: aligned_alloc takes longer than malloc, and of very many small
-/// tensors the time to allocate them counts.
+/// Allocates memory in one piece with its counter: aligned_alloc takes longer than malloc, and with
+/// very many small tensors the time to allocate them counts.
 std::shared_ptr<std::byte> allocate_small(std::size_t bytes, bool zeroed) {
   std::size_t room = bytes + kAlignment - 1;
   auto block = zeroed ? std::make_shared<std::byte[]>(room)
@@ -64,7 +64,8 @@ Tensor allocated(DType dtype, Shape shape, bool zeroed) {
   return Tensor(dtype, std::move(shape), std::move(strides), data, std::move(memory));
 }
 
-/// The type by which C++ accesses elements of `dtype`: itself, or the integer that holds its bits.
+/// Returns the type by which C++ accesses elements of `dtype`: itself, or the integer that holds
+/// its bits.
 DType access_type(DType dtype) noexcept {
   switch (dtype) {
     case DType::kFloat16:

@@ -21,7 +21,7 @@ struct Device {
   friend bool operator==(const Device&, const Device&) = default;
 };
 
-/// Where the elements of a tensor are that have not been read: `offset` is that of element 0 in
+/// The place of the elements of a tensor that have not been read: element 0 is at `offset` in
 /// `file`.
 struct FileRange {
   std::string file;
@@ -31,21 +31,21 @@ struct FileRange {
 /// A handle to a strided tensor: cheap to copy, copies share the elements, and the owner keeps them
 /// alive. It does not matter who allocated them (libtorch, a vector, a mapped file). Invariant:
 /// strides().size() == shape().size(); numel() · item_size fits in int64; either data() points at
-/// element 0 or it is a meta tensor without elements (data() is null); file_range() may then say
-/// where the elements are.
+/// element 0, or it is null and the tensor is a meta tensor without elements; file_range() may then
+/// give their place.
 class Tensor {
  public:
   Tensor() = default;  ///< a float32 tensor of shape (0,) without memory
 
-  /// Wraps memory that `owner` keeps alive; if it is null, the caller does. Strides in elements.
+  /// Wraps memory that `owner` keeps alive, or the caller if it is null. Strides count elements.
   Tensor(DType dtype, Shape shape, Shape strides, void* data, std::shared_ptr<const void> owner,
          Device device = {});
 
-  /// Allocates uninitialised CPU memory. Throws CheckpointError on a shape that is negative or too
+  /// Allocates uninitialized CPU memory. Throws CheckpointError on a shape that is negative or too
   /// large.
   static Tensor empty(DType dtype, Shape shape);
   static Tensor zeros(DType dtype, Shape shape);
-  /// A copy of raw row-major elements; `bytes` must have the exact size.
+  /// Copies raw row-major elements; `bytes` must have the exact size.
   static Tensor from_bytes(DType dtype, Shape shape, ByteView bytes);
   /// A dtype and a shape without elements.
   static Tensor meta(DType dtype, Shape shape);
@@ -66,14 +66,14 @@ class Tensor {
   /// Element 0. A const handle only gives read access.
   std::byte* data() noexcept { return data_; }
   const std::byte* data() const noexcept { return data_; }
-  /// Element 0 for code that fills tensors which it gets as const handles, such as the destinations
+  /// Element 0 for code that fills tensors that it gets as const handles, such as the destinations
   /// of a load: the constness of a handle is not that of the elements, which copies of it share.
   std::byte* mutable_data() const noexcept { return data_; }
-  /// Element 0 as a T, read-only if T or the handle is const: `data<float>()`,
-  /// `data<const float>()`. float16 and bfloat16 are accessed by their bits as std::uint16_t,
-  /// complex32 as std::uint32_t, eight-bit floats as std::uint8_t, quantised types as their
-  /// integers. Throws CheckpointError (mismatch) if the elements are of another type, (invalid
-  /// argument) if the tensor is only described.
+  /// Element 0 as a T, read-only if T or the handle is const: `data<float>()`, `data<const
+  /// float>()`. float16 and bfloat16 are accessed by their bits as std::uint16_t, complex32 as
+  /// std::uint32_t, eight-bit floats as std::uint8_t, quantized types as their integers. Throws
+  /// CheckpointError (mismatch) if the elements are of another type, (invalid argument) if the
+  /// tensor is only described.
   template <typename T>
   requires ElementType<std::remove_const_t<T>> T* data() {
     require_elements(dtype_of<std::remove_const_t<T>>());
@@ -93,11 +93,12 @@ class Tensor {
   ByteView bytes() const;
   MutableByteView mutable_bytes() const;  ///< see mutable_data()
 
-  /// `length` entries from `start` along `axis`; shares the elements.
+  /// Returns `length` entries from `start` along `axis`; shares the elements.
   Tensor narrow(std::size_t axis, std::int64_t start, std::int64_t length) const;
-  /// The same elements under another shape with the same numel; requires a contiguous tensor.
+  /// Returns the same elements under another shape with the same numel; requires a contiguous
+  /// tensor.
   Tensor view(Shape shape) const;
-  /// This tensor if it is contiguous, else a contiguous copy. CPU only.
+  /// Returns this tensor if it is contiguous, else a contiguous copy. CPU only.
   Tensor contiguous() const;
 
   /// Torch's flag; kept so that a pickled tensor is written back unchanged.
@@ -115,10 +116,10 @@ class Tensor {
   std::shared_ptr<const FileRange> file_range_;
 };
 
-/// "float32 (2, 3)"
+/// Returns text such as "float32 (2, 3)".
 std::string to_string(const Tensor& tensor);
 
-/// Same dtype, shape and bytes (NaNs compare by bits). Throws CheckpointError (invalid argument)
+/// Compares dtype, shape and bytes (NaNs by their bits). Throws CheckpointError (invalid argument)
 /// unless both are CPU tensors with data.
 bool equal(const Tensor& a, const Tensor& b);
 

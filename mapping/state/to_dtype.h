@@ -5,8 +5,8 @@
 
 namespace DCKPT_API dckpt {
 
-/// A contiguous copy with elements of another dtype, rounded as torch's Tensor.to() does: between
-/// floating types, between complex types, and from integers to wider ones. CPU only. Throws
+/// Returns a contiguous copy with elements of another dtype, rounded as torch's Tensor.to() does:
+/// between floating types, between complex types, and from integers to wider ones. CPU only. Throws
 /// CheckpointError (invalid argument) for other pairs of dtypes.
 [[nodiscard]] Tensor to_dtype(const Tensor& tensor, DType dtype);
 

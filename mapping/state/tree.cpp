@@ -13,7 +13,7 @@ namespace {
 
 constexpr std::uint64_t kMaxValues = std::uint64_t{1} << 24;
 
-/// The limits of one walk; asked at every value.
+/// The limits of one walk, checked at every value.
 class Bounds {
  public:
   void check(std::size_t depth) {
@@ -141,7 +141,7 @@ class LeafExtractor {
   struct Parts {
     std::optional<Value> matching{};
     std::optional<Value> rest{};
-    Value ExtractedLeaves::*whole = nullptr;  ///< the side that the item itself is on
+    Value ExtractedLeaves::*whole = nullptr;  ///< the side of the item itself
   };
 
   Parts parts_of(const Value& tree, const Value& item, std::size_t depth) {

@@ -10,10 +10,10 @@
 
 namespace DCKPT_API dckpt {
 
-/// Operations on trees of dicts and lists, in Megatron's terms: everything that is neither a dict
-/// nor a list is a leaf, a tuple too. Each throws CheckpointError (unsupported) for trees nested
-/// deeper than this, and for ones with more than 2^24 values (those that share parts can be small
-/// as a graph and huge as a tree).
+/// The depth limit of operations on trees of dicts and lists, in Megatron's terms: everything that
+/// is neither a dict nor a list is a leaf, a tuple too. Each throws CheckpointError (unsupported)
+/// for trees nested deeper than this, and for trees with more than 2^24 values (those that share
+/// parts can be small as a graph and huge as a tree).
 inline constexpr std::size_t kMaxTreeDepth = 1000;
 
 /// Calls `visit` with the path and value of every leaf, in order. Dict keys that are neither text
@@ -21,18 +21,18 @@ inline constexpr std::size_t kMaxTreeDepth = 1000;
 void visit_leaves(const Value& tree,
                   const std::function<void(const KeyPath& path, const Value& leaf)>& visit);
 
-/// The same without paths, which cost more than most visits.
+/// Does the same without paths, which cost more than most visits.
 void visit_leaves(const Value& tree, const std::function<void(const Value& leaf)>& visit);
 
-/// Whether the predicate holds for a leaf; not asked further once it does.
+/// Returns whether the predicate holds for a leaf; does not ask further once it does.
 bool any_leaf(const Value& tree, const std::function<bool(const Value& leaf)>& predicate);
 
-/// The tree with every leaf replaced by the result of `map`. Dicts and lists that are not shared
-/// are changed in place.
+/// Replaces every leaf by the result of `map`. Dicts and lists that are not shared are changed in
+/// place.
 Value map_leaves(Value tree, const std::function<Value(Value leaf)>& map);
 
-/// What a list becomes if only some of its items are selected: a shorter list, or a dict keyed by
-/// the old positions.
+/// The form of a list of which only some items are selected: a shorter list, or a dict keyed by the
+/// old positions.
 enum class ListForm : std::uint8_t { kList, kDict };
 
 struct ExtractedLeaves {
@@ -41,26 +41,27 @@ struct ExtractedLeaves {
 };
 
 /// Splits the leaves of a dict or list; both results keep its shape, and share with the tree the
-/// containers whose leaves are all on one side. Containers that become empty
-/// are left out; those that were empty belong to the rest (inside a list, `predicate` decides).
-/// Throws CheckpointError (invalid argument) if the tree is a leaf.
+/// containers whose leaves are all on one side. Containers that become empty are left out; those
+/// that were empty belong to the rest (inside a list, `predicate` decides). Throws CheckpointError
+/// (invalid argument) if the tree is a leaf.
 ExtractedLeaves extract_matching(const Value& tree,
                                  const std::function<bool(const Value& leaf)>& predicate,
                                  ListForm form = ListForm::kList);
 
 struct MergeRule {
-  /// Called first wherever both trees have a value; what it returns is used.
+  /// Called first wherever both trees have a value; a value that it returns is used.
   std::function<std::optional<Value>(const Value& into, const Value& from)> take{};
   bool add_keys = true;    ///< dicts of `from` may have keys that `into` lacks
   bool positions = false;  ///< a dict of positions may be merged into a list
 };
 
 /// Merges two trees: dicts are united, lists merged item by item. Throws CheckpointError
-/// (mismatch), in Megatron's words, where both have a value and these are not both dicts or both
-/// lists, or where lists differ in length.
+/// (mismatch), in Megatron's words, where both have a value and these are neither both dicts nor
+/// both lists, or where lists differ in length.
 Value merge(Value into, const Value& from, const MergeRule& rule = {});
 
-/// The value at a path: text leads into a dict, a number into a list. Null if there is none.
+/// Returns the value at a path: text leads into a dict, a number into a list. Null if there is
+/// none.
 const Value* find_element(const Value& tree, const KeyPath& path);
 
 /// Sets the value at a path and creates the dicts and lists on the way (none becomes a container
@@ -70,7 +71,8 @@ const Value* find_element(const Value& tree, const KeyPath& path);
 std::size_t set_element(Value& tree, const KeyPath& path, Value value,
                         std::size_t max_filled = 65'536);
 
-/// A value for messages: "None", "0.1", "'adam'", "float32 (2, 3)"; of others the kind.
+/// Returns a value as text for messages: "None", "0.1", "'adam'", "float32 (2, 3)"; for others the
+/// kind.
 [[nodiscard]] std::string short_text(const Value& value);
 
 }  // namespace dckpt

@@ -18,7 +18,7 @@ namespace {
                         str_format("expected {}, found {}", wanted, to_string(found)));
 }
 
-/// Without the bytes that only repeat the sign.
+/// Removes the bytes that only repeat the sign.
 void trim(Bytes& number) {
   while (number.size() > 1) {
     const bool negative = (number[number.size() - 2] & std::byte{0x80}) != std::byte{0};
@@ -85,7 +85,7 @@ Value& Value::operator=(const Value& other) noexcept {
 }
 
 Value& Value::operator=(Value&& other) noexcept {
-  Value taken(std::move(other));  // before what this value holds goes, which may hold `other`
+  Value taken(std::move(other));  // taken first: the old content may hold `other`
   std::destroy_at(this);
   return *std::construct_at(this, std::move(taken));
 }
@@ -195,20 +195,20 @@ const T& Value::get(Kind kind, const char* wanted) const {
   return *static_cast<const T*>(boxed_.get());
 }
 
-/// The boxed object for its only holder: a copy if others hold it, too.
+/// Returns the boxed object for its only holder: a copy if others hold it, too.
 template <typename T>
 T& Value::unshared() {
   if (boxed_.use_count() > 1) {
     boxed_ = std::make_shared<T>(*static_cast<const T*>(boxed_.get()));
   } else {
-    // Giving a second reference back is an acquire on the counter: what another thread did with the
-    // object before it let go is over.
+    // Giving back a second reference is an acquire on the counter: whatever another thread did with
+    // the object before it let go is over.
     Boxed(boxed_).reset();
   }
   return *static_cast<T*>(boxed_.get());
 }
 
-/// What a temporary holds: moved out where nobody else holds it.
+/// Returns the content of a temporary, moved out where nobody else holds it.
 template <typename T>
 T Value::give_away(const T& /*held*/) {
   return std::move(unshared<T>());

@@ -98,7 +98,7 @@ class Value {
   Value(std::complex<double> value);
   Value(const char* text) : Value(std::string(text)) {}
   Value(std::string_view text) : Value(std::string(text)) {}
-  /// Str: UTF-8; lone surrogates as three bytes each, as Python's surrogatepass.
+  /// Str: UTF-8, with lone surrogates as three bytes each, as in Python's surrogatepass.
   Value(std::string text);
   Value(BigInt value);
   Value(Tensor tensor);
@@ -117,7 +117,7 @@ class Value {
   static Value set(ValueList items = {});  ///< order kept, equal members once
   static Value frozen_set(ValueList items = {});
   static Value dict(std::initializer_list<std::pair<Value, Value>> items = {});
-  /// Stands inside of a value with this label for that value itself.
+  /// Returns a reference, which stands inside a value with this label for that value itself.
   [[nodiscard]] static Value reference(std::uint32_t label);
 
   Value(const Value& other) noexcept;
@@ -141,8 +141,8 @@ class Value {
   bool is_sharded() const noexcept;
 
   /// Each throws CheckpointError (invalid argument) naming both kinds if the value is of another
-  /// kind. References and pointers are into the value; a temporary value gives what it holds away,
-  /// so that `for (auto& [key, leaf] : load_sharded_metadata(folder).as_dict())` is sound.
+  /// kind. References and pointers are into the value. A temporary value gives away its content, so
+  /// that `for (auto& [key, leaf] : load_sharded_metadata(folder).as_dict())` is sound.
   bool as_bool() const;
   std::int64_t as_int() const;
   double as_float() const;  ///< accepts int, too
@@ -204,7 +204,7 @@ class Value {
   /// Copies have it too, and keep it when they are written to.
   std::uint32_t label() const noexcept { return label_; }
   void set_label(std::uint32_t label) noexcept { label_ = label; }
-  /// A label that no value of this process has.
+  /// Returns a label that no value of this process has.
   static std::uint32_t new_label() noexcept;
 
  private:
@@ -224,7 +224,7 @@ class Value {
   std::uint32_t label_ = 0;
   union {                  // not a std::variant, whose 21 alternatives every file would instantiate
     std::int64_t scalar_;  // none, bool, int; the bits of a float
-    Boxed boxed_;          // the others, by kind: what as_…() returns
+    Boxed boxed_;          // the others, by kind: the object that as_…() returns
   };
 };
 
@@ -279,17 +279,17 @@ struct Opaque {
   Form form = Form::kCall;
   Value callable;  ///< mostly a Global; may be an opaque call itself
   Value args = Value::tuple();
-  std::optional<Value> kwargs{};                      ///< a dict; only of NEWOBJ_EX
-  std::vector<Value> states{};                        ///< of BUILD, mostly none or one
-  ValueList list_items{};                             ///< of APPEND(S)
-  std::vector<std::pair<Value, Value>> dict_items{};  ///< of SETITEM(S), in order
+  std::optional<Value> kwargs{};                      ///< a dict; only from NEWOBJ_EX
+  std::vector<Value> states{};                        ///< from BUILD, mostly none or one
+  ValueList list_items{};                             ///< from APPEND(S)
+  std::vector<std::pair<Value, Value>> dict_items{};  ///< from SETITEM(S), in order
 
-  /// "module.name" of the callable when it is a Global, else "".
+  /// Returns "module.name" of the callable when it is a Global, else "".
   std::string class_path() const;
 };
 
-/// The items of a dict, or of an opaque collections.OrderedDict / defaultdict; null for anything
-/// else.
+/// Returns the items of a dict, or of an opaque collections.OrderedDict / defaultdict; null for
+/// anything else.
 const std::vector<std::pair<Value, Value>>* mapping_items(const Value& value);
 
 }  // namespace dckpt

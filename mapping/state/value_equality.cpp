@@ -21,7 +21,7 @@ bool is_number(Kind kind) {
          kind == Kind::kFloat || kind == Kind::kComplex;
 }
 
-/// A whole double of 2^63 or more (or less than -2^63) as two's complement.
+/// Converts a whole double of 2^63 or more (or less than -2^63) to two's complement.
 BigInt whole_double(double value) {
   int exponent = 0;
   const double fraction =
@@ -124,13 +124,13 @@ class ValueComparer {
   }
 
  private:
-  /// Whether two references lead to places that were compared with each other.
+  /// Returns whether two references lead to places that were compared with each other.
   bool same_label(std::uint32_t a, std::uint32_t b) const {
     const auto known = labels_.find(a);
     return a == b || (known != labels_.end() && known->second == b);
   }
 
-  /// Kinds which can be equal to each other.
+  /// Returns one kind for all kinds that can be equal to each other.
   static Kind family(Kind kind) {
     if (kind == Kind::kByteArray) return Kind::kBytes;
     return kind == Kind::kFrozenSet ? Kind::kSet : kind;
@@ -221,8 +221,8 @@ std::size_t hash_text(std::string_view text) noexcept {
   return std::hash<std::string_view>{}(text);
 }
 
-/// Hashes the first parts of a value only, as many as the budget allows: keys are small, and what
-/// is not only costs collisions.
+/// Hashes only the first parts of a value, as many as the budget allows: keys are small, and for
+/// others this only costs collisions.
 class ValueHasher {
  public:
   explicit ValueHasher(int budget) : budget_(budget) {}
@@ -274,7 +274,7 @@ class ValueHasher {
     return seed;
   }
 
-  /// The same in every order of the members, so each gets the same share of the budget.
+  /// Hashes alike in every order of the members, so each gets the same share of the budget.
   std::size_t of_set(const ValueList& members) noexcept {
     std::size_t sum = mixed(static_cast<std::size_t>(Kind::kSet), members.size());
     if (members.empty() || members.size() > static_cast<std::size_t>(std::max(budget_, 0)))
@@ -285,7 +285,7 @@ class ValueHasher {
     return sum;
   }
 
-  /// For the states of opaque objects that are keys; the order does not count here, either.
+  /// Hashes states of opaque objects that are keys; the order does not count here, either.
   std::size_t of_dict(const Dict& dict) noexcept {
     std::size_t sum = mixed(static_cast<std::size_t>(Kind::kDict), dict.size());
     if (dict.empty() || dict.size() > static_cast<std::size_t>(std::max(budget_, 0)) / 2)

@@ -8,12 +8,12 @@ class Module;
 
 namespace dckpt::torch {
 
-/// States of the default generators of the CPU ("cpu") and of the GPUs on which the module has
-/// parameters or buffers ("cuda", in ascending order), as tensors.
+/// Returns the states of the default generators of the CPU ("cpu") and of the GPUs on which the
+/// module has parameters or buffers ("cuda", in ascending order), as tensors.
 Value generator_states(const ::torch::nn::Module& module);
 
 /// Throws CheckpointError (mismatch), without changing anything, if the state is of another number
-/// of GPUs or is no state of generators.
+/// of GPUs or is not a state of generators.
 void set_generator_states(const ::torch::nn::Module& module, const Value& states);
 
 }  // namespace dckpt::torch

@@ -19,7 +19,7 @@ namespace {
 
 using namespace ::torch::optim;
 
-// Per kind: its options by name, and the state of a parameter under them.
+// The functions for each kind visit its options by name, and the state of a parameter under them.
 
 template <typename Options, typename Visit>
 void visit_adam(Options& options, const Visit& visit) {

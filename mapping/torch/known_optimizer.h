@@ -12,7 +12,7 @@
 
 namespace dckpt::torch {
 
-/// What the state of one parameter consists of.
+/// The parts of the state of one parameter.
 struct OptimizerSlots {
   std::vector<std::pair<const char*, at::Tensor*>> tensors{};  ///< shaped as the parameter
   std::int64_t* step = nullptr;  ///< null: the optimizer counts nothing
@@ -29,7 +29,7 @@ class KnownOptimizer {
   virtual ~KnownOptimizer() = default;
   virtual const char* name() const = 0;
   virtual std::unique_ptr<State> new_state() const = 0;
-  /// Those that a parameter of a group with these options has.
+  /// Returns the slots that a parameter of a group with these options has.
   virtual OptimizerSlots slots(State& state, const Options& options) const = 0;
   virtual Value to_value(const Options& options) const = 0;
   /// Throws CheckpointError (invalid argument) for an option that is missing or of another type.
@@ -39,8 +39,7 @@ class KnownOptimizer {
 /// Throws CheckpointError (unsupported) if the optimizer is not known.
 const KnownOptimizer& known_optimizer(const ::torch::optim::Optimizer& optimizer);
 
-/// Throws CheckpointError (mismatch) if state["optimizer"], where it says so, is another
-/// optimizer's.
+/// Throws CheckpointError (mismatch) if state["optimizer"] is present and names another optimizer.
 void require_same_optimizer(const ::torch::optim::Optimizer& optimizer, const Value& state);
 
 }  // namespace dckpt::torch

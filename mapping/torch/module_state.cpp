@@ -27,12 +27,12 @@ using ::torch::nn::Module;
 using ::torch::optim::LRScheduler;
 using ::torch::optim::Optimizer;
 
-// The places in the tree.
+// The keys of the tree.
 constexpr char kModel[] = "model";
 constexpr char kOptimizer[] = "optimizer";
 constexpr char kGenerators[] = "rng_state";
 constexpr char kScheduler[] = "lr_scheduler";
-constexpr char kNew[] = "new_state";  ///< of the optimizer: tensors that it does not have yet
+constexpr char kNew[] = "new_state";  ///< the optimizer's tensors that it does not have yet
 
 [[noreturn]] void mismatch(const std::string& message, const std::string& key = {}) {
   throw CheckpointError(ErrorCode::kMismatch, message,
@@ -44,7 +44,8 @@ const Value& part(const Value& state, const char* name, const char* remedy) {
   mismatch(str_format("the state has no {}; {}", quote(name), remedy));
 }
 
-/// The main replica is that of the first piece, of copy 0, on the first data parallel rank.
+/// Describes a tensor. The main replica is that of the first piece, of copy 0, on the first data
+/// parallel rank.
 ShardedTensor describe(const std::string& name, const at::Tensor& tensor,
                        const ModuleStateOptions& options, std::int64_t data_rank) {
   return with_context({.key = name}, [&] {
@@ -82,7 +83,7 @@ Value model_state(const Module& module, const ModuleStateOptions& options) {
   return state;
 }
 
-/// Where a fragment stands among those of one kind of state.
+/// Returns the name of a fragment among those of one kind of state.
 std::string place(const ParamFragment& fragment) {
   if (!fragment.range) return fragment.name;
   return str_format("{}[{}:{}]", fragment.name, fragment.range->begin, fragment.range->end);
@@ -105,8 +106,8 @@ ShardedTensor describe_slot(const ShardedTensor& param, const ParamFragment& fra
   return shard;
 }
 
-/// A number per parameter: along the axes that the local tensor lacks it lies where the parameter
-/// does; all pieces along the others have it, and the first one saves it.
+/// Describes a number per parameter: along the axes that the local tensor lacks it is located where
+/// the parameter is; all pieces along the other axes have it, and the first one saves it.
 ShardedTensor describe_count(const ShardedTensor& param, const ParamFragment& fragment,
                              const char* slot, std::int64_t count) {
   const auto own = static_cast<std::size_t>(param.prepend_axis_num);
@@ -137,12 +138,13 @@ const KnownOptimizer::State* state_of(const Optimizer& optimizer, const at::Tens
   return found == optimizer.state().end() ? nullptr : found->second.get();
 }
 
-/// Without state, an optimizer that counts begins at 0; others begin differently than with zeros.
+/// Returns the name of the count. Without state, an optimizer that counts begins at 0; others begin
+/// differently than with zeros.
 const char* count_name(const OptimizerSlots& slots) {
   return slots.step == nullptr ? "initialized" : "step";
 }
 
-/// A frozen parameter gets no state.
+/// Returns whether a parameter gets state; a frozen one does not.
 bool has_state(const Optimizer& optimizer, const OptimizerParam& param) {
   return state_of(optimizer, param.tensor) != nullptr ||
          std::ranges::any_of(param.fragments, [](const ParamFragment& fragment) {
@@ -154,7 +156,7 @@ const KnownOptimizer::Options& options_of(const Optimizer& optimizer, std::size_
   return optimizer.param_groups()[group].options();
 }
 
-/// Names of the parameters of each group, if they are the same on all ranks.
+/// Returns the names of the parameters of each group, if they are the same on all ranks.
 ValueList names_in_groups(const Optimizer& optimizer, const std::vector<OptimizerParam>& params) {
   std::vector<ValueList> names(optimizer.param_groups().size());
   for (const OptimizerParam& param : params)
@@ -211,7 +213,7 @@ Value optimizer_state(const Module& module, const Optimizer& optimizer,
   return result;
 }
 
-/// LRScheduler shows its counter to derived classes.
+/// Accesses the counter that LRScheduler shows to derived classes.
 struct StepCount : LRScheduler {
   static unsigned& of(LRScheduler& scheduler) { return scheduler.*(&StepCount::step_count_); }
 };
@@ -250,7 +252,7 @@ const Tensor& loaded(const Value& leaves, const std::string& name, const std::st
   return with_context({.key = key}, [&]() -> const Tensor& { return leaf->as_tensor(); });
 }
 
-/// Nothing to do if a load has filled the tensor itself.
+/// Copies a tensor unless a load has filled it itself.
 void copy_if_elsewhere(const Tensor& from, const at::Tensor& to, const std::string& key) {
   const Tensor target = from_torch(to);
   if (from.dtype() != target.dtype() || from.shape() != target.shape() || !from.has_data() ||
@@ -272,7 +274,7 @@ void restore_module(const Module& module, const StateDict& state) {
   });
 }
 
-/// What a parameter of the optimizer gets.
+/// The state that a parameter of the optimizer gets.
 struct NewState {
   const OptimizerParam* param = nullptr;
   std::int64_t number = 0;
@@ -286,7 +288,7 @@ struct CheckedOptimizer {
   std::vector<std::unique_ptr<KnownOptimizer::Options>> groups{};
 };
 
-/// The options of each group, if they go with state of the same form.
+/// Checks the options of each group, if they go with state of the same form.
 void check_groups(const Optimizer& optimizer, const Value& saved, const ModuleStateOptions& options,
                   CheckedOptimizer& checked) {
   const ValueList& groups = saved.at("param_groups").items();

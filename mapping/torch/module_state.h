@@ -39,30 +39,31 @@ struct RankOffsets {
 
 using Sharding = std::variant<Replicate, RankOffsets>;
 
-/// What a module does not say about itself. The defaults are those of a single rank; a data
+/// Facts that a module does not know about itself. The defaults are those of a single rank; a data
 /// parallel job sets `rank` and `size`.
 struct ModuleStateOptions {
-  int rank = 0;  ///< of all ranks of the job
+  int rank = 0;  ///< rank in the whole job
   int size = 1;
-  /// Among the ranks that train the same tensors on other data. Empty: `rank`, as if all did.
+  /// The rank among those that train the same tensors on other data. Empty: `rank`, as if all did.
   std::optional<int> data_rank{};
   /// For tensor and pipeline parallel jobs: the part that this rank holds of a parameter or buffer.
   /// Empty: Replicate for all.
   std::function<Sharding(const std::string& name, const at::Tensor& tensor)> shard{};
-  /// Their names in the whole model, if a rank counts its layers from 0 or stacks them. Tensors of
-  /// several ranks, or of one with different offsets, form one tensor under the same name.
+  /// Returns the names of tensors in the whole model, if a rank counts its layers from 0 or stacks
+  /// them. Tensors of several ranks, or of one with different offsets, form one tensor under the
+  /// same name.
   std::function<std::string(const std::string& name)> whole_name{};
-  /// Stands before the names of parameters and buffers in their keys.
+  /// The prefix of the names of parameters and buffers in their keys.
   std::string prefix = "model.";
   /// ZeRO: each data parallel rank's optimizer has parameters of its own: some of the module's, or
-  /// 1-D pieces of their memory, which may extend over several that lie one after the other.
+  /// 1-D pieces of their memory, which may extend over several adjacent ones.
   bool distributed_optimizer = false;
-  /// The default generators of the CPU and of the GPUs that the module is on, as the object
+  /// Saves the default generators of the CPU and of the GPUs that the module is on, as the object
   /// `rng_state` of each rank. Under another number of ranks, loads keep the generators as they are
   /// (load.objects).
   bool rng = true;
-  /// Its counter is saved and restored; its arguments are not. Must be null for schedulers whose
-  /// steps depend on more than their counter and the learning rates.
+  /// A scheduler whose counter is saved and restored; its arguments are not. Must be null for
+  /// schedulers whose steps depend on more than their counter and the learning rates.
   ::torch::optim::LRScheduler* scheduler = nullptr;
 };
 
@@ -70,25 +71,25 @@ struct ModuleStateOptions {
 /// "model.NAME", the optimizer's state under "optimizer.state.STATE.NAME", options of parameter
 /// groups as common state. The tensors share their memory. Where the optimizer has no state yet, as
 /// before its first step, there are zeros for it, unless the parameter is frozen (needs no
-/// gradient). The tree is of this moment: steps of the optimizer make new state and count on, so
-/// describe it again before the next save. Tied parameters are under each of their names; their
-/// optimizer state is under the first.
+/// gradient). The tree is of this moment: steps of the optimizer make new state and advance its
+/// counters, so describe it again before the next save. Tied parameters are under each of their
+/// names; their optimizer state is under the first.
 ///
-/// Knows SGD, Adam, AdamW, RMSprop and Adagrad. Throws CheckpointError (unsupported) for others;
+/// Supports SGD, Adam, AdamW, RMSprop and Adagrad. Throws CheckpointError (unsupported) for others;
 /// (invalid argument) for parameters of the optimizer that are not of the module, and for a
 /// sharding that does not fit its tensor.
 StateDict sharded_state(const ::torch::nn::Module& module,
                         const ::torch::optim::Optimizer& optimizer,
                         const ModuleStateOptions& options = {});
-/// The module alone, and with `rng` the generators.
+/// Describes the module alone, and with `rng` the generators.
 StateDict sharded_state(const ::torch::nn::Module& module, const ModuleStateOptions& options = {});
 
-/// After `state`, which sharded_state() made with the same arguments, was loaded: gives the
+/// Finishes a load into `state`, which sharded_state() made with the same arguments: gives the
 /// optimizer its state, counters and the options of its groups, and sets generators and scheduler.
 /// The next step is the one that followed the save, bit for bit. Tensors of `state` in other memory
 /// than the module's and the optimizer's are copied. Throws CheckpointError (mismatch) if the state
 /// is of another kind of optimizer, of other parameter groups or of another scheduler, or lacks
-/// something; nothing but tensors that the load filled has changed then.
+/// something; then only tensors that the load filled have changed.
 void restore(::torch::nn::Module& module, ::torch::optim::Optimizer& optimizer,
              const StateDict& state, const ModuleStateOptions& options = {});
 void restore(::torch::nn::Module& module, const StateDict& state,

@@ -18,7 +18,7 @@ struct NamedParam {
   at::Tensor tensor;
 };
 
-/// Tied parameters once, under their first name.
+/// Returns the parameters, tied ones once, under their first name.
 std::vector<NamedParam> params_of(const ::torch::nn::Module& module) {
   std::vector<NamedParam> params;
   std::unordered_set<const c10::TensorImpl*> seen;
@@ -34,7 +34,7 @@ bool same_storage(const at::Tensor& a, const at::Tensor& b) {
          a.storage().unsafeGetStorageImpl() == b.storage().unsafeGetStorageImpl();
 }
 
-/// The parameters that a 1-D piece of memory extends over.
+/// Returns the parameters that a 1-D piece of memory extends over.
 std::vector<ParamFragment> fragments_of(const at::Tensor& piece,
                                         const std::vector<NamedParam>& params) {
   std::vector<ParamFragment> fragments;

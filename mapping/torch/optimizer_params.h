@@ -16,9 +16,9 @@ namespace dckpt::torch {
 struct ParamFragment {
   std::string name;
   at::Tensor param;  ///< the module's
-  /// Of the flattened parameter, if the optimizer has a piece of the module's memory.
+  /// Elements of the flattened parameter, if the optimizer has a piece of the module's memory.
   std::optional<FlattenedRange> range{};
-  std::int64_t offset = 0;  ///< where they begin in the optimizer's parameter
+  std::int64_t offset = 0;  ///< of the first of them in the optimizer's parameter
 };
 
 struct OptimizerParam {
@@ -29,8 +29,9 @@ struct OptimizerParam {
   bool is_whole() const { return !fragments.front().range; }
 };
 
-/// The optimizer's parameters with elements, in its order. With `distributed`, they may be pieces
-/// of the module's memory. Throws CheckpointError (invalid argument) if one is not of the module.
+/// Returns the optimizer's parameters with elements, in its order. With `distributed`, they may be
+/// pieces of the module's memory. Throws CheckpointError (invalid argument) if one is not of the
+/// module.
 std::vector<OptimizerParam> optimizer_params(const ::torch::nn::Module& module,
                                              const ::torch::optim::Optimizer& optimizer,
                                              bool distributed);

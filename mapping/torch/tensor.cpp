@@ -55,8 +55,8 @@ at::Device device_to_torch(const Tensor& tensor) {
   return {at::kCUDA, static_cast<at::DeviceIndex>(tensor.device().index)};
 }
 
-/// The interface that every libtorch has, also one without CUDA. Older ones do not tell the stream:
-/// then its kernels end first, and the default stream will do.
+/// Returns the stream through the interface that every libtorch has, also one without CUDA. Older
+/// ones do not tell the stream: then its kernels end first, and the default stream will do.
 template <typename Guard>
 void* native_stream(const Guard& guard, const c10::Stream& stream) {
   if constexpr (requires { guard.getStreamNativeHandle(stream); }) {
@@ -67,7 +67,7 @@ void* native_stream(const Guard& guard, const c10::Stream& stream) {
   }
 }
 
-/// The calling thread's current stream.
+/// Returns the calling thread's current stream.
 void* current_stream(const Device& device) {
   const c10::impl::VirtualGuardImpl cuda(c10::DeviceType::CUDA);
   const c10::Device on(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(device.index));

@@ -14,7 +14,7 @@
 namespace dckpt {
 namespace {
 
-// Shared pieces per rank that are enough for a good balance.
+// The number of shared pieces per rank that is enough for a good balance.
 constexpr std::uint64_t kPiecesPerRank = 16;
 
 using Part = LoadDistribution::Part;
@@ -53,7 +53,7 @@ void for_each_chunk(std::span<const WantedParts> wanted, Visit&& visit) {
   }
 }
 
-/// The different ones of a sequence ordered by rank.
+/// Returns the different ranks of a sequence ordered by rank.
 Ranks ranks_of(std::span<const Use> uses) {
   Ranks ranks;
   for (const Use& use : uses) {
@@ -62,8 +62,8 @@ Ranks ranks_of(std::span<const Use> uses) {
   return ranks;
 }
 
-/// Cuts a box into slabs along its first long axis, and where one layer is still too large along
-/// the axes after it.
+/// Cuts a box into slabs along its first long axis, and along the axes after it where one layer is
+/// still too large.
 void cut_box(Box box, std::uint64_t item, std::uint64_t limit, std::vector<Box>& out) {
   std::size_t axis = 0;
   while (axis < box.dims() && box.sizes[axis] == 1) ++axis;
@@ -91,14 +91,14 @@ void cut_box(Box box, std::uint64_t item, std::uint64_t limit, std::vector<Box>&
   }
 }
 
-/// Of a part or slab, at one go.
+/// A read of a part or slab in one operation.
 struct Read {
   ChunkNumber chunk;
   std::uint32_t reader = 0;
   bool own = false;
 };
 
-/// Gives what several ranks want to readers and holders.
+/// Assigns readers and holders to the parts that several ranks want.
 class SharedAssignment {
  public:
   SharedAssignment(const Metadata& metadata, std::uint64_t most_together, LoadDistribution& result)
@@ -127,7 +127,7 @@ class SharedAssignment {
     }
   }
 
-  /// Whoever holds a part hands it to all others that want it.
+  /// The holder of a part sends it to all other ranks that want it.
   void assign_holders() {
     std::vector<std::uint64_t> handed(result_.read_bytes.size());
     for (Part& part : result_.shared) {
@@ -143,15 +143,15 @@ class SharedAssignment {
   }
 
  private:
-  /// What is given to one rank: a part or a slab, or several small ones that lie beside each other
-  /// in a file.
+  /// An assignment to one rank: a part or a slab, or several small ones that are adjacent in a
+  /// file.
   struct Assignment {
-    Ranks ranks;  ///< that want it
+    Ranks ranks;  ///< ranks that want it
     std::uint64_t bytes = 0;
     std::vector<std::uint32_t> parts, slabs;
   };
 
-  /// Neighbours in a file that the same ranks want stay together as long as the balance permits,
+  /// Keeps neighbors in a file that the same ranks want together as long as the balance permits,
   /// since one read fetches them.
   std::vector<Assignment> assignments_by_place() const {
     struct Placed {
@@ -201,11 +201,11 @@ class SharedAssignment {
   }
 
   const Metadata& metadata_;
-  std::uint64_t most_together_;  ///< bytes of neighbours in a file
+  std::uint64_t most_together_;  ///< bytes of neighbors in a file
   LoadDistribution& result_;
 };
 
-/// Chunks that several reads take apart, each with one of its readers.
+/// Finds the chunks that are read in several pieces, and chooses one of the readers of each.
 void find_split_chunks(std::vector<Read> reads, LoadDistribution& result) {
   for (const Part& part : result.shared) {
     if (part.slab == LoadDistribution::kNoSlab)
@@ -252,7 +252,8 @@ class LoadDistributor {
   }
 
  private:
-  /// What several ranks want of a chunk, before it is cut for the balance: a part, or a slab.
+  /// A region of a chunk that several ranks want, before it is cut for the balance: a part, or a
+  /// slab.
   struct Region {
     Box box;
     bool is_slab = false;
@@ -282,7 +283,7 @@ class LoadDistributor {
       for (const Part& part : parts) box = bounding_box(box, part.box);
       if (geometry.find(box)) return add_slab(std::move(box), std::move(parts), false);
     }
-    // Parts that are best read together with their neighbours.
+    // These parts are best read together with their neighbors.
     const bool small =
         bytes_of(front.tensor,
                  {{}, to_shape(metadata_.tensors[front.tensor].chunks.sizes(front.chunk))}) <=
@@ -301,8 +302,8 @@ class LoadDistributor {
     std::for_each(rest, parts.end(), [&](Part& part) { add(std::move(part), true); });
   }
 
-  /// What the ranks want of a chunk, cut where they do not want the same. References are ordered by
-  /// rank, so the uses are.
+  /// Returns the parts of a chunk that the ranks want, cut where ranks want different boxes.
+  /// References are ordered by rank, so the uses are, too.
   std::vector<Part> parts_of(std::span<const Reference> references) {
     const Reference& front = references.front();
     const auto box_of = [&](const Reference& reference) {
@@ -356,7 +357,7 @@ class LoadDistributor {
     return uses.front().rank == uses.back().rank;
   }
 
-  /// A part that is read straight into its place.
+  /// Adds a part that is read directly into its place.
   void add(Part part, bool can_be_cut) {
     const auto uses = result_.uses_of(part);
     result_.saved_bytes += part.bytes * (uses.size() - 1);
@@ -368,7 +369,7 @@ class LoadDistributor {
     add_own(std::move(part));
   }
 
-  /// A part that one rank wants.
+  /// Adds a part that one rank wants.
   void add_own(Part part) {
     part.reader = part.holder = result_.uses_of(part).front().rank;
     result_.read_bytes[part.reader] += part.bytes;
@@ -411,7 +412,7 @@ class LoadDistributor {
     }
   }
 
-  /// What of a part or slab lies in a box.
+  /// Adds the elements of a part or slab that are in a box.
   void add_piece(const Region& region, const Box& piece) {
     const auto first = static_cast<std::uint32_t>(result_.shared.size());
     std::optional<Box> filled;
@@ -426,7 +427,7 @@ class LoadDistributor {
     }
     const auto count = static_cast<std::uint32_t>(result_.shared.size()) - first;
     if (count == 0) return;
-    if (count == 1) {  // needs no slab
+    if (count == 1) {  // a single part needs no slab
       if (!is_own(result_.shared.back())) return;
       add_own(std::move(result_.shared.back()));
       result_.shared.pop_back();

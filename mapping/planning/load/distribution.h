@@ -19,11 +19,11 @@ struct ChunkNumber {
   friend auto operator<=>(const ChunkNumber&, const ChunkNumber&) = default;
 };
 
-/// Who reads what when ranks load together, so that no byte is read from storage twice.
+/// The readers of all parts when ranks load together, so that no byte is read from storage twice.
 struct LoadDistribution {
   static constexpr std::uint32_t kNoSlab = UINT32_MAX;
 
-  /// An entry of a rank's wanted parts that contains a part.
+  /// The entry of a rank's wanted parts that contains a part.
   struct Use {
     std::uint32_t rank = 0;
     std::uint32_t entry = 0;
@@ -34,12 +34,12 @@ struct LoadDistribution {
     std::uint32_t chunk = 0;
     Box box;  ///< in the global tensor
     std::uint64_t bytes = 0;
-    /// The rank that reads it: straight into its own tensor, or as part of a slab.
+    /// The rank that reads it: directly into its own tensor, or as part of a slab.
     std::uint32_t reader = 0;
-    std::uint32_t holder = 0;  ///< of the ranks that need it, the first to have it: the reader,
+    std::uint32_t holder = 0;  ///< the first of the ranks that need it to have it: the reader,
                                ///< unless it reads a slab for others
     std::uint32_t slab = kNoSlab;
-    /// [first_use, first_use + uses) of LoadDistribution::uses, ordered by rank.
+    /// The range [first_use, first_use + use_count) of LoadDistribution::uses, ordered by rank.
     std::uint32_t first_use = 0;
     std::uint32_t use_count = 0;
   };
@@ -51,7 +51,7 @@ struct LoadDistribution {
     Box box;
     std::uint64_t bytes = 0;
     std::uint32_t reader = 0;  ///< one of the ranks that need some of it
-    /// [first_part, first_part + part_count) of LoadDistribution::shared.
+    /// The range [first_part, first_part + part_count) of LoadDistribution::shared.
     std::uint32_t first_part = 0;
     std::uint32_t part_count = 0;
   };
@@ -67,9 +67,9 @@ struct LoadDistribution {
   std::vector<Slab> slabs;
   std::vector<Use> uses;
   std::vector<SplitChunk>
-      split_chunks;  ///< ascending; without those that a rank needs only for itself
-  std::vector<std::uint64_t> read_bytes;  ///< of each rank, shared or not
-  std::uint64_t saved_bytes = 0;  ///< how much more would be read, or be read in short runs, if
+      split_chunks;  ///< ascending; without chunks that a rank needs only for itself
+  std::vector<std::uint64_t> read_bytes;  ///< bytes that each rank reads, shared or not
+  std::uint64_t saved_bytes = 0;  ///< bytes that would be read in addition, or in short runs, if
                                   ///< every rank read everything it needs
 
   std::span<const Use> uses_of(const Part& part) const noexcept {
@@ -78,24 +78,24 @@ struct LoadDistribution {
 };
 
 struct PartLimits {
-  std::uint64_t smallest = std::uint64_t{256}
-                           << 10;  ///< parts are not cut below it, even if the balance would profit
-  std::uint64_t largest = std::uint64_t{16} << 20;      ///< parts above it are cut
-  std::uint64_t largest_slab = std::uint64_t{8} << 20;  ///< so are slabs
+  std::uint64_t smallest = std::uint64_t{256} << 10;  ///< parts are not cut below this, even if the
+                                                      ///< balance would profit
+  std::uint64_t largest = std::uint64_t{16} << 20;    ///< parts above this are cut
+  std::uint64_t largest_slab = std::uint64_t{8} << 20;  ///< slabs above this are cut
   std::uint64_t short_run =
       std::uint64_t{64}
-      << 10;  ///< parts of several runs below it, beside other ranks' parts, are read as slabs
+      << 10;  ///< parts of several runs below this, beside other ranks' parts, are read as slabs
   std::uint64_t small_chunk = std::uint64_t{256}
-                              << 10;  ///< so are all parts of chunks up to this size that ranks
-                                      ///< share without wanting the same
+                              << 10;  ///< all parts of chunks up to this size that ranks share
+                                      ///< without needing the same are also read as slabs
 };
 
-/// Shares out the parts that the ranks want: wanted[r] is rank r's. The answer is the same on every
+/// Assigns the parts that the ranks want: wanted[r] is rank r's. The result is the same on every
 /// rank but for `own`, which is that of `rank`. Boxes that overlap without being equal are cut, so
-/// each stored element that anyone wants is in exactly one part; parts of short runs are put
-/// together to slabs. Parts and slabs that few ranks want are given out first, large ones before
-/// small ones, each to the one of them with the fewest bytes so far; large ones are cut so that the
-/// balance works out, and small neighbours stay together. Chunks in `read_whole` (ascending) can
+/// each stored element that any rank wants is in exactly one part; parts of short runs are joined
+/// to slabs. Parts and slabs that few ranks want are assigned first, large ones before small ones,
+/// each to the one of these ranks with the fewest bytes so far; large ones are cut so that the
+/// balance works out, and small neighbors stay together. Chunks in `read_whole` (ascending) can
 /// only be read as a whole: they are not split.
 LoadDistribution distribute_load(const Metadata& metadata, std::span<const WantedParts> wanted,
                                  std::uint32_t rank, const PartLimits& limits = {},

@@ -15,15 +15,15 @@
 namespace dckpt {
 namespace {
 
-/// A box of the global tensor whose elements lie at view.offset + Σ (coordinate −
+/// A box of the global tensor whose elements are located at view.offset + Σ (coordinate −
 /// box.offsets)·strides of some buffer.
 struct Region {
   Box box;
   StridedView view;
 };
 
-/// The row-major elements [begin, end) of `outer`, in a buffer where the first of them has position
-/// `at`.
+/// Appends the row-major elements [begin, end) of `outer`, in a buffer where the first of them has
+/// position `at`.
 void append_range(const Box& outer, std::int64_t begin, std::int64_t end, std::int64_t at,
                   std::vector<Region>& out) {
   const Shape strides = row_major_strides(outer.sizes);
@@ -50,7 +50,7 @@ std::vector<Region> target_regions(const WantedShard& wanted) {
   return regions;
 }
 
-/// Where a tensor's stored chunks lie in the global tensor.
+/// The places of a tensor's stored chunks in the global tensor.
 class StoredChunks {
  public:
   explicit StoredChunks(const TensorStorageMetadata& tensor)
@@ -58,7 +58,7 @@ class StoredChunks {
     if (tensor.flattened_shape) cell_shape_ = reformulated_cell_shape(tensor);
   }
 
-  /// The chunks that may have elements of the wanted box.
+  /// Returns the number of chunks that may have elements of the wanted box.
   std::size_t count(const Box& wanted) {
     find(wanted);
     return found_.size();
@@ -97,7 +97,7 @@ class StoredChunks {
     return cells;
   }
 
-  /// The cells of the grid that the wanted box touches: a box of coordinates.
+  /// Returns the cells of the grid that the wanted box touches: a box of coordinates.
   std::optional<Box> touched_cells(const Box& wanted) const {
     const std::size_t dims = cell_shape_.size();
     Box cells{Shape(dims), Shape(dims)};
@@ -111,8 +111,8 @@ class StoredChunks {
     return cells;
   }
 
-  /// A chunk of a reformulated tensor holds the same flat range of one or (if some tool merged
-  /// them) several cells of the grid.
+  /// Collects the regions of a chunk of a reformulated tensor, which holds the same flat range of
+  /// one or (if some tool merged them) several cells of the grid.
   void collect_reformulated(std::size_t chunk, const Box& cells) {
     const ShapeView offsets = tensor_.chunks.offsets(chunk);
     const ShapeView sizes = tensor_.chunks.sizes(chunk);

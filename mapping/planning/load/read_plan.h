@@ -22,7 +22,7 @@ struct ReadItem {
   Shape sizes;
   StridedView source;
   StridedView target;
-  Shape offsets;  ///< where the box begins in the global tensor
+  Shape offsets;  ///< of the box in the global tensor
 };
 
 /// A wanted part of a stored tensor: a box in its global shape, or the row-major elements [begin,
@@ -37,17 +37,17 @@ struct WantedShard {
   };
   std::optional<Range> range{};
   /// Strides of the destination, one per axis of the box (or a single one for a range); empty: its
-  /// elements lie row-major without gaps.
+  /// elements are row-major without gaps.
   std::optional<Shape> strides{};
-  /// The box may reach beyond the stored tensor; what lies outside is not read. Otherwise that is
+  /// The box may reach beyond the stored tensor; elements outside are not read. Otherwise they are
   /// an error.
   bool clip = false;
 };
 
-/// The pairwise overlap of wanted shards and stored chunks. Any mix of boxes, flat ranges and
-/// reformulated flattened chunks; elements that no chunk holds are not in any item (the metadata
-/// has been validated before, or the destination was zeroed). Throws CheckpointError (corrupt) for
-/// reformulated metadata that contradict themselves.
+/// Returns the pairwise overlap of wanted shards and stored chunks, for any mix of boxes, flat
+/// ranges and reformulated flattened chunks. Elements that no chunk holds are not in any item (the
+/// metadata has been validated before, or the destination was zeroed). Throws CheckpointError
+/// (corrupt) for reformulated metadata that contradict themselves.
 std::vector<ReadItem> plan_reads(const Metadata& metadata, std::span<const WantedShard> wanted);
 
 }  // namespace dckpt

@@ -11,8 +11,8 @@
 
 namespace DCKPT_API dckpt {
 
-/// What one rank wants of stored chunks: per entry a box of the global tensor, inside one chunk.
-/// Compact, since a job's ranks tell each other all of it.
+/// The parts of stored chunks that one rank needs: per entry a box of the global tensor, inside one
+/// chunk. They are compact, since the ranks of a job exchange all of them.
 class WantedParts {
  public:
   WantedParts() = default;
@@ -30,7 +30,7 @@ class WantedParts {
   }
   Box box(std::size_t i) const { return {to_shape(offsets(i)), to_shape(sizes(i))}; }
 
-  /// A message for other ranks: small numbers, no keys.
+  /// Encodes a message for other ranks: small numbers, no keys.
   Bytes encode() const;
   /// Throws CheckpointError (corrupt) for a malformed message and for parts that lie outside the
   /// tensors and chunks of `metadata`.
@@ -41,7 +41,7 @@ class WantedParts {
     std::uint32_t tensor = 0;
     std::uint32_t chunk = 0;
     std::uint32_t dims = 0;
-    std::size_t at = 0;  ///< of its offsets, then its sizes
+    std::size_t at = 0;  ///< position of its offsets, which its sizes follow
   };
 
   void add(std::uint32_t tensor, std::uint32_t chunk, ShapeView offsets, ShapeView sizes);

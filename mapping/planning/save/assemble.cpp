@@ -13,7 +13,7 @@
 namespace dckpt {
 namespace {
 
-/// Of an item that has been stored.
+/// Returns the slot of an item that has been stored.
 GlobalPlan::Slot slot_of(const CollectedItems& collected, const GlobalPlan& plan,
                          std::uint32_t position) {
   const std::size_t rank = collected.rank_of(position);
@@ -77,7 +77,8 @@ void store(const CollectedItems& collected, const ChosenItems& chosen, std::size
   }
 }
 
-/// Torch merges the paths of all ranks in a ChainMap, which begins with the last one.
+/// Returns torch's order of paths: it merges the paths of all ranks in a ChainMap, which begins
+/// with the last one.
 std::vector<GlobalPlan::Slot> path_order(const CollectedItems& collected,
                                          const AssembledPlan& assembled) {
   std::vector<GlobalPlan::Slot> order;
@@ -95,7 +96,7 @@ std::vector<GlobalPlan::Slot> path_order(const CollectedItems& collected,
   return order;
 }
 
-/// Of grids of objects, also of one whose objects are replicas everywhere.
+/// Checks grids of objects, also those whose objects are replicas everywhere.
 void check_grids(const CollectedItems& collected, const AssembledPlan& assembled,
                  std::vector<std::string>& problems) {
   std::vector<TensorStorageMetadata> grids;  // the objects as chunks of one element each

@@ -90,10 +90,10 @@ class WriterChooser {
         write(planned, item.box, part.rank);
       return;
     }
-    // Replicas of a tensor are equal; of an object Megatron saves what the main replica has.
+    // Replicas of a tensor are equal; for an object, Megatron saves the main replica.
     const bool any_replica = options_.any_holder() ||
                              (options_.use_replicas && planned.kind != WriteItem::Kind::kObject);
-    std::vector<std::uint32_t> writers;  // may write it
+    std::vector<std::uint32_t> writers;  // items whose ranks may write the part
     std::size_t mains = 0;
     for (const std::uint32_t holder : holders) {
       const bool main = !planned.is_replica(holder);
@@ -121,7 +121,7 @@ class WriterChooser {
       open_.push_back({&planned, std::move(writers), planned.items[chosen]});
   }
 
-  /// Lets the caller choose among those that may write.
+  /// Lets the caller choose among the ranks that may write.
   void ask() {
     std::vector<int> ranks;
     std::vector<WriterChoice> choices;
@@ -165,7 +165,7 @@ class WriterChooser {
     }
   }
 
-  /// Equal pieces along the first axis that can be cut, to the writers with the fewest bytes.
+  /// Gives equal pieces along the first axis that can be cut to the writers with the fewest bytes.
   void split(const PlannedKey& planned, std::vector<std::uint32_t> writers) {
     const ShapeView sizes = planned.boxes.sizes(writers.front());
     const std::uint64_t bytes = planned.bytes(writers.front());
@@ -187,7 +187,7 @@ class WriterChooser {
     }
   }
 
-  /// Whether one rank has it more than once as its main replica.
+  /// Returns whether one rank has the part more than once as its main replica.
   bool held_twice(const PlannedKey& planned, std::span<const std::uint32_t> writers) const {
     for (std::size_t i = 1; i < writers.size(); ++i) {
       const bool main = !planned.is_replica(writers[i]) && !planned.is_replica(writers[i - 1]);
@@ -222,7 +222,7 @@ class WriterChooser {
     std::vector<std::uint32_t> writers;  ///< boxes
     std::uint32_t chosen;                ///< item
   };
-  std::vector<OpenChoice> open_;  ///< what choose_writers is asked
+  std::vector<OpenChoice> open_;  ///< the choices that choose_writers makes
   ChosenItems result_;
 };
 

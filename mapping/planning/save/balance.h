@@ -12,15 +12,15 @@
 
 namespace dckpt {
 
-/// Which items are written.
+/// The items that are written.
 struct ChosenItems {
   struct Piece {
     std::int64_t begin = 0;
     std::int64_t end = 0;
   };
-  std::vector<std::uint8_t> chosen;                 ///< of each item, whether its rank writes it
-  std::unordered_map<std::uint32_t, Piece> pieces;  ///< of items of which a piece is written
-  /// Items that store a chunk again → the item that stores it first. Only with `redundant`.
+  std::vector<std::uint8_t> chosen;                 ///< for each item, whether its rank writes it
+  std::unordered_map<std::uint32_t, Piece> pieces;  ///< for items of which a piece is written
+  /// Maps items that store a chunk again to the item that stores it first. Only with `redundant`.
   std::unordered_map<std::uint32_t, std::uint32_t> copy_of;
   std::vector<std::string> problems;
 };

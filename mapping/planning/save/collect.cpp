@@ -8,7 +8,7 @@
 namespace dckpt {
 namespace {
 
-/// Of a key or an item.
+/// Describes a key or an item.
 template <typename Planned>
 std::string describe(const Planned& planned) {
   if (planned.kind == WriteItem::Kind::kObject)
@@ -88,7 +88,7 @@ void ItemCollector::add_item(std::uint32_t number, const WriteItem& item) {
                    to_string(item.chunk.sizes), to_string(item.size)));
   }
   if (planned.disagrees) {
-    if (planned.items.empty()) planned.items.push_back(position);  // who holds it
+    if (planned.items.empty()) planned.items.push_back(position);  // the first holder
     collected_.items.push_back({number, CollectedItems::kNoBox});
     return;
   }

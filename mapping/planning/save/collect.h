@@ -22,14 +22,14 @@ struct PlannedKey {
   std::optional<Shape> flattened_shape{};
   bool flattened = false;
   std::string grid_key{};
-  bool disagrees = false;  ///< reported: ranks disagree on it, or a part lies outside
+  bool disagrees = false;  ///< reported: ranks disagree on the key, or a part lies outside
 
   BoxList boxes;
-  std::vector<std::uint32_t> items;  ///< of each box, its position in CollectedItems::items
-  /// Of each box, whether it is not the main replica; empty when all are main.
+  std::vector<std::uint32_t> items;  ///< for each box, its position in CollectedItems::items
+  /// For each box, whether it is not the main replica; empty when all are main.
   std::vector<bool> replicas;
-  bool has_empty = false;  ///< a box without elements
-  bool ascending = true;   ///< each box comes after the one before, so that no two are the same
+  bool has_empty = false;  ///< there is a box without elements
+  bool ascending = true;   ///< each box comes after the previous one, so no two are the same
 
   bool is_replica(std::size_t box) const { return !replicas.empty() && replicas[box]; }
   std::uint64_t bytes(std::size_t box) const {
@@ -43,7 +43,7 @@ struct PlannedKey {
 struct CollectedItems {
   struct Item {
     std::uint32_t key = 0;  ///< position in `keys`
-    std::uint32_t box = 0;  ///< of that key; kNoBox if its ranks disagree
+    std::uint32_t box = 0;  ///< position in that key's boxes; kNoBox if its ranks disagree
   };
   static constexpr std::uint32_t kNoBox = UINT32_MAX;
 
@@ -59,13 +59,13 @@ struct CollectedItems {
   std::size_t rank_of(std::uint32_t item) const;
 };
 
-/// The order of boxes a and b: negative, zero or positive.
+/// Returns the order of boxes a and b: negative, zero or positive.
 int compare_boxes(const BoxList& boxes, std::size_t a, std::size_t b) noexcept;
 
 /// Collects local plans, rank after rank.
 class ItemCollector {
  public:
-  /// `compare_flattened`: a key that is flattened on one rank only is a problem.
+  /// `compare_flattened`: a key that is flattened on only some ranks is a problem.
   explicit ItemCollector(bool compare_flattened) : compare_flattened_(compare_flattened) {}
 
   void add(const SavePlan& plan);
@@ -79,7 +79,7 @@ class ItemCollector {
   bool compare_flattened_;
   CollectedItems collected_;
   std::unordered_map<std::string, std::uint32_t> by_key_;
-  std::vector<std::uint32_t> previous_;  ///< keys of the items of the rank before
+  std::vector<std::uint32_t> previous_;  ///< keys of the items of the previous rank
 };
 
 }  // namespace dckpt

@@ -13,7 +13,7 @@ std::vector<bool> left_out_empty(const PlannedKey& planned, const EqualBoxes& eq
   const bool none = !store_empty && numel(planned.size) != 0;
   std::vector<bool> left_out(count, false);
   for (std::uint32_t begin = 0, end = 0; begin < count; begin = end) {
-    std::uint32_t kept = equal.at(begin);  // of those that begin here
+    std::uint32_t kept = equal.at(begin);  // among those that begin here
     for (end = begin;
          end < count && std::ranges::equal(boxes.offsets(equal.at(end)), boxes.offsets(kept));
          ++end) {

@@ -15,7 +15,7 @@
 
 namespace DCKPT_API dckpt {
 
-/// What a rank holds of one tensor, as planning sees it: no data.
+/// The part of one tensor that a rank holds, as planning sees it: no data.
 struct TensorShard {
   std::string key;
   TensorProperties properties;
@@ -31,34 +31,34 @@ struct TensorShard {
   std::uint32_t source = 0;  ///< the rank's own number for it
 };
 
-/// What a rank holds of one object.
+/// One object that a rank holds.
 struct ObjectShard {
   std::string key;  ///< unique key: as it is stored
   std::uint64_t nbytes = 0;
   bool main_replica = true;
   std::uint32_t source = 0;
-  /// Megatron: the grid of objects that this is one of, each on some rank, what they have in common
-  /// of their keys, and its cell.
+  /// For Megatron, the grid of objects to which this one belongs, spread over ranks: the part that
+  /// their keys share, the grid's shape, and this object's cell.
   std::string grid_key{};
   Shape grid{};
   Shape cell{};
 };
 
-/// One entry of what a rank holds.
+/// One tensor shard or object that a rank holds.
 using LocalShard = std::variant<TensorShard, ObjectShard>;
 
-/// One thing a rank writes: a chunk of a tensor, or an object.
+/// One item that a rank writes: a chunk of a tensor, or an object.
 struct WriteItem {
   enum class Kind : std::uint8_t { kTensor, kObject };
   Kind kind = Kind::kTensor;
   std::string key;
   bool main_replica = true;
-  std::uint32_t source = 0;       ///< of the shard it comes from
+  std::uint32_t source = 0;       ///< `source` of its shard
   std::int64_t source_begin = 0;  ///< first element of the source's row-major elements; the chunk's
                                   ///< are contiguous from there
-  std::uint64_t nbytes = 0;       ///< of tensors; of objects only on the rank that holds them
-  Shape size{};  ///< stored size of the whole tensor; of an object the grid, if it is in one
-  Box chunk{};   ///< in the stored size's space; of an object its cell in the grid
+  std::uint64_t nbytes = 0;       ///< for tensors; for objects only on the rank that holds them
+  Shape size{};  ///< stored size of the whole tensor; for an object its grid, if it is in one
+  Box chunk{};   ///< in the stored size's space; for an object its cell in the grid
   // Objects only:
   std::string grid_key{};
   // Tensors only:
@@ -71,8 +71,8 @@ struct WriteItem {
 
 using SavePlan = std::vector<WriteItem>;
 
-/// A rank's items, in the order of its shards: replicas and shards without elements are planned
-/// too, so that ranks are compared. The global plan decides what is written.
+/// Returns a rank's items, in the order of its shards: replicas and shards without elements are
+/// planned too, so that ranks are compared. The global plan decides which items are written.
 SavePlan plan_local_save(std::span<const LocalShard> shards, FlattenedForm form);
 
 }  // namespace dckpt

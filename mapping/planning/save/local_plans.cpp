@@ -16,7 +16,7 @@
 namespace dckpt {
 namespace {
 
-/// What a plan claims to store, and whether some rank writes it.
+/// The content that a plan claims to store, and whether some rank writes it.
 class Claims {
  public:
   Claims(const Metadata& metadata, bool redundant, ProblemList& problems)
@@ -85,7 +85,7 @@ class Claims {
   const bool redundant_;
   ProblemList& problems_;
   std::unordered_set<std::string_view> keys_;
-  std::vector<std::vector<bool>> written_;  ///< of each tensor, by chunk
+  std::vector<std::vector<bool>> written_;  ///< for each tensor, by chunk
   std::vector<bool> objects_;
 };
 

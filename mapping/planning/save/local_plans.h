@@ -12,7 +12,8 @@
 namespace DCKPT_API dckpt {
 
 /// The plans of all ranks, as a coordinator has them: most of them are bytes that a rank has sent,
-/// which become items when they are asked for, and are not kept. Refers to what it was made of.
+/// which become items when they are requested, and are not kept. Refers to its constructor's
+/// argument.
 class LocalPlans {
  public:
   explicit LocalPlans(std::span<const SavePlan> plans) : plans_(plans) {}
@@ -22,21 +23,22 @@ class LocalPlans {
   std::size_t size() const noexcept {
     return std::visit([](const auto& plans) { return plans.size(); }, plans_);
   }
-  /// Throws CheckpointError (corrupt) with the rank if its bytes are damaged.
+  /// Throws CheckpointError (corrupt), naming the rank, if its bytes are damaged.
   SavePlan operator[](std::size_t rank) const;
 
  private:
   std::variant<std::span<const SavePlan>, std::span<const ByteView>> plans_;
 };
 
-/// The built-in rules: duplicates are left out, writers chosen, the metadata assembled and checked.
-/// One rank's items are in memory at a time, beside some 50 bytes for each of all ranks.
+/// Applies the built-in rules: leaves out duplicates, chooses writers, assembles and checks the
+/// metadata. One rank's items are in memory at a time, besides some 50 bytes for each item of all
+/// ranks.
 [[nodiscard]] GlobalPlan create_default_global_save_plan(const LocalPlans& plans,
                                                          const GlobalPlanOptions& options = {});
 
-/// Throws CheckpointError (mismatch), with all problems, if `plan` is not one of these local plans:
-/// every key is stored and covered exactly, and each chunk and object is what a rank's item says,
-/// once; with `redundant`, by any number of ranks. In O(n log n).
+/// Throws CheckpointError (mismatch), with all problems, if `plan` does not follow from these local
+/// plans: every key is stored and covered exactly, and each chunk and object matches a rank's item,
+/// once; with `redundant`, by any number of ranks. Takes O(n log n).
 void validate_global_plan(const GlobalPlan& plan, const LocalPlans& plans, bool redundant = false);
 
 }  // namespace dckpt

@@ -1,13 +1,12 @@
-// Messages; numbers are LEB128, none of them is negative.
+// The messages. Numbers are LEB128 and never negative.
 //
 //   local plan   "DCP2", the number of strings and items, the strings (keys, each once), the items.
 //                A plan of 256 items is a few kilobytes.
 //   proposal     one byte of rules, one byte that says what follows, and a local plan or the 16
 //                bytes of its fingerprint (whose items the rank knows, or not)
 //   answer       one byte that says what follows, and nothing (unchanged; the plan itself is
-//                needed) or a list of items: their number,
-//                then for each the distance from the item before and whether it is a piece, then
-//                the piece
+//                needed) or a list of items: their number, then for each the distance from the
+//                previous item and whether it is a piece, then the piece
 
 #include "mapping/planning/save/messages.h"
 
@@ -24,7 +23,8 @@ namespace dckpt {
 namespace {
 
 constexpr std::string_view kMagic = "DCP2";
-constexpr std::size_t kReservedItems = std::size_t{1} << 16;  // on the word of a message
+constexpr std::size_t kReservedItems = std::size_t{1}
+                                       << 16;  // the most reserved on a message's word
 
 constexpr std::uint64_t kIsObject = 1;
 constexpr std::uint64_t kRequiresGrad = 2;

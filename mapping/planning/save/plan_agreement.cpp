@@ -13,7 +13,7 @@
 namespace dckpt {
 namespace {
 
-/// How `plan` differs from the one of last time.
+/// Describes how `plan` differs from the previous one.
 std::string what_changed(ByteView before, const SavePlan& plan) {
   if (before.empty()) return "the state is not the one whose plans the checkpoint keeps";
   const SavePlan old = decode_plan(before);
@@ -36,7 +36,7 @@ std::string what_changed(ByteView before, const SavePlan& plan) {
   return "the order of the keys is another";
 }
 
-/// Whether a rank writes everything that it has planned, in one piece each.
+/// Returns whether a rank writes everything that it has planned, in one piece each.
 bool is_all_of(std::span<const AssignedItem> assigned, std::size_t planned) {
   std::uint32_t next = 0;
   return assigned.size() == planned && std::ranges::all_of(assigned, [&](const AssignedItem& item) {
@@ -48,9 +48,9 @@ bool is_all_of(std::span<const AssignedItem> assigned, std::size_t planned) {
 struct ProposedPlans {
   std::vector<ByteView> plans;
   std::vector<Fingerprint> fingerprints;
-  std::vector<bool> items_known;  ///< the rank knows what it wrote of this plan
-  bool unchanged = true;          ///< all are those of the last save
-  bool missing = false;           ///< only the fingerprint of one is known
+  std::vector<bool> items_known;  ///< the rank knows its items of this plan
+  bool unchanged = true;          ///< all plans are those of the last save
+  bool missing = false;           ///< of some plan, only the fingerprint is known
 };
 
 ProposedPlans read_proposals(std::span<const Bytes> proposals, std::uint8_t rules,

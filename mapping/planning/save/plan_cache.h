@@ -11,14 +11,14 @@ namespace DCKPT_API dckpt {
 
 struct Fingerprint;
 
-/// What a rank remembers from save to save, so that a save of the same structure exchanges
-/// fingerprints instead of plans. Keep one per rank, used by one thread at a time, and pass it to
-/// every save. It is safe to keep it: another structure or other options are planned anew, and a
-/// save of other ranks throws (mismatch) once, after which the cache is empty. One that has been
-/// moved from is as good as new.
+/// The plans that a rank remembers from save to save, so that a save of the same structure
+/// exchanges fingerprints instead of plans. Keep one per rank, used by one thread at a time, and
+/// pass it to every save. It is safe to keep it: another structure or other options are planned
+/// from scratch, and a save of other ranks throws (mismatch) once, after which the cache is empty.
+/// A cache that has been moved from is as good as new.
 class SavePlanCache {
  public:
-  // What is remembered: plan_cache_content.h, which is not for users.
+  // The content: plan_cache_content.h, which is not for users.
   struct Local;
   struct Global;
   struct Content;
@@ -28,23 +28,23 @@ class SavePlanCache {
   SavePlanCache(SavePlanCache&& other) noexcept;
   SavePlanCache& operator=(SavePlanCache&& other) noexcept;
 
-  /// Starts from what a checkpoint stores of plans (KeepPlans::kFile): the fingerprint of this
-  /// rank's and, on the coordinator alone, `all`, in a job of as many ranks. All ranks or none must
-  /// call it.
+  /// Starts from the plans that a checkpoint stores (KeepPlans::kFile): the fingerprint of this
+  /// rank's plan and, on the coordinator alone, `all`, in a job of as many ranks. All ranks or none
+  /// must call it.
   void seed(const Fingerprint& own, std::shared_ptr<const Global> all = {});
-  /// Starts from nothing; the next save says `why`.
+  /// Starts from nothing; the next save gives `why` as the reason.
   void clear(std::string why);
   bool empty() const noexcept;
 
-  // For a save.
+  // The functions below are for saves.
 
-  /// Hands out the plans. Until commit(), nothing is remembered, so all ranks forget a save that
-  /// fails without being told.
+  /// Returns the plans and forgets them until commit(), so all ranks forget a save that fails
+  /// without being told.
   Content take();
   void commit(Content content);
-  /// Of an empty cache.
+  /// The reason why the cache is empty.
   const std::string& why_empty() const noexcept;
-  /// Another cache that begins with what this one holds.
+  /// Returns another cache that begins with the content of this one.
   SavePlanCache fork() const;
 
  private:

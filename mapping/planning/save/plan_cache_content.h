@@ -14,21 +14,21 @@
 
 namespace DCKPT_API dckpt {
 
-/// Of this rank.
+/// The plan of this rank.
 struct SavePlanCache::Local {
   Fingerprint fingerprint;  ///< of the encoded plan
   Bytes plan{};             ///< encoded; empty if only its fingerprint is known
-  /// What it writes of it; empty if only the coordinator knows, who then has to say.
+  /// The items that the rank writes; empty if only the coordinator knows them and must send them.
   std::optional<std::vector<AssignedItem>> items{};
 };
 
-/// Of the coordinator.
+/// The plans that the coordinator remembers.
 struct SavePlanCache::Global {
   std::vector<Fingerprint> fingerprints;  ///< of the encoded local plans of all ranks
   std::vector<Bytes> local_plans{};       ///< encoded; empty if only the fingerprints are known
-  std::optional<GlobalPlan> plan{};       ///< decided from them by `rules`
+  std::optional<GlobalPlan> plan{};       ///< decided from the local plans by `rules`
   std::uint8_t rules = 0;                 ///< see encode_rules()
-  std::string planner{};                  ///< and by this planner: PlanAgreement::Decision
+  std::string planner{};                  ///< the planner that decided, see PlanAgreement::Decision
 };
 
 /// Plans of a save that has succeeded, or that a checkpoint stores.

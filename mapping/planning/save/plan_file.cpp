@@ -14,12 +14,12 @@ namespace dckpt {
 namespace {
 
 constexpr std::string_view kMagic = "dckpt plans\n";
-/// Stands for the layout, and for the local plans' own bytes (encode_plan), the rules and what is
-/// decided by them: whoever changes one of these changes it.
+/// The version of the layout, of the local plans' own bytes (encode_plan), and of the rules and the
+/// decisions made from them: it changes with each of these.
 constexpr std::uint64_t kVersion = 1;
 
-constexpr std::uint64_t kPiece = 1;     // of an item
-constexpr std::uint64_t kOldChunk = 2;  // of its tensor: not the next one
+constexpr std::uint64_t kPiece = 1;     // the item is a piece
+constexpr std::uint64_t kOldChunk = 2;  // the chunk of its tensor is not the next one
 
 void write_fingerprint(WireWriter& writer, const Fingerprint& fingerprint) {
   writer.number(fingerprint.low);
@@ -38,7 +38,8 @@ void write_shape(WireWriter& writer, ShapeView shape) {
   for (const std::int64_t extent : shape) writer.number(static_cast<std::uint64_t>(extent));
 }
 
-/// Of what a plan says of the contents: places, files and paths are those of one save.
+/// Returns a fingerprint of the contents that a plan describes; places, files and paths belong to
+/// one save.
 Fingerprint fingerprint_of_contents(const Metadata& metadata) {
   Fingerprinter fingerprinter;
   Bytes bytes;
@@ -66,7 +67,7 @@ Fingerprint fingerprint_of_contents(const Metadata& metadata) {
   return fingerprinter.value();
 }
 
-/// Numbers the entries of the metadata, tensors first, and counts the chunks that were met: ranks
+/// Numbers the entries of the metadata, tensors first, and counts the chunks seen so far: ranks
 /// name most entries in order, and nearly all chunks.
 class Entries {
  public:
@@ -83,7 +84,7 @@ class Entries {
     return {static_cast<std::uint32_t>(is_object ? number - tensors : number), chunk, is_object};
   }
   std::uint32_t& met(std::uint64_t number) { return met_[number]; }
-  /// Chunks of an entry; an object has one.
+  /// Returns the number of chunks of an entry; an object has one.
   std::size_t chunks(std::uint64_t number) const {
     return number < metadata_.tensors.size() ? metadata_.tensors[number].chunks.size() : 1;
   }
@@ -99,7 +100,8 @@ class Entries {
   std::vector<std::uint32_t> met_;
 };
 
-/// Entries follow each other: the distance from the one after the last, both ways.
+/// Encodes an entry as the distance from the one after the last, in either direction, since entries
+/// follow each other.
 std::uint64_t zigzag(std::uint64_t from, std::uint64_t to) noexcept {
   return to >= from ? (to - from) << 1 : ((from - to) << 1) - 1;
 }
@@ -164,7 +166,7 @@ void read_rank(WireReader& reader, Entries& entries, std::vector<AssignedItem>& 
   }
 }
 
-/// The metadata as a plan has it: no places.
+/// Returns the metadata as a plan has it: without places.
 Metadata planned(const Metadata& stored) {
   Metadata metadata;
   metadata.tensors = stored.tensors;
@@ -177,7 +179,7 @@ Metadata planned(const Metadata& stored) {
   return metadata;
 }
 
-/// The plan's, of which the stored paths are in order.
+/// Returns the plan's order of paths, which is that of the stored paths.
 std::vector<GlobalPlan::Slot> order_of_paths(const Metadata& stored) {
   std::unordered_map<std::string_view, GlobalPlan::Slot> slots;
   for (const TensorStorageMetadata& tensor : stored.tensors)
