@@ -21,13 +21,13 @@ using std::string_view_literals::operator""sv;
 
 namespace {
 
-// Longest text of one field that a rank sends.
+// The longest text of one field that a rank sends.
 constexpr std::size_t kMaxTextBytes = 4096;
-// Ranks quoted in the common message.
+// The number of ranks quoted in the common message.
 constexpr std::size_t kMaxRanksQuoted = 3;
 
-// An error between ranks: code, then message, key, file (1 and the text; 0 if there is none),
-// offset + 1, rank + 1 (0 if unknown).
+// The encoding of an error between ranks: code, then message, key, file (1 and the text; 0 if there
+// is none), offset + 1, rank + 1 (0 if unknown).
 
 void write_text(WireWriter& writer, const std::optional<std::string>& text) {
   writer.number(text ? 1 : 0);
@@ -54,7 +54,7 @@ Bytes encode(const CheckpointError& error) {
 
 CheckpointError decode(ByteView bytes, std::optional<int> sender) {
   WireReader reader(bytes, "the error of another rank (do all ranks run the same build?)");
-  // A code that this build does not know is (internal), the last one that it knows.
+  // An unknown code of another build becomes (internal), the last code of this build.
   const auto code = std::min(reader.number(), static_cast<std::uint64_t>(ErrorCode::kInternal));
   const std::string message = read_text(reader).value_or("");
   ErrorContext context;
@@ -112,8 +112,8 @@ void agree(Communicator& comm, const std::string& what,
     return;
   }
   const PhaseLabel phase(what);
-  // If no rank has failed, one number of each rank is all that travels (over a Transport: gathered
-  // on rank 0 and broadcast); reports travel only after a failure.
+  // If no rank has failed, ranks exchange only one number each (over a Transport: gathered on rank
+  // 0 and broadcast); reports follow only after a failure.
   const std::array<std::int64_t, 1> failed = {failure ? 1 : 0};
   if (comm.all_reduce(failed, ReduceOp::kMax).front() == 0) return;
   throw common_error(what, comm.all_gather(failure ? encode(*failure) : Bytes{}),

@@ -14,11 +14,11 @@ namespace DCKPT_API dckpt {
 
 enum class ReduceOp { kSum, kMin, kMax };
 
-/// How the ranks of a job communicate while they save or load: with byte buffers of any size, which
-/// may differ between ranks. Every rank calls the same operations in the same order. One rank's
-/// Communicator belongs to one thread at a time. No call blocks longer than `timeout()`: if a peer
-/// does not join, it throws CheckpointError (unavailable) naming the missing ranks and what it
-/// waited for; the communicator is unusable after that.
+/// The communication of the ranks of a job while they save or load, with byte buffers of any size,
+/// which may differ between ranks. Every rank calls the same operations in the same order. One
+/// rank's Communicator belongs to one thread at a time. No call blocks longer than `timeout()`: if
+/// a peer does not join, it throws CheckpointError (unavailable) naming the missing ranks and what
+/// it waited for; the communicator is unusable after that.
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -28,25 +28,25 @@ class Communicator {
   virtual std::chrono::milliseconds timeout() const noexcept = 0;
 
   virtual void barrier() = 0;
-  /// Every rank's buffer in rank order on `root`, nothing elsewhere.
+  /// Returns every rank's buffer in rank order on `root`, and nothing on other ranks.
   virtual std::vector<Bytes> gather(ByteView mine, int root) = 0;
   virtual std::vector<Bytes> all_gather(ByteView mine) = 0;
-  /// `root` passes one buffer per rank (others none); each rank gets its own.
+  /// `root` passes one buffer per rank and the others none. Returns the rank's own buffer.
   virtual Bytes scatter(std::span<const Bytes> parts, int root) = 0;
   /// Returns what `root` passed; the argument of others is ignored.
   virtual Bytes broadcast(ByteView bytes, int root) = 0;
-  /// parts[r] goes to rank r; returns what every rank sent here, in rank order. Move large buffers
+  /// Sends parts[r] to rank r. Returns what every rank sent here, in rank order. Move large buffers
   /// in, so that their memory can be passed on or reused.
   virtual std::vector<Bytes> all_to_all(std::vector<Bytes> parts) = 0;
-  /// Element by element; all ranks pass the same number of values and get the same result.
+  /// Reduces element by element. All ranks pass the same number of values and get the same result.
   virtual std::vector<std::int64_t> all_reduce(std::span<const std::int64_t> values,
                                                ReduceOp op) = 0;
-  /// A communicator of the ranks that passed the same color, in rank order. Collective over all
-  /// ranks.
+  /// Returns a communicator of the ranks that passed the same color, in rank order. Collective over
+  /// all ranks.
   virtual std::unique_ptr<Communicator> split(int color) = 0;
 };
 
-/// A single rank: every operation returns at once.
+/// Returns a communicator of a single rank, whose operations return at once.
 [[nodiscard]] std::unique_ptr<Communicator> single_rank();
 
 }  // namespace dckpt

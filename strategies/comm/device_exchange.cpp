@@ -14,7 +14,7 @@ std::uint64_t length_of(std::span<const MessagePart> parts) noexcept {
 
 void for_each_rows(const DeviceBox& box, std::uint64_t begin, std::uint64_t length,
                    const std::function<void(const PitchedRows& rows)>& visit) {
-  // The bytes of an element are one more axis: a message may be cut inside an element.
+  // The bytes of an element are one more axis, since a message may be cut inside an element.
   const auto item = static_cast<std::int64_t>(box.item_size);
   Shape sizes = box.sizes;
   Shape strides = box.view.strides;

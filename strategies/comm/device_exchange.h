@@ -14,27 +14,27 @@
 
 namespace DCKPT_API dckpt {
 
-/// A box of a tensor in memory of a device; its bytes are those of the elements in row-major order.
+/// A box of a tensor in device memory. Its bytes are those of the elements in row-major order.
 struct DeviceBox {
   std::byte* tensor = nullptr;  ///< element 0
   std::size_t item_size = 1;
   Shape sizes;
-  StridedView view;  ///< in elements
+  StridedView view;  ///< offset and strides in elements
 };
 
-/// A stretch of a message.
+/// A part of a message.
 struct MessagePart {
   std::uint64_t bytes = 0;
-  std::byte* host = nullptr;  ///< where it is, or goes to, in host memory; unless there are boxes
-  /// On the device, each with all of its bytes: one that it is sent from, or any number that
-  /// receive it.
+  std::byte* host = nullptr;  ///< source or destination in host memory, if there are no boxes
+  /// Boxes on the device, each with all bytes of the part: the one it is sent from, or any number
+  /// that receive it.
   std::vector<DeviceBox> boxes{};
 };
 
 std::uint64_t length_of(std::span<const MessagePart> parts) noexcept;
 
-/// Calls visit(part, begin, length, at) for what the parts have of the bytes [offset, offset +
-/// length) of their message: `begin` in the part, `at` from `offset`.
+/// Calls visit(part, begin, length, at) for the stretches of the parts that overlap the bytes
+/// [offset, offset + length) of their message. `begin` is relative to the part, `at` to `offset`.
 template <typename Visit>
 void for_each_stretch(std::span<const MessagePart> parts, std::uint64_t offset,
                       std::uint64_t length, Visit&& visit) {
@@ -52,9 +52,8 @@ void for_each_stretch(std::span<const MessagePart> parts, std::uint64_t offset,
 void for_each_rows(const DeviceBox& box, std::uint64_t begin, std::uint64_t length,
                    const std::function<void(const PitchedRows& rows)>& visit);
 
-/// A Transport whose messages pass through memory of a device, so that tensors there are sent from
-/// where they are and received where they belong. Which of the two kinds of calls a rank makes
-/// does not matter to the other side.
+/// A Transport whose messages pass through device memory, so that tensors there are sent from and
+/// received in place. A rank may make either kind of call, whichever the other side makes.
 class DeviceBoxTransport : public Transport {
  public:
   struct Message {
@@ -65,24 +64,24 @@ class DeviceBoxTransport : public Transport {
   virtual Device device() const noexcept = 0;
 
   using Transport::exchange;
-  /// As the other one. What filled the boxes, and what still uses those that receive, must have
-  /// ended.
+  /// Like Transport::exchange(). All work that fills the boxes to send or uses those that receive
+  /// must have ended.
   virtual void exchange(std::span<const Message> outgoing, std::span<const Message> incoming,
                         const Deadline& deadline) = 0;
 };
 
-/// What a Communicator over a DeviceBoxTransport is besides; whoever can profit asks by
-/// dynamic_cast.
+/// An additional interface of a Communicator over a DeviceBoxTransport; callers that can profit ask
+/// for it by dynamic_cast.
 class DeviceExchange {
  public:
   virtual ~DeviceExchange() = default;
 
-  /// Where the boxes of messages are.
+  /// Returns the device of the messages' boxes.
   virtual Device device() const noexcept = 0;
 
   /// Like Communicator::all_to_all(), which other ranks may call instead: outgoing[r] goes to rank
-  /// r, and what rank r sends here goes to incoming[r]. Those of this rank are ignored. Boxes as
-  /// for DeviceBoxTransport::exchange(); what has been received is in place when it returns. Throws
+  /// r, and incoming[r] receives what rank r sends here. Those of this rank are ignored. Boxes are
+  /// as for DeviceBoxTransport::exchange(). Received data is in place when it returns. Throws
   /// CheckpointError as all_to_all() does, and (corrupt) if a rank sends another number of bytes
   /// than its incoming message has.
   virtual void all_to_all(std::span<const std::vector<MessagePart>> outgoing,

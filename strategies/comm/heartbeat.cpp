@@ -21,7 +21,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-constexpr milliseconds kLongestSilence{500};  // progress and cancellation are to feel prompt
+constexpr milliseconds kLongestSilence{500};  // so that progress and cancellation feel prompt
 constexpr int kSignsPerTimeout = 4;
 constexpr std::size_t kMostNamed = 4;
 
@@ -40,7 +40,7 @@ std::string amount(std::uint64_t done, std::uint64_t total) {
 
 }  // namespace
 
-/// The work in its own thread; destroying it waits for the work.
+/// Runs the work in its own thread. The destructor waits for the work.
 class Heartbeat::Worker {
  public:
   explicit Worker(const std::function<void()>& work) {
@@ -58,7 +58,7 @@ class Heartbeat::Worker {
     }
   }
 
-  /// Waits for at most `time`. Whether the work has ended; with which error, if any, is in
+  /// Waits for at most `time`. Returns whether the work has ended, and stores its error, if any, in
   /// `failure`.
   bool ended_within(milliseconds time, std::optional<CheckpointError>& failure) {
     std::unique_lock lock(mutex_);
@@ -72,7 +72,7 @@ class Heartbeat::Worker {
   std::condition_variable changed_;
   bool ended_ = false;
   std::optional<CheckpointError> failure_{};
-  std::jthread thread_;  // last: joined before what it uses goes away
+  std::jthread thread_;  // last, since it must be joined before the other members are destroyed
 };
 
 Heartbeat::Heartbeat(Communicator& comm, Options options)
@@ -107,11 +107,11 @@ void Heartbeat::agree(const std::string& what, const std::function<void()>& work
 Heartbeat::Sign Heartbeat::sign(bool ended, const std::optional<CheckpointError>& failure) const {
   const auto now = Clock::now();
   Sign mine{.ended = ended, .done = done_.load(std::memory_order_relaxed), .total = total_};
-  // The work may have seen the request to cancel itself.
+  // The work may have noticed the cancellation request itself.
   mine.cancelled = options_.cancel.stop_requested();
   mine.halted = failure && (stopped_ || mine.cancelled) && failure->code() == ErrorCode::kCancelled;
   mine.failed = failure && !mine.halted;
-  // In milliseconds: the greatest limits are beyond what nanoseconds can hold.
+  // Compared in milliseconds, since the largest limits exceed what nanoseconds can hold.
   const auto has_passed = [now](Clock::time_point since, milliseconds limit) {
     return std::chrono::floor<milliseconds>(now - since) >= limit;
   };
@@ -183,7 +183,7 @@ void Heartbeat::report() {
   }
 }
 
-/// Of all ranks: done, and in all.
+/// Returns the bytes done and the total bytes of all ranks.
 std::pair<std::uint64_t, std::uint64_t> Heartbeat::bytes() const {
   std::pair<std::uint64_t, std::uint64_t> sum{0, 0};
   for (const Sign& sign : signs_) {
@@ -193,7 +193,8 @@ std::pair<std::uint64_t, std::uint64_t> Heartbeat::bytes() const {
   return sum;
 }
 
-/// "rank 3 is still writing the data files (3.1 GiB of 12.0 GiB)"; empty if no rank is.
+/// Returns for example "rank 3 is still writing the data files (3.1 GiB of 12.0 GiB)"; empty if no
+/// rank is at work.
 std::string Heartbeat::at_work(const std::string& what, const char* is) const {
   std::string text;
   std::size_t ranks = 0;

@@ -16,37 +16,37 @@
 
 namespace dckpt {
 
-/// Long local work of all ranks. Like agree(), but the communicator's time-out does not limit the
-/// slowest rank: the work runs in a separate thread, while the calling threads report several times
-/// per time-out that they are alive and how far they are. A rank that sends nothing is therefore
-/// gone, however long the work takes. `Options::timeout` bounds the work.
+/// Runs long local work of all ranks. Like agree(), but the communicator's timeout does not limit
+/// the slowest rank: the work runs in a separate thread, while the calling threads report several
+/// times per timeout that they are alive, and their progress. A rank that sends nothing is
+/// therefore gone, however long the work takes. `Options::timeout` bounds the work.
 ///
-/// One object for several pieces of work, one after the other: they share the clock, the bytes and
-/// the decision to stop. The ranks stop together, when one has been cancelled, has run out of time
-/// or has failed: what calls add() or check() then throws CheckpointError (cancelled).
+/// One object serves several pieces of work, one after the other: they share the clock, the bytes
+/// and the decision to stop. The ranks stop together when one has been cancelled, has run out of
+/// time or has failed: threads that call add() or check() then get CheckpointError (cancelled).
 class Heartbeat {
  public:
   struct Options {
-    std::chrono::milliseconds timeout{0};  ///< of all work, from the construction on; 0: none
-    std::stop_token cancel{};              ///< of one rank is enough to stop all
-    /// Bytes of all ranks, done and in all; called in the thread that calls agree(). If it throws,
-    /// that is a warning, and it is not called again.
+    std::chrono::milliseconds timeout{0};  ///< limit of all work, from the construction on; 0: none
+    std::stop_token cancel{};              ///< one rank's request is enough to stop all
+    /// Receives the bytes done and the total bytes of all ranks, in the thread that calls agree().
+    /// If it throws, a warning is logged and it is not called again.
     Progress progress{};
   };
 
   explicit Heartbeat(Communicator& comm) : Heartbeat(comm, Options()) {}
   Heartbeat(Communicator& comm, Options options);
 
-  /// Runs `work`, which must not use the communicator; where no thread can be started, in the
-  /// calling one and without signs of life. Collective. Every rank throws the same CheckpointError:
-  /// what failed on any rank, (cancelled) with the rank that asked for it, or (unavailable) for the
-  /// time-out, which names the ranks that are still at work. A rank whose work does not stop after
-  /// one more time-out of the communicator keeps nobody but itself.
+  /// Runs `work`, which must not use the communicator. If no thread can be started, it runs in the
+  /// calling one without signs of life. Collective. Every rank throws the same CheckpointError: the
+  /// error of any rank, (cancelled) with the rank that requested it, or (unavailable) after the
+  /// timeout, which names the ranks that are still at work. A rank whose work does not stop after
+  /// one more timeout of the communicator delays only itself.
   void agree(const std::string& what, const std::function<void()>& work);
 
-  /// How much work this rank has; before agree().
+  /// Sets the amount of this rank's work. Call before agree().
   void expect(std::uint64_t bytes) { total_ = bytes; }
-  /// For the threads that work.
+  /// For the working threads.
   void add(std::uint64_t bytes) {
     check();
     done_.fetch_add(bytes, std::memory_order_relaxed);
@@ -57,14 +57,14 @@ class Heartbeat {
 
  private:
   class Worker;
-  /// What a rank says of itself.
+  /// The state that a rank reports.
   struct Sign {
     bool ended = false;
     bool failed = false;
     bool halted = false;  ///< it has ended because it was told to stop
     bool cancelled = false;
     bool expired = false;
-    bool leaves = false;  ///< it waits no longer for those that do not stop
+    bool leaves = false;  ///< it no longer waits for ranks that do not stop
     std::uint64_t done = 0;
     std::uint64_t total = 0;
   };
@@ -85,7 +85,7 @@ class Heartbeat {
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   std::uint64_t total_ = 0;
   std::atomic<std::uint64_t> done_{0};
-  std::vector<Sign> signs_{};  ///< of all ranks, when last heard from
+  std::vector<Sign> signs_{};  ///< latest signs of all ranks
   std::atomic<bool> stopped_{false};
   std::optional<CheckpointError> reason_{};  ///< set before stopped_
   std::chrono::steady_clock::time_point stopped_at_{};

@@ -12,7 +12,7 @@
 namespace dckpt {
 namespace {
 
-// Enough for a message between ranks that both wait for it.
+// Long enough for a message between ranks that both wait for it.
 constexpr std::chrono::milliseconds kShort{5};
 
 std::string answer_text(const std::string& silent) {
@@ -40,7 +40,7 @@ CheckpointError LastWords::give_up(const CheckpointError& failure, const Current
         tell_others(error, call);
       }
     }
-  } catch (const std::exception&) {  // no memory for it
+  } catch (const std::exception&) {  // there is no memory for it
   }
   return {error.code(), PhaseLabel::before(message), error.context(), error.cause()};
 }
@@ -73,7 +73,7 @@ std::chrono::milliseconds LastWords::patience() const {
 
 std::optional<Farewell> LastWords::ask_who_is_silent() {
   constexpr int kMostAsked = 3;
-  constexpr int kMostOnTheWay = 8;  // messages that were sent before
+  constexpr int kMostOnTheWay = 8;  // messages sent before the answer
   std::set<int> silent;
   for (int first = 0; first < std::min(group_.size(), kMostAsked); ++first) {
     if (first == group_.rank) return hear_who_is_silent(std::move(silent));
@@ -87,7 +87,7 @@ std::optional<Farewell> LastWords::ask_who_is_silent() {
       exchange_fails({&out, message == 0 ? 1U : 0U}, {&in, 1}, deadline);
       if (auto last = farewell_in(std::as_bytes(std::span(&answer, 1)))) return last;
     }
-    if (!deadline.passed()) return std::nullopt;  // the transport does nothing any more
+    if (!deadline.passed()) return std::nullopt;  // the transport has stopped working
     silent.insert(first);
   }
   return std::nullopt;
@@ -95,7 +95,7 @@ std::optional<Farewell> LastWords::ask_who_is_silent() {
 
 std::optional<Farewell> LastWords::hear_who_is_silent(std::set<int> silent) {
   const Deadline until = Deadline::after(2 * patience());
-  bool all_known = true;  // the transport may have given up a rank by itself
+  bool all_known = true;  // the transport may have given up on a rank by itself
   for (int other = 0; other < group_.size(); ++other) {
     if (other == group_.rank || silent.contains(other) || asked_by_.contains(other)) continue;
     MessageHeader question{};
@@ -125,14 +125,14 @@ void LastWords::tell_others(const CheckpointError& error, const CurrentCall& cal
   const MessageHeader message =
       header_of({Farewell::Kind::kFailed, heard_ ? *heard_ : error.message()});
   const ByteView bytes = std::as_bytes(std::span(&message, 1));
-  std::vector<Bytes> instead;  // of buffers that were announced
+  std::vector<Bytes> instead;  // replacements for announced buffers
   instead.reserve(group_.members.size());
   std::vector<Transport::Outgoing> outgoing;
   for (int to = 0; to < group_.size(); ++to) {
     if (to == group_.rank || group_.job_rank(to) == error.context().rank) continue;
     ByteView one = bytes;
     if (const auto announced = call.announced.find(to); announced != call.announced.end()) {
-      if (announced->second < bytes.size()) continue;  // no room for it
+      if (announced->second < bytes.size()) continue;  // the farewell does not fit
       instead.emplace_back(bytes.begin(), bytes.end());
       instead.back().resize(static_cast<std::size_t>(announced->second));
       one = instead.back();
@@ -141,8 +141,8 @@ void LastWords::tell_others(const CheckpointError& error, const CurrentCall& cal
   }
   const Deadline deadline = Deadline::after(std::min(patience(), kLongest));
   if (!exchange_fails(outgoing, {}, deadline)) return;
-  // The transport may have stopped at a rank that is gone, or at one that sends something itself
-  // and listens only then. Whether others have got the announcements is unknown.
+  // The transport may have stopped at a rank that is gone, or at one that is sending itself and
+  // listens only then. It is unknown whether others have received the announcements.
   for (const auto& [to, size] : call.announced) outgoing.push_back({group_.job_rank(to), bytes});
   while (!outgoing.empty() && !deadline.passed()) {
     std::erase_if(outgoing, [&](const Transport::Outgoing& one) {
@@ -166,7 +166,7 @@ std::optional<CheckpointError> LastWords::find_farewell(const CurrentCall& call)
       failure = exchange_fails({}, {&in, 1}, deadline);
       if (const auto last = farewell_in(std::as_bytes(std::span(&header, 1))))
         return has_given_up(from, *last, call.operation);
-    } while (failure == ErrorCode::kInternal && !deadline.passed());  // one of another length
+    } while (failure == ErrorCode::kInternal && !deadline.passed());  // a message of another length
   }
   return std::nullopt;
 }

@@ -8,7 +8,7 @@
 namespace dckpt {
 namespace {
 
-// Elements of tensors travel by all_to_all, in buffers that take as long to hash as to copy.
+// Elements of tensors are sent by all_to_all, in buffers that take as long to hash as to copy.
 constexpr std::size_t kMostHashedElements = std::size_t{1} << 20;
 
 std::uint64_t content_of(Operation operation, ByteView bytes) noexcept {

@@ -20,18 +20,18 @@
 
 namespace dckpt {
 
-/// Buffers between the ranks of a group, each behind a header that says to which call it belongs
-/// and what is in it. Used by one thread at a time.
+/// Exchanges buffers between the ranks of a group, each preceded by a header that tells its call
+/// and its content. Used by one thread at a time.
 class MessageExchange {
  public:
   struct Sending {
     int to;
     ByteView bytes;
-    Bytes* whole = nullptr;  ///< where they are all, and are not needed afterwards
+    Bytes* whole = nullptr;  ///< the buffer that holds all the bytes, if it may be given away
   };
   struct Receiving {
     int from;
-    Bytes bytes{};  ///< before: memory to use again
+    Bytes bytes{};  ///< memory to reuse, replaced by the received bytes
   };
   struct Announced {
     int to;
@@ -48,8 +48,8 @@ class MessageExchange {
   const CurrentCall& call() const noexcept { return call_; }
   CheckpointError misuse(const std::string& message) const;
 
-  /// Starts the clock of one operation; after an error in it, it is unknown which messages are
-  /// still under way.
+  /// Starts the clock of one operation. After an error in it, it is unknown which messages are
+  /// still in transit.
   template <typename Body>
   std::invoke_result_t<Body> run(Operation operation, Body&& body) {
     if (failure_) {
@@ -73,12 +73,12 @@ class MessageExchange {
     }
   }
 
-  /// Sends the headers of buffers to ranks, and returns those of others.
+  /// Sends the headers of buffers to ranks, and returns the headers of others.
   std::vector<MessageHeader> announce(std::span<const Announced> to, std::span<const int> from);
-  /// First the headers, then what they announce and do not hold.
+  /// Exchanges the headers first, then the buffers that they do not hold.
   void exchange(std::span<const Sending> sendings, std::span<Receiving> receivings);
 
-  /// Errors of `work` name the operation.
+  /// Adds the operation to errors of `work`.
   template <typename Work>
   void with_operation(Work&& work) const {
     try {
@@ -100,7 +100,7 @@ class MessageExchange {
   const RankGroup group_;
   LastWords last_words_;
   CurrentCall call_{};
-  std::optional<CheckpointError> failure_{};  ///< why it is unusable
+  std::optional<CheckpointError> failure_{};  ///< the reason why it is unusable
 };
 
 }  // namespace dckpt

@@ -20,14 +20,14 @@ enum class Operation : std::uint32_t {
   kAllToAll,
   kAllReduce,
   kSplit,
-  kFarewell  ///< no call: a Farewell
+  kFarewell  ///< not a call, but a Farewell
 };
 
 const char* name_of(Operation operation);
 
-/// Goes ahead of every buffer: how long it is, in which call it was sent, and hashes by which a
-/// network that changes or mixes up messages is noticed before they are acted upon. Short buffers
-/// travel inside.
+/// Precedes every buffer: its length, the call in which it was sent, and hashes that detect a
+/// network that changes or mixes up messages before they are acted upon. Short buffers travel
+/// inside.
 struct MessageHeader {
   static constexpr std::size_t kInlined = 224;
 
@@ -40,34 +40,34 @@ struct MessageHeader {
 };
 static_assert(std::has_unique_object_representations_v<MessageHeader>);
 
-/// Between which ranks of the job a message goes.
+/// The sender and the receiver of a message, as ranks of the job.
 struct Way {
   int from = 0;
   int to = 0;
 };
 
-/// With `check`. `inlined`: at most kInlined bytes.
+/// Returns a header with its `check`. `inlined` has at most kInlined bytes.
 MessageHeader message_header(Way way, Operation operation, std::uint32_t number, std::uint64_t size,
                              std::uint64_t content, ByteView inlined = {}) noexcept;
 
-/// Whether it arrived as it was sent, and where it was sent to.
+/// Returns whether the header arrived unchanged, and at the rank that it was sent to.
 bool is_sound(Way way, const MessageHeader& header) noexcept;
 
-/// What a rank that takes no further part in collectives says to another.
+/// A message of a rank that takes no further part in collectives.
 struct Farewell {
   enum class Kind : std::uint32_t {
     kFailed,  ///< the sender's error
-    kAsks,    ///< it has waited too long, and asks who is silent
-    kSilent   ///< the ranks that are; empty: none
+    kAsks,    ///< the sender has waited too long and asks who is silent
+    kSilent   ///< the silent ranks; empty: none
   };
   Kind kind;
   std::string text;
 };
 
-/// As much of the text as fits; for every rank.
+/// Returns a header for any rank, with as much of the text as fits.
 MessageHeader header_of(const Farewell& farewell) noexcept;
 
-/// The farewell with which a message begins, if any.
+/// Returns the farewell with which a message begins, if any.
 std::optional<Farewell> farewell_in(ByteView message);
 
 }  // namespace dckpt

@@ -6,8 +6,9 @@
 
 namespace DCKPT_API dckpt {
 
-/// What this thread is doing while it lives ("planning the save"): communicators put the innermost
-/// of a thread's labels ahead of their errors, which else would name nothing but an operation.
+/// Labels what this thread is doing during the lifetime of the object ("planning the save").
+/// Communicators put the innermost label of a thread ahead of their errors, which would otherwise
+/// name only an operation.
 class PhaseLabel {
  public:
   explicit PhaseLabel(std::string what);
@@ -15,7 +16,7 @@ class PhaseLabel {
   PhaseLabel(const PhaseLabel&) = delete;
   PhaseLabel& operator=(const PhaseLabel&) = delete;
 
-  /// "planning the save: " + text; without a label the text.
+  /// Returns "planning the save: " + text; without a label the text.
   static std::string before(const std::string& text);
 
  private:

@@ -69,8 +69,8 @@ class PointToPoint : public Communicator {
     });
   }
 
-  /// In step k to the rank k after this one and from the rank k before: every rank sends and
-  /// receives at once, and what has been sent makes room for the next.
+  /// Step k sends to the rank k after this one and receives from the rank k before it. Every rank
+  /// sends and receives at once, and sent buffers make room for received ones.
   std::vector<Bytes> all_to_all(std::vector<Bytes> parts) override {
     check_count(Operation::kAllToAll, parts);
     return messages_.run(Operation::kAllToAll, [&] {
@@ -136,7 +136,7 @@ class PointToPoint : public Communicator {
       part.members.push_back(group().members[from]);
     }
     auto joined = std::make_unique<PointToPoint>(part);
-    if (part.size() == 1) return joined;  // sends nothing
+    if (part.size() == 1) return joined;  // a single rank sends nothing
     part.transport = group().transport->part(part.members, *joined);
     return over(std::move(part));
   }
@@ -197,8 +197,8 @@ class PointToPoint : public Communicator {
     return all;
   }
 
-  /// A binomial tree: with ranks counted from the root, each receives from the rank without its
-  /// lowest set bit and sends to the ranks with one more bit set below that.
+  /// Uses a binomial tree: with ranks counted from the root, each receives from the rank without
+  /// its lowest set bit and sends to the ranks with one more bit set below that.
   Bytes broadcast_from(Bytes bytes, int root) {
     const int place = (rank() - root + size()) % size();
     const auto rank_at = [&](int other) { return (other + root) % size(); };
@@ -222,7 +222,7 @@ class PointToPoint : public Communicator {
   MessageExchange messages_;
 };
 
-/// Over a transport that takes boxes too.
+/// A communicator over a transport that also takes boxes.
 class OverDevices final : public PointToPoint, public DeviceExchange {
  public:
   OverDevices(RankGroup group, std::shared_ptr<DeviceBoxTransport> boxes)
@@ -231,7 +231,7 @@ class OverDevices final : public PointToPoint, public DeviceExchange {
   using PointToPoint::all_to_all;
   Device device() const noexcept override { return boxes_->device(); }
 
-  /// The steps and headers of the other all_to_all().
+  /// Takes the same steps and sends the same headers as the other all_to_all().
   void all_to_all(std::span<const std::vector<MessagePart>> outgoing,
                   std::span<const std::vector<MessagePart>> incoming) override {
     check_count(Operation::kAllToAll, outgoing);

@@ -12,8 +12,8 @@ namespace dckpt {
 /// Some ranks of a job, seen by one of them.
 struct RankGroup {
   std::shared_ptr<Transport> transport;
-  std::vector<int> members;  ///< their numbers in the job, in the order of the group
-  int rank = 0;              ///< this one, in the group
+  std::vector<int> members;  ///< their ranks in the job, in the order of the group
+  int rank = 0;              ///< position of this rank in the group
   std::chrono::milliseconds timeout{};
 
   int size() const noexcept { return static_cast<int>(members.size()); }

@@ -7,7 +7,7 @@
 
 namespace dckpt {
 
-/// into[i] = op(into[i], values[i]); both have the same length. Sums wrap around.
+/// Computes into[i] = op(into[i], values[i]); both have the same length. Sums wrap around.
 void reduce_into(std::span<std::int64_t> into, std::span<const std::int64_t> values,
                  ReduceOp op) noexcept;
 

@@ -11,7 +11,7 @@ std::vector<std::vector<TransferPiece>> plan_rounds(std::span<const std::size_t>
   bool more = true;
   for (std::size_t offset = 0; more; offset += longest) {
     more = false;
-    std::size_t place = room;  // full: what follows goes into a new round
+    std::size_t place = room;  // full: the next piece goes into a new round
     for (std::size_t message = 0; message < lengths.size(); ++message) {
       if (lengths[message] <= offset) continue;
       const std::size_t length = std::min(longest, lengths[message] - offset);

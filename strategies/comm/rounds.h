@@ -14,16 +14,16 @@ struct TransferPiece {
   std::size_t message;
   std::size_t offset;
   std::size_t length;
-  std::size_t place;  ///< in the staging buffer; a multiple of kPieceAlignment
+  std::size_t place;  ///< offset in the staging buffer; a multiple of kPieceAlignment
 };
 
 constexpr std::size_t kPieceAlignment = 256;
 
-/// Cuts messages of these lengths into pieces of at most `longest` bytes, and assigns these to
-/// rounds whose pieces fit into `room` bytes (at least `longest`, both multiples of the alignment).
-/// A round has at most one piece of a message, and the k-th piece of a message comes after the
-/// earlier pieces of all messages. Sender and receiver, whose other messages differ, thus agree on
-/// the pieces and their order.
+/// Cuts messages of these lengths into pieces of at most `longest` bytes, and assigns the pieces to
+/// rounds of at most `room` bytes (at least `longest`, both multiples of the alignment). A round
+/// has at most one piece of a message, and the k-th piece of a message comes after the earlier
+/// pieces of all messages. Sender and receiver, whose other messages differ, thus agree on the
+/// pieces and their order.
 std::vector<std::vector<TransferPiece>> plan_rounds(std::span<const std::size_t> lengths,
                                                     std::size_t longest, std::size_t room);
 
@@ -34,7 +34,7 @@ struct Round {
   std::vector<int> peers;  ///< ascending
 };
 
-/// Of a message to or from a rank.
+/// The length of a message to or from a rank.
 struct MessageSize {
   int peer;
   std::size_t bytes;

@@ -61,24 +61,24 @@ struct alignas(64) Counter {
 };
 static_assert(std::atomic<std::uint64_t>::is_always_lock_free);
 
-/// What a side says of itself.
+/// The state that a side reports.
 struct State {
-  std::atomic<std::int64_t> waits_for;  ///< a rank + 1; 0: nobody
+  std::atomic<std::int64_t> waits_for;  ///< a rank + 1; 0: no rank
   std::array<char, 500> farewell;       ///< written once
-  std::atomic<std::uint32_t> length;    ///< of the farewell; 0: it has not given up
+  std::atomic<std::uint32_t> length;    ///< length of the farewell; 0: the side has not given up
 };
 
 struct SharedRing {
-  Token token;  ///< says that this is the memory that was offered
+  Token token;  ///< identifies the memory that was offered
   Counter written;
   Counter read;
-  std::array<State, 2> states;  ///< of the sender and of the receiver
+  std::array<State, 2> states;  ///< the sender's and the receiver's
   alignas(4096) std::array<std::byte, kRing> bytes;
 };
 
-/// Where a sender's memory is to be found. All zero: it has none.
+/// The location of a sender's memory. All zero: the sender has none.
 struct Offer {
-  std::array<char, 40> host{};  ///< of this start of this machine
+  std::array<char, 40> host{};  ///< boot id of this machine
   std::int64_t process = 0;
   std::int64_t descriptor = -1;
   Token token{};
@@ -107,7 +107,7 @@ class Channel {
     if (ring_ != nullptr) ::munmap(ring_, sizeof(SharedRing));
   }
 
-  /// The sender's side; what it offers says if that did not work.
+  /// Sets up the sender's side. Returns an empty offer if that failed.
   Offer make() {
     sends_ = true;
     Offer offer;
@@ -124,7 +124,7 @@ class Channel {
     return offer;
   }
 
-  /// The receiver's side.
+  /// Sets up the receiver's side.
   Answer take(const Offer& offer) {
     if (offer.descriptor < 0 || offer.host.front() == '\0' || offer.host != this_host())
       return Answer::kRefused;
@@ -139,7 +139,7 @@ class Channel {
     return Answer::kAccepted;
   }
 
-  /// The other side's process, to notice its end.
+  /// Watches the other side's process, to notice its end.
   void watch(std::int64_t process) {
     process_ =
         posix::Fd(static_cast<int>(::syscall(SYS_pidfd_open, static_cast<pid_t>(process), 0)));
@@ -154,7 +154,7 @@ class Channel {
     mine().waits_for.store(peer ? *peer + 1 : 0, std::memory_order_relaxed);
   }
 
-  /// What is said first counts.
+  /// Reports why this side gives up. Only the first farewell counts.
   void say_farewell(const std::string& why) noexcept {
     if (mine().length.load(std::memory_order_relaxed) != 0) return;
     const std::size_t count = std::min(why.size(), mine().farewell.size());
@@ -162,20 +162,20 @@ class Channel {
     mine().length.store(static_cast<std::uint32_t>(count), std::memory_order_release);
   }
 
-  /// For whom the other side waits.
+  /// Returns the rank that the other side waits for.
   std::optional<int> waits_for() const noexcept {
     const std::int64_t peer = theirs().waits_for.load(std::memory_order_relaxed);
     return peer > 0 && peer <= INT32_MAX ? std::optional(static_cast<int>(peer - 1)) : std::nullopt;
   }
 
-  /// Why the other side has given up; empty as long as it has not.
+  /// Returns why the other side has given up; empty as long as it has not.
   std::string farewell() const {
     return {theirs().farewell.data(),
             std::min<std::size_t>(theirs().length.load(std::memory_order_acquire),
                                   theirs().farewell.size())};
   }
 
-  /// Puts in as much as there is room for. Returns how much.
+  /// Puts in as many bytes as there is room for. Returns their number.
   std::size_t send(ByteView bytes) {
     const std::uint64_t used = position_ - ring_->read.value.load(std::memory_order_acquire);
     check(used);
@@ -264,7 +264,7 @@ class SharedMemoryTransport final : public Transport {
   }
 
  private:
-  /// A null channel: messages in this direction use the network.
+  /// Channels by rank. Messages to or from a rank with a null channel use the network.
   using Channels = std::map<int, std::unique_ptr<Channel>>;
 
   struct Moving {
@@ -274,7 +274,7 @@ class SharedMemoryTransport final : public Transport {
     MutableByteView to_receive;
   };
 
-  /// For the messages of a call between ranks that had none before.
+  /// Opens channels for the messages of a call between ranks that had none before.
   void open_channels(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming,
                      const Deadline& deadline) {
     std::map<int, Offer> made;
@@ -324,14 +324,15 @@ class SharedMemoryTransport final : public Transport {
     }
   }
 
-  /// Who does not send comes before who does not receive.
+  /// Returns the message that is waited for: one that does not arrive comes before one that is not
+  /// taken.
   static const Moving& awaited(const std::vector<Moving>& moving) {
     const auto silent = std::find_if(moving.begin(), moving.end(),
                                      [](const Moving& one) { return !one.to_receive.empty(); });
     return silent != moving.end() ? *silent : moving.front();
   }
 
-  /// The rank that the awaited one waits for, which need not be its neighbour.
+  /// Returns the rank that the awaited one waits for, which need not be its neighbor.
   std::optional<int> culprit(const Moving& awaited) const {
     const auto rank = awaited.channel->waits_for();
     return rank == rank_ ? std::nullopt : rank;
@@ -341,7 +342,7 @@ class SharedMemoryTransport final : public Transport {
     int idle = 0;
     std::chrono::microseconds nap = kShortestNap;
     auto next_life_sign = Clock::now() + kLifeSign;
-    std::optional<int> ended;  // a peer without a process; what it sent before is still there
+    std::optional<int> ended;  // a peer; its earlier messages are still in the ring
     while (!moving.empty()) {
       std::size_t moved = 0;
       for (Moving& one : moving) {

@@ -17,12 +17,12 @@
 namespace dckpt {
 namespace {
 
-/// A message that its sender waits to see taken.
+/// A message whose sender waits until it is taken.
 struct Offer {
   enum class State { kOpen, kBeingCopied, kTaken };
   ByteView bytes;
-  Bytes* whole = nullptr;   ///< its buffer, to be taken instead of copied
-  bool only_sends = false;  ///< its sender receives nothing meanwhile
+  Bytes* whole = nullptr;   ///< the sender's buffer, to be taken instead of copied
+  bool only_sends = false;  ///< the sender receives nothing meanwhile
   State state = State::kOpen;
 };
 
@@ -31,9 +31,9 @@ struct Ended {
   std::exception_ptr error;
 };
 
-/// What one rank shares with the others.
+/// The data that one rank shares with the others.
 struct Member {
-  std::condition_variable changed;                          ///< for what this rank waits for
+  std::condition_variable changed;                          ///< signals what this rank waits for
   std::map<std::pair<int, int>, std::deque<Offer*>> inbox;  ///< by channel and sender
   std::optional<Ended> ended;
 };
@@ -98,7 +98,7 @@ class ThreadTransport final : public Transport {
   }
 
  private:
-  /// Takes messages in the order in which they come.
+  /// Takes messages in the order in which they arrive.
   void receive(std::span<const Incoming> incoming, const Deadline& deadline,
                std::unique_lock<std::mutex>& lock) {
     std::vector<Incoming> awaited(incoming.begin(), incoming.end());
@@ -121,7 +121,8 @@ class ThreadTransport final : public Transport {
     }
   }
 
-  /// Two ranks that send to each other and receive nothing would both wait until the deadline.
+  /// Throws if two ranks send to each other and receive nothing: both would wait until the
+  /// deadline.
   void require_receiver(int rank) {
     const std::deque<Offer*>& theirs = offered_by(rank);
     if (theirs.empty() || !theirs.front()->only_sends) return;
@@ -180,7 +181,7 @@ class ThreadTransport final : public Transport {
     }
   }
 
-  /// Waits for copies under way, so that nothing refers to the caller's buffers afterwards.
+  /// Waits for copies in progress, so that nothing refers to the caller's buffers afterwards.
   void take_back(std::span<const Outgoing> outgoing, std::vector<Offer>& offers,
                  std::unique_lock<std::mutex>& lock) {
     for (std::size_t i = 0; i < offers.size(); ++i) {

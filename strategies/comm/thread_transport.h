@@ -8,7 +8,7 @@
 
 namespace dckpt {
 
-/// Ranks of one process that exchange messages through memory. Safe for concurrent use.
+/// Connects ranks of one process, which exchange messages through memory. Safe for concurrent use.
 class ThreadNetwork {
  public:
   explicit ThreadNetwork(int size);
@@ -16,13 +16,12 @@ class ThreadNetwork {
   ThreadNetwork(const ThreadNetwork&) = delete;
   ThreadNetwork& operator=(const ThreadNetwork&) = delete;
 
-  /// The transport of one rank; the network must outlive it. A message goes straight from the
-  /// sender's memory into the receiver's, once both have called.
+  /// Returns the transport of one rank; the network must outlive it. A message goes straight from
+  /// the sender's memory into the receiver's, once both have called.
   std::shared_ptr<Transport> transport(int rank);
 
-  /// `rank` sends and receives nothing more. Ranks that wait for it get an error (unavailable) at
-  /// once, with `how` as its message and `error` as its cause. Only the first call for a rank
-  /// counts.
+  /// Ends the messages of `rank`. Ranks that wait for it get an error (unavailable) at once, with
+  /// `how` as its message and `error` as its cause. Only the first call for a rank counts.
   void end(int rank, std::string how, std::exception_ptr error);
 
  private:

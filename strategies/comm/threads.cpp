@@ -14,7 +14,7 @@
 namespace dckpt {
 namespace {
 
-/// How the ranks ended, and which of their errors run_ranks reports.
+/// Records how the ranks ended, and selects the error that run_ranks reports.
 class Outcomes {
  public:
   Outcomes(ThreadNetwork& network, int size)
@@ -34,8 +34,8 @@ class Outcomes {
     }
   }
 
-  /// Called by a handler. What another rank's failure has caused is reported as that failure to
-  /// those that wait for this rank.
+  /// Must be called in an exception handler. Ranks that wait for this one get the original failure
+  /// if another rank's failure caused this one.
   void fail(int rank, std::string how, const std::exception_ptr& cause = nullptr) {
     Failure failure{std::current_exception(), std::current_exception(), std::move(how)};
     const std::lock_guard lock(mutex_);
@@ -49,7 +49,7 @@ class Outcomes {
     network_.end(rank, failure.how, failure.origin);
   }
 
-  /// That nothing more comes from a rank is no error of it, but the origin of others' errors.
+  /// The end of a rank's messages is not an error of that rank, but the origin of others' errors.
   void end(int rank, const std::string& how) {
     const auto origin = std::make_exception_ptr(CheckpointError(ErrorCode::kUnavailable, how));
     const std::lock_guard lock(mutex_);
@@ -57,7 +57,7 @@ class Outcomes {
     network_.end(rank, how, origin);
   }
 
-  /// Rethrows the first error in rank order, but an origin rather than what it has caused.
+  /// Rethrows the first error in rank order, preferring original errors to those they caused.
   void rethrow_first() const {
     for (const bool origin : {true, false}) {
       for (const Failure& failure : failures_) {

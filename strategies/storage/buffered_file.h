@@ -10,24 +10,24 @@
 
 namespace dckpt {
 
-/// Gathers small parts for a section, passes large ones through.
+/// Gathers small parts for a section and passes large ones through.
 class SectionBuffer {
  public:
-  /// `engine`: of the file; direct files gather parts themselves.
+  /// `engine` is the file's; direct files gather parts themselves.
   SectionBuffer(FileSection& section, IoEngine engine);
 
   void append(ByteView part);
   std::uint64_t position() const noexcept { return section_.position() + buffer_.size(); }
-  /// Writes what was gathered.
+  /// Writes the gathered parts.
   void flush();
 
  private:
   FileSection& section_;
-  std::size_t limit_;  ///< of what is gathered
+  std::size_t limit_;  ///< maximum number of gathered bytes
   Bytes buffer_;
 };
 
-/// The same for a whole file.
+/// Does the same for a whole file.
 class BufferedFile {
  public:
   explicit BufferedFile(std::unique_ptr<WritableFile> file)
@@ -35,7 +35,7 @@ class BufferedFile {
 
   void append(ByteView part) { buffer_.append(part); }
   std::uint64_t position() const noexcept { return buffer_.position(); }
-  /// Writes what was gathered, makes it durable if `sync`, and closes the file.
+  /// Writes the gathered parts, makes the file durable if `sync`, and closes it.
   void finish(bool sync);
 
  private:
@@ -43,7 +43,7 @@ class BufferedFile {
   SectionBuffer buffer_;
 };
 
-/// A new file of this content, durable if `sync`.
+/// Creates a file with this content, durably if `sync`.
 void write_small_file(Storage& storage, const std::string& name, ByteView content, bool sync);
 
 }  // namespace dckpt

@@ -9,7 +9,7 @@
 
 namespace dckpt {
 
-/// What went through a counting storage; read it at any time, from any thread.
+/// Counts of a counting storage. Any thread may read them at any time.
 struct StorageCounters {
   std::atomic<std::uint64_t> bytes_read{0};
   std::atomic<std::uint64_t> reads{0};
@@ -22,11 +22,11 @@ struct StorageCounters {
   std::atomic<std::uint64_t> direct_files{0};  ///< created past the page cache
   std::atomic<std::uint64_t> directory_changes{
       0};                                 ///< directories made, renames, exchanges, removals
-  std::atomic<std::uint64_t> lookups{0};  ///< lists and stats
+  std::atomic<std::uint64_t> lookups{0};  ///< calls of list() and stat()
 };
 
-/// Passes everything through to `storage` and counts what succeeded. `phases` may be null;
-/// otherwise it measures Phase::kSync, and leaves out of Phase::kCopy what the storage takes.
+/// Passes everything through to `storage` and counts the calls that succeeded. `phases` may be
+/// null; otherwise it measures Phase::kSync and excludes the storage's time from Phase::kCopy.
 std::shared_ptr<Storage> counting_storage(std::shared_ptr<Storage> storage,
                                           std::shared_ptr<StorageCounters> counters,
                                           PhaseClock* phases = nullptr);

@@ -16,8 +16,8 @@
 namespace dckpt::posix {
 namespace {
 
-// ext4 and XFS, by their numbers in statfs(2). Network file systems batch better than a program
-// with few requests in flight, and files in memory have no disk.
+// The numbers of ext4 and XFS in statfs(2). Network file systems batch better than a program with
+// few requests in flight, and files in memory have no disk.
 constexpr unsigned long kDirectFileSystems[] = {0xEF53, 0x58465342};
 
 constexpr std::size_t kMapped = HugeBlock::kSize + kHugePage;
@@ -25,7 +25,7 @@ constexpr std::size_t kMapped = HugeBlock::kSize + kHugePage;
 class Pool {
  public:
   static Pool& of_process() {
-    static auto* const pool = new Pool;  // outlives whatever writes while the process ends
+    static auto* const pool = new Pool;  // outlives every writer while the process ends
     return *pool;
   }
 

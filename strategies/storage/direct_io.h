@@ -5,18 +5,19 @@
 
 #include "strategies/storage/posix_fd.h"
 
-// Internal to the POSIX storage; not installed. What reading and writing past the page cache
-// (O_DIRECT) have in common.
+// Internal to the POSIX storage; not installed. The common parts of reading and writing past the
+// page cache (O_DIRECT).
 namespace dckpt::posix {
 
-/// Of offsets, lengths and memory: what disks and file systems ask for at most.
+/// The strictest alignment of offsets, lengths and memory that disks and file systems require.
 inline constexpr std::size_t kDirectAlignment = 4096;
 
-/// Whether it is known to be the faster way between memory and the disk of this file.
+/// Returns true if direct I/O is known to be the faster way between memory and the disk of this
+/// file.
 bool profits_from_direct(const Fd& fd) noexcept;
 
-/// Memory that a disk is read into or written from past the page cache: in huge pages, of which it
-/// takes more in one request.
+/// Memory for reading from or writing to a disk past the page cache. It consists of huge pages, of
+/// which a disk takes more in one request.
 class HugeBlock {
  public:
   static constexpr std::size_t kSize = std::size_t{4} << 20;
@@ -33,8 +34,8 @@ class HugeBlock {
     void operator()(HugeBlock* block) const noexcept;
   };
   using Taken = std::unique_ptr<HugeBlock, GiveBack>;
-  /// One that is free, or a new one. The process keeps a few of those that are given back: huge
-  /// pages may take long to be found.
+  /// Returns a free block, or a new one. The process keeps a few returned blocks: finding huge
+  /// pages may take long.
   static Taken take();
 
  private:

@@ -33,7 +33,7 @@ struct stat status_of(const Fd& file, const std::string& path) {
   return status;
 }
 
-/// Whether `path` is a name of the open file.
+/// Returns whether `path` is a name of the open file.
 bool is_at(const Fd& file, const std::string& path) {
   struct stat found {};
   if (::lstat(path.c_str(), &found) != 0) {
@@ -71,7 +71,7 @@ Fd open_regular(const Fd& directory, const std::string& entry, const std::string
   return file;
 }
 
-/// False if the file system has no locks.
+/// Returns false if the file system has no locks.
 bool lock_without_waiting(const Fd& file, const std::string& path) {
   while (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EINTR) continue;
@@ -93,14 +93,14 @@ std::unique_ptr<StorageLock> lock_file(const Fd& directory, const std::string& e
                                        const std::string& owner) {
   Fd file;
   for (int attempt = 0; !file || !is_at(file, absolute); ++attempt) {
-    // Its last holder has removed it in between: nobody else finds what is locked then.
+    // The last holder removed the file in between, so nobody else would find the lock.
     if (attempt == kMaxAttempts)
       throw CheckpointError(ErrorCode::kAborted, "the lock file is removed again and again",
                             {.file = path});
     file = open_regular(directory, entry, path);
     if (!lock_without_waiting(file, path)) return nullptr;
   }
-  // Only a help for people: that it could not be written does not make the lock worse.
+  // The owner is only text for messages: the lock is valid even if it cannot be written.
   const std::string_view shown = std::string_view(owner).substr(0, kMaxOwnerBytes);
   if (::ftruncate(file.get(), 0) == 0) [[maybe_unused]]
     const ssize_t written = ::pwrite(file.get(), shown.data(), shown.size(), 0);

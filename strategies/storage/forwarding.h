@@ -11,8 +11,8 @@
 
 namespace dckpt {
 
-/// Passes everything through to another file: the base of decorators of what is written. They see
-/// all of it front to back, since there are no sections unless a decorator has its own.
+/// Passes everything through to another file: the base of decorators of written files. They see all
+/// bytes front to back, since there are no sections unless a decorator has its own.
 class ForwardingFile : public WritableFile {
  public:
   explicit ForwardingFile(std::unique_ptr<WritableFile> file) : file_(std::move(file)) {}
@@ -29,8 +29,8 @@ class ForwardingFile : public WritableFile {
   const std::unique_ptr<WritableFile> file_;
 };
 
-/// Passes everything through to another storage: the base of decorators that change a part. Its
-/// subtrees are views of the decorator.
+/// Passes everything through to another storage: the base of decorators that change a part.
+/// Subtrees are views of the decorator.
 class ForwardingStorage : public Storage {
  public:
   explicit ForwardingStorage(std::shared_ptr<Storage> storage) : storage_(std::move(storage)) {}
@@ -70,7 +70,8 @@ class ForwardingStorage : public Storage {
   std::unique_ptr<StorageLock> lock(const std::string& name, const std::string& owner) override {
     return storage_->lock(name, owner);
   }
-  /// By the functions above, so that a decorator sees it, where that is how it is done.
+  /// Goes through the functions above if the storage can rename, so that the decorator sees the
+  /// steps.
   void put(const std::string& name, ByteView content) override {
     if (capabilities().rename)
       Storage::put(name, content);

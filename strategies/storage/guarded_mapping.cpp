@@ -32,7 +32,7 @@ bool mapped_reads_allowed() noexcept {
 namespace dckpt::posix {
 namespace {
 
-/// What a thread copies out of.
+/// The memory that a thread copies from.
 struct Guard {
   std::uintptr_t begin = 0;
   std::uintptr_t end = 0;
@@ -42,10 +42,10 @@ struct Guard {
 thread_local Guard* volatile guarded = nullptr;
 struct sigaction previous {};
 constexpr std::uintptr_t kSmallPage = 4096;
-constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20;  // where small ones have 4 KiB
+constexpr std::uint64_t kHugePage = std::uint64_t{2} << 20;  // with small pages of 4 KiB
 std::uintptr_t page_size = kSmallPage;
 
-/// Zeros instead of the pages from `address` to the end; only what a signal handler may do.
+/// Maps zeros in place of the pages from `address` to the end. Async-signal-safe.
 bool replace_rest(Guard& guard, std::uintptr_t address) {
   const std::uintptr_t page = address & ~(page_size - 1);
   const long mapped = ::syscall(SYS_mmap, page, guard.end - page, PROT_READ,
@@ -87,7 +87,7 @@ bool is_installed() {
          now.sa_sigaction == on_bus_error;
 }
 
-/// Whether faults read whole huge pages where MADV_HUGEPAGE asks for it (Linux 5.18).
+/// Returns whether faults read whole huge pages where MADV_HUGEPAGE asks for it (Linux 5.18).
 bool faults_read_huge_pages() {
   utsname system{};
   int major = 0;
@@ -97,17 +97,17 @@ bool faults_read_huge_pages() {
          (major > 5 || (major == 5 && minor >= 18));
 }
 
-/// What the page cache lacks of a mapping then comes in huge pages, with one request for each, if
-/// the file system has such pages. One entry maps each of them; mapping the small pages that
-/// read-ahead leaves takes longer than the copy. MADV_RANDOM: no read-ahead beside it.
+/// Makes the page cache read missing parts of a mapping in huge pages, with one request for each,
+/// if the file system has such pages. One entry maps each of them; mapping the small pages that
+/// read-ahead leaves takes longer than the copy. MADV_RANDOM turns read-ahead off.
 void use_huge_pages(void* start, std::uint64_t bytes) {
   static const bool supported = faults_read_huge_pages();
   if (supported && ::madvise(start, bytes, MADV_HUGEPAGE) == 0)
     ::madvise(start, bytes, MADV_RANDOM);
 }
 
-/// SIGBUS reaches this thread as long as it lives: a fault that finds it blocked kills the process,
-/// and trainers block all signals in the threads that compute.
+/// Unblocks SIGBUS for this thread during the lifetime of the object: a fault while it is blocked
+/// kills the process, and trainers block all signals in the threads that compute.
 class DeliveredBusErrors {
  public:
   DeliveredBusErrors() {
@@ -126,13 +126,13 @@ class DeliveredBusErrors {
   sigset_t before_{};
 };
 
-/// A SIGBUS that somebody sent and that waits until the program takes it.
+/// Returns true if a SIGBUS that somebody sent waits until the program takes it.
 bool one_is_pending() {
   sigset_t pending{};
   return ::sigpending(&pending) == 0 && ::sigismember(&pending, SIGBUS) == 1;
 }
 
-/// Unmaps, and takes the guard away before.
+/// Clears the guard and then unmaps, when destroyed.
 struct Mapping {
   void* start;
   std::uint64_t length;

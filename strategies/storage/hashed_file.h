@@ -11,14 +11,14 @@
 
 namespace dckpt {
 
-/// The SHA-256 of a file, computed from what is read for other purposes as far as that proceeds
-/// from front to back; the rest is read at the end. Safe to use from several threads.
+/// The SHA-256 of a file, computed from bytes that are read for other purposes, as far as these
+/// reads proceed from front to back. The rest is read at the end. Safe to use from several threads.
 class PassingHash {
  public:
-  /// `bytes` were read at `offset`. A short gap before them is read from `file`.
+  /// Adds bytes that were read at `offset`. A short gap before them is read from `file`.
   void add(const ReadableFile& file, std::uint64_t offset, ByteView bytes);
 
-  /// Of the whole file, as in sha256_hex().
+  /// Returns the hash of the whole file, as in sha256_hex().
   std::string finish_hex(const ReadableFile& file);
 
  private:
@@ -26,7 +26,7 @@ class PassingHash {
 
   std::mutex mutex_;
   Sha256 hash_;
-  std::uint64_t hashed_ = 0;  ///< bytes from the front
+  std::uint64_t hashed_ = 0;  ///< number of bytes from the front
 };
 
 /// A file whose reads are added to a hash, which must outlive it.
@@ -50,7 +50,7 @@ class HashedFile final : public ReadableFile {
   PassingHash& hash_;
 };
 
-/// The same for a whole file, which is read in steps.
+/// Returns the same hash of a whole file, which is read in steps.
 std::string file_sha256(const ReadableFile& file);
 
 }  // namespace dckpt

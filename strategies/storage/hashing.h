@@ -17,14 +17,14 @@ struct FileDigest {
   friend auto operator<=>(const FileDigest&, const FileDigest&) = default;
 };
 
-/// The digests of files that were written, by their names. Safe to use from several threads.
+/// The digests of written files, by their names. Safe to use from several threads.
 class FileDigests {
  public:
   void add(const std::string& name, FileDigest digest);
-  /// Of a file, or of all files in a directory, that has another name now, or is gone.
+  /// Renames the digest of a file, or of all files in a directory. remove() forgets them.
   void rename(const std::string& from, const std::string& to);
   void remove(const std::string& name);
-  /// Those of files in `directory`, by their names in it.
+  /// Returns the digests of files in `directory`, by their names in it.
   std::map<std::string, FileDigest> in(const std::string& directory) const;
 
  private:
@@ -32,8 +32,8 @@ class FileDigests {
   std::map<std::string, FileDigest> digests_;
 };
 
-/// Passes everything through to `storage`; the bytes of each file that is created are hashed on
-/// their way, and `digests` has its digest once it is closed.
+/// Passes everything through to `storage` and hashes the bytes of each created file on their way.
+/// `digests` gets the digest of a file when it is closed.
 std::shared_ptr<Storage> hashing_storage(std::shared_ptr<Storage> storage,
                                          std::shared_ptr<FileDigests> digests);
 

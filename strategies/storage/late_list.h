@@ -8,8 +8,8 @@
 
 namespace dckpt {
 
-/// The entries of the root in name order. Those of `names` that exist are among them although the
-/// list may be late, as it may be in a storage without rename.
+/// Returns the entries of the root in name order. Includes those of `names` that exist even if the
+/// list is late, as it may be in a storage without rename.
 std::vector<FileInfo> list_with(const Storage& storage,
                                 std::initializer_list<std::string_view> names);
 

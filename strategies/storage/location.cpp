@@ -35,7 +35,7 @@ LocationFactory find_factory(std::string_view scheme) {
   return found == schemes().factories.end() ? nullptr : found->second;
 }
 
-/// Without what may follow the name: "run/", "run/." and "run/./" are "run".
+/// Removes a tail that does not change the name: "run/", "run/." and "run/./" are "run".
 fs::path without_tail(fs::path path) {
   while ((!path.has_filename() || path.filename() == ".") && path.has_parent_path() &&
          path.has_relative_path())
@@ -45,14 +45,15 @@ fs::path without_tail(fs::path path) {
 
 Location local_location(const fs::path& given) {
   fs::path path = without_tail(given);
-  // ".." is what the system takes it for, and nothing where the folder before it is not there.
+  // ".." is resolved as the system does. After a folder that does not exist, ".." cancels that
+  // folder.
   if (std::ranges::find(path, "..") != path.end() || path.filename() == ".")
     path = without_tail(fs::weakly_canonical(path));
   if (!path.has_filename()) return Location(posix_storage(path));
   const std::string name = path.filename().string();
   try {
     name_components(name);
-  } catch (const CheckpointError& error) {  // of the caller, not of a file
+  } catch (const CheckpointError& error) {  // an error of the caller, not of a file
     throw CheckpointError(ErrorCode::kInvalidArgument, error.message());
   }
   return Location(posix_storage(path.parent_path()), name);

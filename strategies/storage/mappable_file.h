@@ -6,15 +6,15 @@
 
 namespace dckpt {
 
-/// A file whose bytes can be had in memory without reading them. An optional power of a
-/// ReadableFile, for many short pieces that lie apart from each other.
+/// A file whose bytes are available in memory without reading them. A ReadableFile may implement
+/// it, for many short pieces that lie apart from each other.
 class MappableFile {
  public:
   virtual ~MappableFile() = default;
-  /// Calls `copy` with the file's bytes from `offset` on, `length` of them, which are there during
-  /// the call. Returns false if they could not be had, or not all of them, as when the file has
-  /// shrunk: then what was copied is worth nothing, and read() tells why. `copy` must do nothing
-  /// but copy.
+  /// Calls `copy` with `length` bytes of the file from `offset` on, which are valid during the
+  /// call. Returns false if not all of them were available, for example because the file has
+  /// shrunk: the copied bytes are then worthless, and read() reports the reason. `copy` must do
+  /// nothing but copy.
   virtual bool with_mapped(std::uint64_t offset, std::uint64_t length,
                            const std::function<void(const std::byte*)>& copy) const = 0;
 };

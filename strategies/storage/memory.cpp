@@ -22,11 +22,12 @@ struct Node {
 };
 using NodePtr = std::shared_ptr<Node>;
 
-/// Shared by the storage and its open files, which may outlive it. The mutex guards every node.
+/// The storage and its open files share it; the files may outlive the storage. The mutex guards
+/// every node.
 struct Tree {
   std::shared_mutex mutex;
   Node root{.directory = true};
-  std::map<std::string, std::string> owners{};  ///< of locks, by name
+  std::map<std::string, std::string> owners{};  ///< owners of locks, by lock name
 };
 
 class MemoryLock final : public StorageLock {
@@ -240,7 +241,7 @@ class MemoryStorage final : public Storage {
       fail("cannot make the directory durable: there is none", directory);
   }
 
-  /// Between those who share this storage; nothing of it is in the tree.
+  /// Excludes other users of this storage. Locks are not part of the tree.
   std::unique_ptr<StorageLock> lock(const std::string& name, const std::string& owner) override {
     name_components(name);
     const std::unique_lock lock(tree_->mutex);
@@ -275,7 +276,7 @@ class MemoryStorage final : public Storage {
         str_format("refusing the path: {} is a regular file, not a directory", quote(component)));
   }
 
-  /// Null if it is missing.
+  /// Returns null if the directory is missing.
   Node* walk(Components directory) const {
     Node* node = &tree_->root;
     for (const std::string_view component : directory) {

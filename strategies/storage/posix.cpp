@@ -26,10 +26,10 @@ using posix::Fd;
 using posix::PosixRoot;
 using posix::system_error;
 
-// Longest directory listing that is held in memory.
+// The longest directory listing that is held in memory.
 constexpr std::size_t kMaxDirectoryEntries = std::size_t{1} << 24;
 
-// Files below it are written through the page cache if the choice is left to the storage.
+// Smaller files are written through the page cache if the choice is left to the storage.
 constexpr std::uint64_t kDirectFrom = std::uint64_t{8} << 20;
 using Components = std::vector<std::string_view>;
 
@@ -42,7 +42,7 @@ FileInfo file_info(std::string name, const struct stat& status) {
           std::int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec};
 }
 
-/// Names in an open directory, in the order of the file system.
+/// Returns the names in an open directory, in the order of the file system.
 std::vector<std::string> entry_names(Fd directory, const std::string& path) {
   const std::unique_ptr<DIR, int (*)(DIR*)> stream(::fdopendir(directory.get()), ::closedir);
   if (!stream) throw system_error("cannot list the directory", errno, path);
@@ -67,7 +67,7 @@ std::vector<std::string> entry_names(Fd directory, const std::string& path) {
   }
 }
 
-/// Decides about the engine, and if it is to be O_DIRECT turns that on.
+/// Chooses the engine. Turns O_DIRECT on and returns true if it is the direct one.
 bool start_direct(const Fd& fd, const std::string& path, const CreateOptions& options) {
   const bool wanted = options.engine == IoEngine::kDirect ||
                       (options.engine == IoEngine::kAuto && options.durable &&
@@ -171,8 +171,8 @@ class PosixStorage final : public Storage {
       throw system_error("cannot open the file", error, path,
                          error == ENOENT ? ErrorCode::kIncomplete : ErrorCode::kIo);
     }
-    // Looked at before it is opened: opening a device can act on it. What is opened is examined
-    // again.
+    // The file is examined before it is opened, since opening a device can act on it. The opened
+    // file is examined again.
     if (!S_ISREG(status.st_mode)) {
       throw CheckpointError(ErrorCode::kCorrupt,
                             str_format("refusing to read: it is {}, not a regular file",
@@ -292,7 +292,7 @@ class PosixStorage final : public Storage {
   }
 
   std::optional<std::uint64_t> available_space() const override {
-    std::filesystem::path directory = root_.absolute("");  // or what there is of it
+    std::filesystem::path directory = root_.absolute("");  // or its closest existing parent
     std::error_code ignored;
     while (!std::filesystem::exists(directory, ignored) && directory.has_relative_path())
       directory = directory.parent_path();

@@ -7,12 +7,12 @@
 
 namespace dckpt {
 
-/// Files below `root` of the local (or mounted) file system, "" for the working directory. The root
-/// itself may be a symlink and need not exist yet for writing.
+/// Returns the files below `root` of the local (or mounted) file system, "" for the working
+/// directory. The root itself may be a symlink and need not exist yet for writing.
 std::shared_ptr<Storage> posix_storage(const std::filesystem::path& root);
 
-/// A single regular file anywhere; links are followed. Throws as Storage::open does, never blocks
-/// on a FIFO.
+/// Opens a single regular file anywhere; links are followed. Throws as Storage::open does, never
+/// blocks on a FIFO.
 std::unique_ptr<ReadableFile> open_posix_file(const std::filesystem::path& path);
 
 }  // namespace dckpt

@@ -10,10 +10,10 @@
 namespace dckpt::posix {
 namespace {
 
-// Parts handed over in one system call.
+// The maximum number of parts handed over in one system call.
 constexpr std::size_t kMaxBatch = std::min(IOV_MAX, 256);
-// What will be synced goes on its way to the disk by pieces of about this size. Otherwise Linux
-// waits until a tenth of the memory is dirty, and all the waiting is left to fsync.
+// Data that will be synced is sent to the disk in pieces of about this size. Otherwise Linux waits
+// until a tenth of the memory is dirty and leaves all the waiting to fsync.
 constexpr std::uint64_t kWriteback = std::uint64_t{8} << 20;
 
 class BufferedFile final : public WritableFile {
@@ -71,7 +71,8 @@ class BufferedFile final : public WritableFile {
     }
 
    private:
-    /// Only asks for it; what cannot be done (not every file system can) is left to sync().
+    /// Only requests it; data that cannot be written back this way (not every file system can) is
+    /// left to sync().
     void start_writeback() {
       if (position_ - handed_over_ < kWriteback) return;
       ::sync_file_range(file_.fd_.get(), static_cast<off_t>(handed_over_),
@@ -81,16 +82,16 @@ class BufferedFile final : public WritableFile {
 
     BufferedFile& file_;
     std::uint64_t position_;
-    std::uint64_t handed_over_;  ///< up to here the disk was asked to write
+    std::uint64_t handed_over_;  ///< the end of the data that the disk was asked to write
   };
 
   Fd fd_;
   std::string path_;
   bool durable_;
   std::uint64_t reserved_;
-  Section all_{*this, 0};  ///< what is appended front to back
+  Section all_{*this, 0};  ///< data appended front to back
   std::mutex mutex_;
-  std::uint64_t size_ = 0;  ///< up to the end of the furthest section
+  std::uint64_t size_ = 0;  ///< the end of the furthest section
 };
 
 }  // namespace

@@ -4,13 +4,13 @@
 // fill, so the disk is always busy, no copy stays in the page cache, and fsync only has to wait for
 // the file's own entry. Blocks lie in huge pages, of which a disk takes more in one request.
 //
-// Only multiples of kAlignment are written directly. Where two sections meet inside such a page,
-// the one that comes second writes it with what the other has left there. What is missing to the
-// last page goes through the page cache when the file is synced or closed; if the file is appended
-// to, it also stays in its block, so that appending can continue.
+// Only multiples of kAlignment are written directly. Where two sections meet inside a page of that
+// size, the section that comes second writes the page with the bytes that the other has left. An
+// incomplete last page goes through the page cache when the file is synced or closed; if the file
+// is appended to, it also stays in its block, so that appending can continue.
 //
-// File systems let only one thread at a time write beyond the end of a file. It therefore has its
-// expected size from the beginning, and its real one before it is synced or closed.
+// File systems let only one thread at a time write beyond the end of a file. The file therefore has
+// its expected size from the beginning, and gets its real size before it is synced or closed.
 
 #include <fcntl.h>
 
@@ -37,17 +37,18 @@ namespace dckpt::posix {
 namespace {
 
 constexpr std::size_t kBlock = HugeBlock::kSize;
-// Blocks on their way to the disk, and threads that write them, if fewer sections are open.
+// The number of blocks on their way to the disk, and of threads that write them, if fewer sections
+// are open.
 constexpr std::size_t kInFlight = 2;
 constexpr std::size_t kAlignment = kDirectAlignment;
 
-/// What lies in memory of a place in the file.
+/// The bytes of a range of the file, in memory.
 class Block {
  public:
   std::byte* memory() const noexcept { return taken_->memory(); }
 
-  std::uint64_t offset = 0;  ///< in the file, a multiple of kAlignment
-  std::size_t begin = 0;     ///< what precedes it belongs to another section
+  std::uint64_t offset = 0;  ///< offset in the file, a multiple of kAlignment
+  std::size_t begin = 0;     ///< the bytes before it belong to another section
   std::size_t size = 0;
 
  private:
@@ -57,7 +58,7 @@ class Block {
 /// A page of the file in which sections meet.
 struct SharedPage {
   alignas(kAlignment) std::array<std::byte, kAlignment> bytes;
-  std::vector<std::pair<std::size_t, std::size_t>> filled{};  ///< begin and end, disjoint
+  std::vector<std::pair<std::size_t, std::size_t>> filled{};  ///< begin and end of disjoint ranges
 
   bool has(std::size_t begin, std::size_t end) const {
     std::size_t count = 0;
@@ -68,12 +69,13 @@ struct SharedPage {
   }
 };
 
-/// The pages in which sections meet, each with what they have left there so far.
+/// The pages in which sections meet, each with the bytes that the sections have left so far.
 class SharedPages {
  public:
   using Completed = std::vector<std::pair<std::uint64_t, std::unique_ptr<SharedPage>>>;
 
-  /// Leaves of the block what fills pages; the last one also with what another section has of it.
+  /// Leaves only whole pages in the block. Shares the bytes at its ends that do not fill a page,
+  /// unless other sections have left the rest of the last page.
   void leave_ends(Block& block, Completed& completed) {
     if (block.begin > 0) {
       const std::size_t end = std::min(block.size, kAlignment);
@@ -106,7 +108,7 @@ class SharedPages {
     return true;
   }
 
-  /// What is still there.
+  /// Returns the pages that are still incomplete.
   const auto& rest() const noexcept { return pages_; }
 
  private:
@@ -189,7 +191,7 @@ class DirectFile final : public WritableFile {
       file_.ends_at(position_);
     }
 
-    /// Writes what was appended, and keeps what does not fill a page.
+    /// Writes the appended bytes, and keeps those that do not fill a page.
     void write_rest() {
       if (filling_ == nullptr) return;
       const std::size_t whole = filling_->size / kAlignment * kAlignment;
@@ -211,7 +213,7 @@ class DirectFile final : public WritableFile {
 
   std::size_t in_flight_limit() const { return std::max(kInFlight, fillers_); }
 
-  /// A free block for what begins at `position`. Throws what the writers met.
+  /// Returns a free block for data that begins at `position`. Throws the error of a writer, if any.
   Block* take_block(std::uint64_t position) {
     std::unique_lock lock(mutex_);
     ++fillers_;
@@ -243,7 +245,7 @@ class DirectFile final : public WritableFile {
     changed_.notify_all();
   }
 
-  /// A filled block, or the last one of a section, to the writers.
+  /// Hands a full block, or the last one of a section, to the writers.
   void hand_over(Block* block) {
     SharedPages::Completed completed;
     {
@@ -266,12 +268,12 @@ class DirectFile final : public WritableFile {
     if (writers_.size() == std::min(in_flight_, in_flight_limit())) return;
     try {
       writers_.emplace_back([this] { run(); });
-    } catch (const std::system_error&) {  // no thread to be had
+    } catch (const std::system_error&) {  // no thread is available
       if (writers_.empty()) write_full(lock);
     }
   }
 
-  /// Until nothing is being written; throws what the writers met.
+  /// Waits until nothing is being written. Throws the error of a writer, if any.
   void wait_for_writers(std::unique_lock<std::mutex>& lock) {
     changed_.wait(lock, [&] { return in_flight_ == 0; });
     if (failure_) std::rethrow_exception(failure_);
@@ -286,7 +288,7 @@ class DirectFile final : public WritableFile {
     }
   }
 
-  /// Writes a full block, with `lock` released meanwhile.
+  /// Writes a full block. Releases `lock` meanwhile.
   void write_full(std::unique_lock<std::mutex>& lock) {
     Block* block = full_.front();
     full_.pop_front();
@@ -313,7 +315,8 @@ class DirectFile final : public WritableFile {
     size_ = std::max(size_, position);
   }
 
-  /// What the writers have not written; no section is open. The file has its size then.
+  /// Writes the bytes that the writers have not written, and sets the file's size. No section may
+  /// be open.
   void write_rest() {
     {
       std::unique_lock lock(mutex_);
@@ -340,7 +343,8 @@ class DirectFile final : public WritableFile {
       iovec part{data + (at - offset), size - static_cast<std::size_t>(at - offset)};
       const int error = write_parts(fd_, {&part, 1}, at);
       if (error == 0) return;
-      // The file system requires a different alignment, or a short write left us unaligned.
+      // The file system requires a different alignment, or the offset is unaligned after a short
+      // write.
       if (error != EINVAL || !direct) throw write_error(fd_, path_, offset + size - at, error, at);
       set_direct(false);
     }
@@ -358,7 +362,7 @@ class DirectFile final : public WritableFile {
   std::string path_;
   std::uint64_t reserved_;
   std::atomic<bool> direct_{true};
-  std::mutex mutex_;  ///< of everything below but what is in a block
+  std::mutex mutex_;  ///< guards everything below except the bytes of blocks
   std::condition_variable changed_;
   std::vector<std::unique_ptr<Block>> blocks_;
   std::vector<Block*> free_;
@@ -366,11 +370,11 @@ class DirectFile final : public WritableFile {
   std::size_t fillers_ = 0;    ///< sections that have a block or wait for one
   std::size_t in_flight_ = 0;  ///< blocks that are full or being written
   bool stopping_ = false;
-  std::exception_ptr failure_;  ///< of the first block of the file that failed
+  std::exception_ptr failure_;  ///< the error of the failed block that is first in the file
   std::uint64_t failed_at_ = 0;
   SharedPages shared_;
-  std::uint64_t size_ = 0;  ///< up to the end of the furthest section
-  Section all_{*this, 0};   ///< what is appended front to back
+  std::uint64_t size_ = 0;  ///< the end of the furthest section
+  Section all_{*this, 0};   ///< data appended front to back
   std::vector<std::jthread> writers_;
 };
 

@@ -11,11 +11,11 @@
 // Internal to the POSIX storage; not installed.
 namespace dckpt::posix {
 
-/// "attempt: text of errno" about a path.
+/// Returns an error "attempt: text of errno" about a path.
 CheckpointError system_error(const std::string& attempt, int error, const std::string& path,
                              ErrorCode code = ErrorCode::kIo);
 
-/// What `mode` of stat is, with an article: "a FIFO".
+/// Describes the file type of `mode` of stat, with an article: "a FIFO".
 const char* kind_of(unsigned mode) noexcept;
 
 /// Wraps an open descriptor for reading. Throws (corrupt) unless it is a regular file.

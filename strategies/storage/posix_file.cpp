@@ -21,7 +21,7 @@ namespace dckpt {
 namespace posix {
 namespace {
 
-// One system call transfers at most this much (Linux stops at 2 GiB - 4 KiB).
+// One system call transfers at most this many bytes (Linux stops at 2 GiB - 4 KiB).
 constexpr std::uint64_t kMaxTransfer = std::uint64_t{1} << 30;
 
 class PosixReadableFile final : public ReadableFile, public MappableFile, public UncachedFile {
@@ -115,8 +115,8 @@ std::unique_ptr<ReadableFile> readable_file(Fd fd, std::string path) {
         ErrorCode::kCorrupt,
         str_format("refusing to read: it is {}, not a regular file", kind_of(status.st_mode)),
         {.file = path});
-  // It was opened without blocking only for the case that it is a FIFO; file systems with offline
-  // storage would answer EAGAIN to such a reader.
+  // The file was opened without blocking only in case it was a FIFO; file systems with offline
+  // storage would answer EAGAIN to a non-blocking reader.
   if (const int flags = ::fcntl(fd.get(), F_GETFL); flags >= 0)
     ::fcntl(fd.get(), F_SETFL, flags & ~O_NONBLOCK);
   return std::make_unique<PosixReadableFile>(std::move(fd), std::move(path),
@@ -132,7 +132,7 @@ std::unique_ptr<ReadableFile> open_posix_file(const std::filesystem::path& given
     throw posix::system_error("cannot open the file", errno, path.string(),
                               errno == ENOENT ? ErrorCode::kIncomplete : ErrorCode::kIo);
   }
-  // Looked at before it is opened: opening a device can act on it.
+  // The file is examined before it is opened, since opening a device can act on it.
   if (!S_ISREG(status.st_mode)) {
     throw CheckpointError(ErrorCode::kCorrupt,
                           str_format("refusing to read: it is {}, not a regular file",

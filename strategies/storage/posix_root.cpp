@@ -80,7 +80,7 @@ DirectoryEntry PosixRoot::find_parent(const std::string& name, const std::string
 Fd PosixRoot::open_directory(const std::string& name, const std::string& attempt) const {
   const Fd directory = walk(directory_components(name), attempt);
   if (!directory) throw system_error(attempt, ENOENT, display_path(name));
-  // `directory` only names the place; this one can be read and synced.
+  // `directory` is only a handle of the path; `readable` can be read and synced.
   Fd readable(::openat(directory.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!readable) throw system_error(attempt, errno, display_path(name));
   return readable;

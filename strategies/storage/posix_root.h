@@ -10,14 +10,14 @@
 // Internal to the POSIX storage; not installed.
 namespace dckpt::posix {
 
-/// An entry of a directory, which may exist or not. No `parent` means that a directory above it is
+/// An entry of a directory, whether or not it exists. `parent` is empty if a directory above it is
 /// missing.
 struct DirectoryEntry {
   Fd parent;
   std::string last;
 };
 
-/// The directory below which all names of a storage are. Names are walked component by component
+/// The directory that contains all names of a storage. Names are walked component by component
 /// without following links. `attempt` begins messages: "cannot open the file".
 class PosixRoot {
  public:
@@ -26,21 +26,20 @@ class PosixRoot {
   PosixRoot(const PosixRoot& above, const std::string& name);
 
   std::string display_path(const std::string& name) const;
-  /// Where `name` is, whatever the working directory becomes.
+  /// Returns the path of `name`, which does not depend on later changes of the working directory.
   std::filesystem::path absolute(const std::string& name) const { return absolute_ / name; }
 
-  /// Creates the root with its parents where they are missing; their entries are durable
-  /// afterwards.
+  /// Creates the root and its parents where they are missing, and makes their entries durable.
   void make() const;
-  /// Nothing if the root is missing.
+  /// Returns an empty Fd if the root is missing.
   Fd open(const std::string& attempt) const;
-  /// Steps down one directory; nothing if it is missing. Links are refused, other files too.
+  /// Steps down one directory. Returns an empty Fd if it is missing; refuses links and other files.
   static Fd enter(const Fd& directory, const std::string& component, const std::string& path,
                   const std::string& attempt);
   DirectoryEntry find(const std::string& name, const std::string& attempt) const;
   /// Throws if the parent is missing.
   DirectoryEntry find_parent(const std::string& name, const std::string& attempt) const;
-  /// One that can be read and synced.
+  /// Opens a directory for reading and syncing.
   Fd open_directory(const std::string& name, const std::string& attempt) const;
 
  private:

@@ -1,6 +1,6 @@
-// Reading past the page cache (O_DIRECT): whole pages into a block in huge pages, of which the
-// wanted bytes are handed over. A copy out of it costs less than a page cache that has to be
-// filled, and emptied later.
+// Reading past the page cache (O_DIRECT): whole pages are read into a block of huge pages, from
+// which the wanted bytes are handed over. Copying them costs less than filling the page cache and
+// emptying it later.
 
 #include "strategies/storage/posix_uncached.h"
 
@@ -19,7 +19,7 @@
 namespace dckpt::posix {
 namespace {
 
-// Of cachestat(2), which older C libraries do not declare.
+// The number of cachestat(2), which older C libraries do not declare.
 constexpr long kCachestat = 451;
 struct CacheRange {
   std::uint64_t offset;
@@ -29,8 +29,8 @@ struct CacheCounts {
   std::uint64_t cached, dirty, writeback, evicted, recently_evicted;
 };
 
-/// Reads up to `size` bytes; fewer at the end of the file, or where direct reading does not go on.
-/// Returns how many, or -errno if there are none.
+/// Reads up to `size` bytes; fewer at the end of the file, or where direct reading cannot continue.
+/// Returns the number of bytes, or -errno if there are none.
 std::int64_t read_block(const Fd& fd, std::byte* into, std::size_t size, std::uint64_t offset) {
   std::size_t done = 0;
   while (done < size && done % kDirectAlignment == 0) {
@@ -70,7 +70,7 @@ bool UncachedDescriptor::read(const ReadableFile& file, const Fd& fd, std::uint6
         (inset + end - at + kDirectAlignment - 1) / kDirectAlignment * kDirectAlignment;
     const std::int64_t got = read_block(
         direct_, block->memory(), std::min<std::uint64_t>(pages, HugeBlock::kSize), at - inset);
-    if (got == -EINVAL && at == offset) return false;  // it asks for a larger alignment
+    if (got == -EINVAL && at == offset) return false;  // a larger alignment is required
     if (got < 0 && got != -EINVAL)
       throw system_error(str_format("cannot read {} bytes", grouped(end - at)),
                          static_cast<int>(-got), file.name())
@@ -80,7 +80,7 @@ bool UncachedDescriptor::read(const ReadableFile& file, const Fd& fd, std::uint6
     const std::uint64_t count =
         std::min<std::uint64_t>(stopped ? HugeBlock::kSize : there - inset, end - at);
     std::byte* const wanted = block->memory() + (stopped ? 0 : inset);
-    if (stopped) file.read(at, {wanted, count});  // goes on from here, or tells why not
+    if (stopped) file.read(at, {wanted, count});  // continues from here, or throws the reason
     take({wanted, count});
     at += count;
   }

@@ -41,7 +41,7 @@ std::uint64_t reserve(const Fd& fd, const std::string& path, std::uint64_t bytes
   if (result == 0) return bytes;
   if (errno == ENOSPC || errno == EDQUOT || errno == EFBIG)
     throw space_error(fd, path, "cannot reserve " + sized(bytes), errno);
-  return 0;  // this file system reserves nothing; a full disk then shows while writing
+  return 0;  // this file system cannot reserve; a full disk is then found while writing
 }
 
 int write_parts(const Fd& fd, std::span<iovec> parts, std::uint64_t& offset) {

@@ -69,7 +69,7 @@ void Publication::abandon() noexcept {
     try {
       log_warning("the unfinished save could not be removed or set aside: " +
                   std::string(error.what()));
-    } catch (...) {  // no memory for a message: nothing is left to be done
+    } catch (...) {  // there is no memory for a message, and nothing else can be done
     }
   }
 }

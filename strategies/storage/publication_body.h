@@ -9,8 +9,8 @@
 // Internal to publishing; not installed.
 namespace dckpt {
 
-/// One way of publishing; an object stands for one attempt. commit() and abandon() are called at
-/// most once, and one of them.
+/// One way of publishing; an object stands for one attempt. Either commit() or abandon() is called,
+/// at most once.
 class Publication::Body {
  public:
   Body(std::shared_ptr<Storage> storage, std::string name, Options options)
@@ -25,7 +25,7 @@ class Publication::Body {
   virtual void abandon() = 0;
 
   const std::string& name() const noexcept { return name_; }
-  /// False once it has been published, or nothing may be removed any more.
+  /// False once the directory has been published, or nothing may be removed any more.
   bool is_open() const noexcept { return open_; }
   void close() noexcept { open_ = false; }
   void discard_unfinished() noexcept { options_.keep_unfinished = false; }
@@ -39,7 +39,7 @@ class Publication::Body {
   bool open_ = true;
 };
 
-/// `left`: of Publication::adopt(), or empty.
+/// `left` is as for Publication::adopt(), or empty.
 std::unique_ptr<Publication::Body> begin_by_rename(std::shared_ptr<Storage> storage,
                                                    std::string name, const std::string& left,
                                                    const std::string& token,
@@ -48,11 +48,11 @@ std::unique_ptr<Publication::Body> begin_in_place(std::shared_ptr<Storage> stora
                                                   std::string name, const std::string& token,
                                                   Publication::Options options);
 
-/// Whether there is a directory at `name` to be replaced. Throws (already exists) if there is
-/// something that must not be.
+/// Returns whether there is a directory at `name` to be replaced. Throws (already exists) if
+/// something is there that must not be replaced.
 bool must_replace(const Storage& storage, const std::string& name, bool overwrite);
 
-/// Makes what is in the directories of a tree durable.
+/// Makes the entries of all directories of a tree durable.
 void sync_tree(Storage& storage, const std::string& directory);
 
 }  // namespace dckpt

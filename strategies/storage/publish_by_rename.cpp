@@ -9,8 +9,8 @@
 #include "strategies/storage/hidden_sibling.h"
 #include "strategies/storage/publication_body.h"
 
-// How the directory N becomes visible. P is the directory that holds it, S its hidden sibling
-// `.N.saving-TOKEN`.
+// The protocol that makes the directory N visible. P is the directory that holds it, and S its
+// hidden sibling `.N.saving-TOKEN`.
 //
 //      step                                                  a crash after it leaves
 //   1  refuse if something is at N that may not be replaced  nothing new
@@ -31,13 +31,13 @@
 //   8  remove what was replaced                              N complete; some of the replaced one,
 //                                                            hidden
 //
-// b also serves where N is an empty directory that may be replaced without being asked: if it turns
-// out not to be empty after it was moved out of the way, step 5 is undone. Nothing but S is ever
-// removed before step 6 has succeeded.
+// Step 5b also serves if N is an empty directory, which may be replaced without being asked: if it
+// turns out not to be empty after it was moved out of the way, step 5 is undone. Nothing but S is
+// ever removed before step 6 has succeeded.
 //
-// Whoever can go on with S after a crash adopts it: renames it to the S of its own token, instead
-// of step 2. What is kept of an attempt that failed waits as `.N.interrupted-TOKEN`, which nobody
-// writes to.
+// A job that can continue with S after a crash adopts it: it renames S to the S of its own token,
+// instead of step 2. The kept files of a failed attempt wait as `.N.interrupted-TOKEN`, which
+// nobody writes to.
 //
 // If a step fails, step 5 is undone and P synced before S is removed: a crash must not find N
 // durable and its files gone. If undoing fails too, or an exchange fails so that nobody can tell
@@ -46,20 +46,20 @@
 namespace dckpt {
 namespace {
 
-/// Step 5 and undoing it.
+/// Performs and undoes step 5.
 class DirectorySwap {
  public:
   DirectorySwap(Storage& storage, const std::string& name, const std::string& staging,
                 const std::string& aside)
       : storage_(storage), name_(name), staging_(staging), aside_(aside) {}
 
-  /// 5a
+  /// Step 5a.
   void move_in() {
     stage_ = Stage::kMoving;
     storage_.rename(staging_, name_);
   }
 
-  /// 5b, or 5c. Returns where the old directory is now.
+  /// Step 5b or 5c. Returns the present path of the old directory.
   const std::string& displace() {
     if (storage_.capabilities().exchange) {
       stage_ = Stage::kExchanging;
@@ -74,7 +74,8 @@ class DirectorySwap {
     return aside_;
   }
 
-  /// Looks at what is there, since an operation that reported an error may have had its effect.
+  /// Examines the directories first, since an operation that reported an error may have taken
+  /// effect.
   void undo() {
     switch (stage_) {
       case Stage::kNothing: return;
@@ -158,7 +159,7 @@ class ByRename final : public Publication::Body {
   }
 
  private:
-  /// Steps 5 and 6. Returns where the directory that was replaced is now.
+  /// Performs steps 5 and 6. Returns the present path of the replaced directory.
   std::string make_visible(bool replaces) {
     const std::string parent = parent_name(name_);
     std::string replaced;
@@ -204,8 +205,8 @@ class ByRename final : public Publication::Body {
   }
 
   const std::string staging_;
-  const std::string aside_;        ///< for what is replaced, where the storage cannot exchange
-  const std::string interrupted_;  ///< for what is kept
+  const std::string aside_;  ///< path of the replaced directory if the storage cannot exchange
+  const std::string interrupted_;  ///< path of kept unfinished files
 };
 
 }  // namespace

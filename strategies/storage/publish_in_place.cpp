@@ -10,8 +10,9 @@
 #include "mapping/base/text.h"
 #include "strategies/storage/publication_body.h"
 
-// How the directory N becomes a checkpoint where nothing can be renamed. Files appear whole, and
-// two writers of one name are told apart by the storage; its lists may be late. K counts from 1.
+// The protocol that makes the directory N a checkpoint in a storage without rename. Files appear
+// whole, and the storage lets only one of two writers create a name; its lists may be late. K
+// counts from 1.
 //
 //      step                                                  a crash after it leaves
 //   1  refuse if something is at N that may not be replaced  nothing new
@@ -25,12 +26,12 @@
 //   5  write the marker (the caller)                         N complete, claimed
 //   6  remove C                                              N complete
 //
-// Readers take N for incomplete until step 5, and nothing of a claim matters to them. A claim of a
-// writer that has ended is never removed by the next one, who creates the claim behind it: of two
-// who find it, one gets that one. It goes with the directory.
+// Readers take N for incomplete until step 5 and ignore claims. The claim of a writer that has
+// ended is never removed by the next writer, which creates the claim after it: of two writers that
+// find it, one creates the next claim. Old claims are removed with the directory.
 //
-// If a step before 5 fails, what was written is removed, and C after it. A replaced checkpoint is
-// gone from step 3 on, which a warning says.
+// If a step before 5 fails, the written files are removed, and C after them. A replaced checkpoint
+// is gone from step 3 on, and a warning says so.
 
 namespace dckpt {
 namespace {
@@ -82,8 +83,8 @@ class InPlace final : public Publication::Body {
  private:
   static bool is_claim(const std::string& entry) { return entry.starts_with(kClaimPrefix); }
 
-  /// Returns true if anything but claims is there. A marker counts although a late list lacks it.
-  /// Throws (already exists) if it must not be replaced.
+  /// Returns true if anything but claims is there. A marker counts even if a late list lacks it.
+  /// Throws (already exists) if the content must not be replaced.
   bool is_there() const {
     const auto found = storage_->stat(name_);
     if (!found || found->kind != FileInfo::Kind::kDirectory)
@@ -126,7 +127,7 @@ class InPlace final : public Publication::Body {
         {.file = storage_->display_path(name_)});
   }
 
-  /// False if it exists.
+  /// Returns false if the claim exists.
   bool create_claim(const std::string& token) {
     if (storage_->stat(claim_)) return false;
     try {
@@ -136,7 +137,7 @@ class InPlace final : public Publication::Body {
       file->close();
       return true;
     } catch (const CheckpointError& error) {
-      if (error.code() != ErrorCode::kAlreadyExists) throw;  // another one was faster
+      if (error.code() != ErrorCode::kAlreadyExists) throw;  // another job was faster
       return false;
     }
   }

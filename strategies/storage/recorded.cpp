@@ -13,7 +13,7 @@
 namespace dckpt {
 namespace {
 
-/// Ends the name of a subtree in a key; no name has it.
+/// Ends the name of a subtree in a key; no name contains it.
 constexpr std::string_view kSubtreeEnd = "//";
 
 void write_info(WireWriter& writer, const FileInfo& info) {
@@ -149,7 +149,7 @@ bool StorageRecord::is_of(const std::shared_ptr<Storage>& storage) const try {
     const std::optional<FileInfo> found = in->stat(std::string(name));
     return found && is_same_file(*found, entry.second);
   });
-} catch (const CheckpointError&) {  // whoever opens the files is told
+} catch (const CheckpointError&) {  // a later open of the files reports it
   return false;
 }
 
@@ -196,7 +196,8 @@ bool StorageRecord::find(const std::string& key, std::uint64_t offset, MutableBy
   const std::lock_guard lock(mutex_);
   const auto file = files_.find(key);
   if (file == files_.end()) return false;
-  // Of all that begin here or before, the last one reaches furthest: none is inside another.
+  // Of all ranges that begin here or before, the last one reaches furthest, since no range is
+  // inside another.
   const auto after = file->second.ranges.upper_bound(offset);
   if (after == file->second.ranges.begin()) return false;
   const auto& [begin, range] = *std::prev(after);
@@ -214,7 +215,7 @@ void StorageRecord::add(const std::string& key, std::uint64_t offset, ByteView b
   auto& ranges = file->second.ranges;
   const std::uint64_t end = offset + bytes.size();
   const auto before = ranges.upper_bound(offset);
-  if (before != ranges.begin()) {  // two threads may have read the same
+  if (before != ranges.begin()) {  // two threads may have read the same range
     const auto& [begin, range] = *std::prev(before);
     if (begin + range.length >= end) return;
   }
@@ -227,7 +228,7 @@ void StorageRecord::add(const std::string& key, std::uint64_t offset, ByteView b
   kept_ += bytes.size();
 }
 
-/// Opens the file itself when something is read that the record does not have.
+/// Opens the file itself when bytes are read that the record does not have.
 class RecordedFile final : public ReadableFile {
  public:
   RecordedFile(std::shared_ptr<const Storage> storage, std::string name, std::string key,
@@ -303,7 +304,7 @@ class RecordedStorage final : public ForwardingStorage {
     if (!info) {
       if (!record_->grows()) return storage_->open(name);
       info = stat(name);
-      if (!info || info->kind != FileInfo::Kind::kRegular) return storage_->open(name);  // says why
+      if (!info || info->kind != FileInfo::Kind::kRegular) return storage_->open(name);  // throws
       record_->add_file(key, *info);
     }
     return std::make_unique<RecordedFile>(storage_, name, key, info->size, record_);
@@ -316,7 +317,7 @@ class RecordedStorage final : public ForwardingStorage {
 
  private:
   const std::shared_ptr<StorageRecord> record_;
-  const std::string prefix_;  ///< of keys: the subtrees above
+  const std::string prefix_;  ///< prefix of keys: the subtrees above
 };
 
 std::shared_ptr<Storage> recorded_storage(std::shared_ptr<Storage> storage,

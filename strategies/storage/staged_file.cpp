@@ -59,7 +59,7 @@ void StagedFile::remove() noexcept {
   } catch (const std::exception& error) {
     try {
       log_warning("a temporary file could not be removed: " + std::string(error.what()));
-    } catch (...) {  // no memory for a message: nothing is left to be done
+    } catch (...) {  // there is no memory for a message, and nothing else can be done
     }
   }
 }

@@ -6,19 +6,19 @@
 
 namespace dckpt {
 
-/// A small file that is replaced in one step: in a storage with rename it is written under a hidden
-/// name and synced first, so that a lack of space fails before the replacement. One process at a
-/// time. Throws CheckpointError (io). At any time the name refers to the old content or to all of
-/// `content`, which must stay until commit().
+/// A small file that is replaced in one step. In a storage with rename it is written under a hidden
+/// name and synced first, so that a lack of space fails before the replacement. At any time the
+/// name refers to the old content or to all of `content`, which must stay valid until commit(). One
+/// process at a time may use it. Throws CheckpointError (io).
 class StagedFile {
  public:
   StagedFile(Storage& storage, std::string name, ByteView content);
-  /// Renames it to its name, and makes that durable.
+  /// Gives the file its name, and makes that durable.
   void commit();
 
   StagedFile(const StagedFile&) = delete;
   StagedFile& operator=(const StagedFile&) = delete;
-  /// Removes it if it was not committed. Errors are logged only.
+  /// Removes the hidden file if it was not committed. Errors are only logged.
   ~StagedFile();
 
  private:
@@ -28,7 +28,7 @@ class StagedFile {
   std::string name_;
   ByteView content_;
   std::string temporary_;
-  bool open_ = false;  ///< the temporary file is there
+  bool open_ = false;  ///< the hidden file exists
 };
 
 }  // namespace dckpt

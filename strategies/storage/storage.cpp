@@ -79,7 +79,7 @@ class Subtree final : public Storage {
   std::string within(const std::string& name) const {
     return name.empty() ? root_ : join_name(root_, name);
   }
-  /// Of what must not be the root itself.
+  /// Returns the full name of `name`, which must not be the root itself.
   std::string inside(const std::string& name) const {
     name_components(name);
     return within(name);
@@ -95,7 +95,7 @@ class Subtree final : public Storage {
 
   std::shared_ptr<Storage> storage_;
   std::string root_;
-  std::atomic<bool> made_{false};  ///< by this object, so that it is durable
+  std::atomic<bool> made_{false};  ///< by this object, and therefore durable
 };
 
 }  // namespace

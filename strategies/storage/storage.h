@@ -23,7 +23,8 @@ class FileSection {
   /// offset and, for a full disk, the sizes.
   virtual void append(std::span<const ByteView> parts) = 0;
   void append(ByteView part) { append({&part, 1}); }
-  virtual std::uint64_t position() const noexcept = 0;  ///< in the file, of what follows
+  /// Returns the offset in the file of the next byte.
+  virtual std::uint64_t position() const noexcept = 0;
   virtual void close() = 0;
 };
 
@@ -33,20 +34,21 @@ class WritableFile : public FileSection {
   virtual const std::string& name() const noexcept = 0;
   /// Makes the content durable.
   virtual void sync() = 0;
-  /// How it is written; kAuto if unknown.
+  /// Returns the I/O engine of the file; kAuto if unknown.
   virtual IoEngine engine() const noexcept { return IoEngine::kAuto; }
-  /// Begins a section at `offset`; sections may be written at once, in any order. They do not
-  /// overlap and leave no gap; each is closed before the file is synced or closed, which ends with
-  /// the furthest, and nothing is appended to the file itself. Null if the file can only be written
-  /// front to back, as by default. Safe to call from several threads.
+  /// Begins a section at `offset`. Sections may be written concurrently, in any order. They must
+  /// not overlap and leave no gap; each must be closed before the file is synced or closed, and
+  /// nothing may be appended to the file itself. The file ends with the furthest section. Returns
+  /// null if the file can only be written front to back, as by default. Safe to call from several
+  /// threads.
   virtual std::unique_ptr<FileSection> section(std::uint64_t /*offset*/) { return nullptr; }
 };
 
-/// What is known about a file when it is created.
+/// Knowledge about a file at its creation.
 struct CreateOptions {
   /// Space to reserve if possible, so that a full disk is found early.
   std::uint64_t size_hint = 0;
-  /// `sync()` will follow: what is appended may go on its way to the disk meanwhile.
+  /// sync() will follow, so that appended data may be written to the disk meanwhile.
   bool durable = false;
   IoEngine engine = IoEngine::kAuto;
 };
@@ -57,23 +59,24 @@ struct FileInfo {
   std::string name;  ///< one path component
   Kind kind = Kind::kRegular;
   std::uint64_t size = 0;
-  /// When its content changed last, in nanoseconds since 1970; 0 if the storage does not know.
+  /// The time of the last change of the content, in nanoseconds since 1970; 0 if the storage does
+  /// not know.
   std::int64_t modified = 0;
 };
 
-/// What a storage can do, and at what price. Code asks for it before it decides how to go on; no
-/// exception is thrown and caught instead.
+/// The abilities of a storage and their price. Callers check them in advance instead of catching
+/// exceptions.
 struct StorageCapabilities {
-  /// rename() moves a file or a directory in one step. Without it, as in stores of objects,
-  /// nothing calls rename() and exchange(): a file appears whole at its close(), which fails as
-  /// create() does if there is one of this name by then; checkpoints are written in their place,
-  /// and become complete with their last file.
+  /// rename() moves a file or a directory in one step. Without it, as in object stores, rename()
+  /// and exchange() are never called. A file then appears whole at its close(), which fails as
+  /// create() does if a file of this name exists by then. Checkpoints are written in place and
+  /// become complete with their last file.
   bool rename = true;
-  /// exchange() may succeed; it says itself where the file system below does not support it.
+  /// exchange() may succeed; it reports itself if the underlying file system does not support it.
   bool exchange = true;
   bool locks = false;  ///< lock() may succeed
   /// Two reads of a file are joined if no more bytes than this lie between them: reading those
-  /// costs less than another request. Never less than what a local disk has, 2 KiB.
+  /// costs less than another request. Never less than the value of a local disk, 2 KiB.
   std::uint64_t cheap_gap = 0;
 };
 
@@ -81,14 +84,14 @@ struct StorageCapabilities {
 class StorageLock {
  public:
   virtual ~StorageLock() = default;
-  /// Whether others who take the lock by its name are still excluded: false once the file that was
-  /// locked, or a directory above it, has been removed, moved or replaced. Throws CheckpointError
+  /// Returns whether others who take the lock by its name are still excluded: false once the locked
+  /// file, or a directory above it, has been removed, moved or replaced. Throws CheckpointError
   /// (io). By default true.
   virtual bool is_held() const { return true; }
 };
 
-/// A tree of files under one root. Names are relative, components separated by '/', never empty,
-/// ".", ".." or absolute: anything else throws CheckpointError (corrupt) before the system is
+/// A tree of files under one root. Names are relative, with components separated by '/' that are
+/// never empty, "." or "..". Any other name throws CheckpointError (corrupt) before the system is
 /// asked. Safe to use from several threads.
 class Storage : public std::enable_shared_from_this<Storage> {
  public:
@@ -96,14 +99,14 @@ class Storage : public std::enable_shared_from_this<Storage> {
   virtual StorageCapabilities capabilities() const = 0;
   virtual std::string display_path(
       const std::string& name) const = 0;  ///< the full path for messages
-  /// The same text in every process that means the same place. By default display_path().
+  /// Returns the same text in every process for the same place. By default display_path().
   virtual std::string absolute(const std::string& name) const { return display_path(name); }
 
-  /// Entries of a directory in name order, "" for the root. Throws (io); (corrupt) for a file. In a
-  /// storage without rename the list may be late by some seconds: all others see at once what has
-  /// been made or removed.
+  /// Returns the entries of a directory in name order, "" for the root. Throws (io); (corrupt) for
+  /// a file. In a storage without rename the list may be late by some seconds; all other functions
+  /// see at once what has been created or removed.
   virtual std::vector<FileInfo> list(const std::string& directory) const = 0;
-  /// Does not follow a symlink in the last component. Empty if there is nothing.
+  /// Does not follow a symlink in the last component. Returns an empty result if nothing is there.
   virtual std::optional<FileInfo> stat(const std::string& name) const = 0;
   /// Opens a regular file without following a symlink in any component; never blocks on a FIFO.
   /// Throws (incomplete) if it is missing, (corrupt) if it is not a regular file.
@@ -112,39 +115,41 @@ class Storage : public std::enable_shared_from_this<Storage> {
   /// (unsupported) for an engine that does not exist.
   virtual std::unique_ptr<WritableFile> create(const std::string& name,
                                                const CreateOptions& options = {}) = 0;
-  virtual void make_directory(const std::string& name) = 0;  ///< with parents; fine if it exists
-  /// Renames a file or directory, atomically. A file replaces a file; whatever else is at `to`
-  /// stays: throws (already exists).
+  /// Makes a directory with its parents. Does nothing if it exists.
+  virtual void make_directory(const std::string& name) = 0;
+  /// Renames a file or directory atomically. A file replaces a file; anything else at `to` stays,
+  /// and the call throws (already exists).
   virtual void rename(const std::string& from, const std::string& to) = 0;
-  /// Swaps two directories atomically. Returns false, and nothing has changed, where the file
-  /// system cannot.
+  /// Swaps two directories atomically. Returns false, and changes nothing, if the file system
+  /// cannot do that.
   [[nodiscard]] virtual bool exchange(const std::string& a, const std::string& b) = 0;
-  virtual void remove_all(const std::string& name) = 0;  ///< a file or a tree, links not followed;
-                                                         ///< fine if it is missing
-  /// Makes creations, renames and removals in it durable.
+  /// Removes a file or a tree without following links. Does nothing if it is missing.
+  virtual void remove_all(const std::string& name) = 0;
+  /// Makes creations, renames and removals in a directory durable.
   virtual void sync_directory(const std::string& directory) = 0;
 
-  // What not every storage has.
+  // Optional functions.
 
-  /// What is at `name` ("" for the root) after links are followed; empty if there is nothing, or a
-  /// link that leads nowhere. Throws (io). By default there are no links, and the root exists.
+  /// Returns the entry at `name` ("" for the root) after following links; empty if there is none,
+  /// or for a link that leads nowhere. Throws (io). By default there are no links, and the root
+  /// exists.
   virtual std::optional<FileInfo> stat_target(const std::string& name) const;
-  /// The directory `name`, which need not exist yet, as a separate storage; a link to a directory
-  /// is followed. Creating something in it first creates the directory, durably. By default a view
-  /// of this storage, which must be owned by a shared_ptr; `name` then counts towards the limits of
-  /// names.
+  /// Returns the directory `name`, which need not exist yet, as a separate storage; a link to a
+  /// directory is followed. Creating something in it first creates the directory, durably. By
+  /// default it is a view of this storage, which must be owned by a shared_ptr; `name` then counts
+  /// towards the limits of names.
   virtual std::shared_ptr<Storage> subtree(const std::string& name);
   /// Takes the lock `name` without waiting; it excludes other holders in this process too. `owner`
-  /// tells people who holds it. Null if there are no locks, as by default, or if the file system
-  /// refuses them, which a warning says. Throws CheckpointError: (aborted) if it is taken, with
-  /// what its owner said; (corrupt) if the name refers to something else; (io).
+  /// identifies the holder as text for messages. Returns null if there are no locks, as by default,
+  /// or if the file system refuses them, which a warning reports. Throws CheckpointError: (aborted)
+  /// if it is taken, with its owner's text; (corrupt) if the name refers to something else; (io).
   [[nodiscard]] virtual std::unique_ptr<StorageLock> lock(const std::string& name,
                                                           const std::string& owner);
-  /// Makes a small file, or replaces one, in one step and durably: whoever opens it finds the old
-  /// content or all of the new. One process at a time. By default a hidden sibling is written and
-  /// renamed; a storage without rename must have a way of its own.
+  /// Creates or replaces a small file in one step and durably: whoever opens it finds the old
+  /// content or all of the new. One process at a time may call it. By default a hidden sibling is
+  /// written and renamed; a storage without rename must override it.
   virtual void put(const std::string& name, ByteView content);
-  /// Bytes that can still be written; empty if unknown, as by default.
+  /// Returns the number of bytes that can still be written; empty if unknown, as by default.
   virtual std::optional<std::uint64_t> available_space() const { return std::nullopt; }
 };
 

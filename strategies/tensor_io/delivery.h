@@ -13,13 +13,13 @@
 
 namespace dckpt {
 
-/// The destinations of a read. Nothing else knows where their memory is. Safe to share between
-/// threads, which write to different elements.
+/// The destinations of a read. No other class knows where their memory is. Safe to share between
+/// threads that write to different elements.
 class Delivery {
  public:
   using Delivered = std::function<void(std::uint32_t destination, std::uint64_t bytes)>;
 
-  /// `progress` may be null, and `delivered` empty, which is called for each part of an item.
+  /// `progress` may be null. `delivered` is called for each part of an item; it may be empty.
   Delivery(const Metadata& metadata, std::span<const Tensor> destinations,
            ProgressCounter* progress, Delivered delivered)
       : metadata_(metadata),
@@ -27,15 +27,15 @@ class Delivery {
         progress_(progress),
         delivered_(std::move(delivered)) {}
 
-  /// Whether files may be read into the item's destination; otherwise its elements are put there
-  /// from memory, because they are converted on the way.
+  /// Returns whether files may be read into the item's destination. If not, its elements are
+  /// converted from memory on the way.
   bool takes_reads(const ReadItem& item) const;
-  /// The memory of `bytes` from element `target` of such a destination. Tell arrived() when they
-  /// are there.
+  /// Returns the memory of `bytes` from element `target` of a destination that takes reads. Call
+  /// arrived() when they are there.
   MutableByteView memory(const ReadItem& item, std::int64_t target, std::uint64_t bytes) const;
 
-  /// Elements from memory: `source` is what the item's source view is relative to. put() also
-  /// counts them.
+  /// Copies elements from memory; the item's source view is relative to `source`. put() also counts
+  /// them.
   void copy(const ReadItem& item, const std::byte* source) const;
   void put(const ReadItem& item, const std::byte* source);
   void arrived(const ReadItem& item);

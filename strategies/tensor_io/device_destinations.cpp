@@ -14,7 +14,7 @@ namespace {
 constexpr std::size_t kAlignment = 64;
 
 struct Batch {
-  const Tensor* device = nullptr;  ///< a tensor on it
+  const Tensor* device = nullptr;  ///< a tensor on the device
   std::vector<ReadItem> items;
 };
 
@@ -45,12 +45,12 @@ std::size_t bytes_of(ShapeView box, const Tensor& tensor) {
   return static_cast<std::size_t>(numel(box)) * item_size(tensor.dtype());
 }
 
-/// Bytes that an item takes in a piece of host memory.
+/// Returns the bytes that an item takes in a piece of host memory.
 std::size_t room_for(const ReadItem& item, const Tensor& destination) {
   return rounded(bytes_of(item.sizes, destination));
 }
 
-/// In the order of the items; each fits into a piece.
+/// Packs the items, in their order, into batches that each fit into a piece.
 std::vector<Batch> plan_batches(std::span<const ReadItem> items,
                                 std::span<const Tensor> destinations) {
   std::vector<Batch> batches;
@@ -113,7 +113,7 @@ ReadStats DeviceDestinations::read(const CheckpointReader& reader, std::span<con
   const std::vector<Batch> batches = plan_batches(items, destinations);
   const auto threads = static_cast<std::size_t>(std::max(options.threads, 1));
   const std::size_t workers = std::min(threads, batches.size());
-  std::mutex mutex;  // of `total`
+  std::mutex mutex;  // guards `total`
   ReadStats total;
   ReadOptions reading = options;
   reading.threads = 1;
@@ -122,7 +122,7 @@ ReadStats DeviceDestinations::read(const CheckpointReader& reader, std::span<con
   reading.delivered = nullptr;
   std::atomic<std::size_t> next{0};
   parallel_for(workers, static_cast<int>(workers), [&](std::size_t) {
-    // Pieces in the order of their copies; the oldest one is used again.
+    // The pieces in the order of their copies. The oldest one is reused first.
     std::vector<std::unique_ptr<StagedPiece>> ring;
     std::size_t turn = 0;
     const CopyStream* in_use = nullptr;
@@ -150,7 +150,8 @@ ReadStats DeviceDestinations::read(const CheckpointReader& reader, std::span<con
 
 namespace {
 
-/// Calls visit(part, dense) for boxes of at most `limit` elements, `dense` as a box of its own.
+/// Calls visit(part, dense) for boxes of at most `limit` elements. `dense` addresses the part as a
+/// box of its own.
 void for_each_box(
     ShapeView sizes, const StridedView& source, const StridedView& target, std::int64_t limit,
     const std::function<void(const ReadItem& part, const StridedView& dense)>& visit) {

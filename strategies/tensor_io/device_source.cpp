@@ -8,7 +8,7 @@
 namespace dckpt {
 namespace {
 
-constexpr std::size_t kAlignment = 64;  // of ranges in a piece
+constexpr std::size_t kAlignment = 64;  // alignment of ranges in a piece
 
 }  // namespace
 
@@ -66,7 +66,8 @@ void DeviceSequence::next(const std::function<void(ByteView)>& sink) {
   }
 }
 
-/// When there is nothing in the ring: before the first range, or the first one of another device.
+/// Called when the ring is empty: before the first range, and before the first one of another
+/// device.
 void DeviceSequence::begin() {
   const Tensor& tensor = *ranges_[range_].tensor;
   CopyStream& stream = streams_.of(tensor);
@@ -83,7 +84,8 @@ bool DeviceSequence::has_more() const {
   return range_ < ranges_.size() && ranges_[range_].tensor->device() == device_;
 }
 
-/// Copies what fits into it, or gives it back.
+/// Enqueues copies of the next ranges that fit into the slot's piece; releases the piece if none is
+/// left.
 void DeviceSequence::fill(Slot& slot) {
   slot.runs.clear();
   slot.delivered = 0;

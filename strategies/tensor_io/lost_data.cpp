@@ -12,14 +12,14 @@
 namespace dckpt {
 namespace {
 
-/// Each file's size is looked up once.
+/// The data files of a checkpoint. The size of each is looked up once.
 class DataFiles {
  public:
   DataFiles(const Storage& storage, const std::vector<std::string>& names,
             std::vector<std::string>& lost)
       : storage_(storage), names_(names), lost_(lost), sizes_(names.size()) {}
 
-  /// Whether all of the place is there; else its file goes to the lost ones.
+  /// Returns whether the file holds all of the place. If not, adds the file to the lost ones.
   bool hold(const StorageInfo& place) {
     const std::string& name = names_[place.file];
     if (!is_stored_file(name)) return true;

@@ -9,12 +9,12 @@
 
 namespace dckpt {
 
-/// What of a checkpoint is lost because data files are missing or too short. Numbers are positions
-/// in the metadata.
+/// The parts of a checkpoint that are lost because data files are missing or too short. Numbers are
+/// positions in the metadata.
 struct LostData {
   struct Tensor {
     std::uint32_t number = 0;
-    std::uint64_t elements = 0;  ///< that are lost
+    std::uint64_t elements = 0;  ///< number of lost elements
   };
   std::vector<std::string> files{};
   std::vector<Tensor> tensors{};
@@ -22,19 +22,20 @@ struct LostData {
   bool common_state = false;
 
   bool empty() const noexcept { return files.empty(); }
-  /// "data files are missing or too short: '__3_0.distcp'"
+  /// Returns for example "data files are missing or too short: '__3_0.distcp'".
   std::string where() const;
 };
 
-/// Looks at the sizes of the files that `metadata`, which may be a part of the source's, names.
+/// Finds lost data by the sizes of the files that `metadata` names. `metadata` may be a part of the
+/// source's.
 LostData find_lost_data(const CheckpointReader& source, const Metadata& metadata);
 
-/// A line for each key, with the share of it that is lost.
+/// Returns a line for each key, with the share of it that is lost.
 std::vector<std::string> describe_lost_keys(const LostData& lost, const Metadata& metadata);
 
-/// Throws CheckpointError (incomplete), which names the files, the keys with the share that is lost
-/// of each, and `why` none may be, if bytes of `needed` are lost, which may be a part of the
-/// source's metadata.
+/// Throws CheckpointError (incomplete) if bytes of `needed`, which may be a part of the source's
+/// metadata, are lost. The message names the files, the keys, the lost share of each, and `why` no
+/// data may be missing.
 void require_no_lost_data(const CheckpointReader& source, const Metadata& needed,
                           const std::string& why);
 

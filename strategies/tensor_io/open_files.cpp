@@ -9,8 +9,8 @@
 namespace dckpt {
 namespace {
 
-/// Adds its reads to totals when it is closed: one counter for all threads and reads would be the
-/// busiest cache line of the job.
+/// Counts its reads and adds them to the totals when it is closed: one counter for all threads and
+/// reads would be the busiest cache line of the job.
 class CountedFile final : public ReadableFile, public MappableFile, public UncachedFile {
  public:
   CountedFile(std::unique_ptr<ReadableFile> file, std::atomic<std::uint64_t>& total,

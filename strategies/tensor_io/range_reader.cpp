@@ -11,17 +11,17 @@
 namespace dckpt {
 namespace {
 
-constexpr std::uint64_t kSharedGap =
-    20;  // where others read, too: at most one unwanted byte for so many wanted ones
-constexpr std::uint64_t kDirectRun = std::uint64_t{64}
-                                     << 10;  // runs from this length are read straight into place
-constexpr std::uint64_t kUncached =
-    std::uint64_t{1} << 20;  // runs from this length are worth a look at the page cache
-constexpr std::size_t kHashedBytes =
-    std::size_t{512} << 10;              // hashed, then copied, and in the core's cache in between
-constexpr std::int64_t kRunsToMap = 16;  // for fewer ones requests are cheaper
+// If other ranks read too: at most one unwanted byte for this many wanted ones.
+constexpr std::uint64_t kSharedGap = 20;
+// Runs from this length on are read straight into place.
+constexpr std::uint64_t kDirectRun = std::uint64_t{64} << 10;
+// Runs from this length on are worth a look at the page cache.
+constexpr std::uint64_t kUncached = std::uint64_t{1} << 20;
+// Steps of hashing and copying, which stay in the core's cache in between.
+constexpr std::size_t kHashedBytes = std::size_t{512} << 10;
+constexpr std::int64_t kRunsToMap = 16;  // requests are cheaper for fewer runs
 
-/// Along the first axis that has several entries; empty for a single element.
+/// Splits an item along the first axis that has several entries; empty for a single element.
 std::optional<std::pair<ReadItem, ReadItem>> halve(const ReadItem& item) {
   const auto axis =
       static_cast<std::size_t>(std::find_if(item.sizes.begin(), item.sizes.end(),
@@ -48,7 +48,7 @@ RangeReader::Way RangeReader::way_of(const ReadItem& item, const RunPlan& plan) 
   const RunPlan stored = plan_runs(item.sizes, item.source, item.source);
   const bool close_together =
       stored.counts.empty() || worth_reading_gaps(stored.run, stored.source_strides.back(), size);
-  // Runs that are broken up only in the destination come through the buffer, too.
+  // Runs that are broken up only in the destination are also read through the buffer.
   return plan.run < stored.run || close_together ? Way::kBuffered : Way::kApart;
 }
 
@@ -60,7 +60,7 @@ void RangeReader::read(const ReadItem& item, const ReadableFile& file, std::uint
     case Way::kRuns: return read_runs(item, plan, file, payload, record);
     case Way::kApart: break;
   }
-  record.give_up();  // too many pieces
+  record.give_up();  // the pieces are too many to check
   read_apart(item, file, payload);
 }
 
@@ -103,7 +103,7 @@ bool RangeReader::read_past_cache(const ReadableFile& file, std::uint64_t offset
   return uncached->read_past_cache(offset, length, take);
 }
 
-/// A long run, where it is worth it.
+/// Copies a long run past the page cache. Returns false if that does not pay off.
 bool RangeReader::copy_uncached(const ReadableFile& file, std::uint64_t offset,
                                 MutableByteView into, PassingRecord& record) {
   if (into.size() < kUncached) return false;
@@ -120,8 +120,8 @@ bool RangeReader::copy_uncached(const ReadableFile& file, std::uint64_t offset,
   });
 }
 
-/// Short runs with gaps that are not worth reading. Mapped pages count as memory of the process, so
-/// only a few are mapped at a time.
+/// Reads short runs whose gaps are not worth reading. Mapped pages count as memory of the process,
+/// so only a few are mapped at a time.
 void RangeReader::read_apart(const ReadItem& item, const ReadableFile& file,
                              std::uint64_t payload) {
   if (span_of(item) > options_.mapped) {
@@ -154,7 +154,7 @@ bool RangeReader::copy_mapped(const ReadItem& item, const ReadableFile& file,
   return true;
 }
 
-/// Never two buffers at a time, as there would be while a vector grows.
+/// Never holds two buffers at a time, as a growing vector would.
 MutableByteView RangeReader::buffer(std::uint64_t bytes) {
   if (buffer_.size() < bytes) {
     buffer_ = Bytes();
@@ -163,7 +163,7 @@ MutableByteView RangeReader::buffer(std::uint64_t bytes) {
   return MutableByteView(buffer_).first(bytes);
 }
 
-/// From the first element of an item to its last, in bytes.
+/// Returns the bytes from the first element of an item to its last.
 std::uint64_t RangeReader::span_of(const ReadItem& item) const {
   std::int64_t span = 1;
   for (std::size_t axis = 0; axis < item.sizes.size(); ++axis)
@@ -171,8 +171,8 @@ std::uint64_t RangeReader::span_of(const ReadItem& item) const {
   return static_cast<std::uint64_t>(span) * element(item);
 }
 
-/// Whether the gaps between runs that follow each other, on one axis, cost less than a request for
-/// each run.
+/// Returns whether the gaps between consecutive runs on one axis cost less than a request for each
+/// run.
 bool RangeReader::worth_reading_gaps(std::int64_t run, std::int64_t stride,
                                      std::size_t size) const {
   if (stride <= run) return true;
@@ -181,7 +181,7 @@ bool RangeReader::worth_reading_gaps(std::int64_t run, std::int64_t stride,
                          : gap * size <= options_.gap;
 }
 
-/// Whether all of an item's runs are worth reading together with the gaps between them.
+/// Returns whether all runs of an item are worth reading together with the gaps between them.
 bool RangeReader::is_dense(const ReadItem& item) const {
   const std::size_t size = element(item);
   if (options_.shared) {
@@ -189,7 +189,7 @@ bool RangeReader::is_dense(const ReadItem& item) const {
     return span_of(item) <= bytes + bytes / kSharedGap;
   }
   const RunPlan stored = plan_runs(item.sizes, item.source, item.source);
-  std::int64_t block = stored.run;  // from the first to the last element on the axes so far
+  std::int64_t block = stored.run;  // from the first to the last element on the axes visited
   for (std::size_t axis = stored.counts.size(); axis-- > 0;) {
     if (!worth_reading_gaps(block, stored.source_strides[axis], size)) return false;
     block += stored.source_strides[axis] * (stored.counts[axis] - 1);
@@ -197,8 +197,8 @@ bool RangeReader::is_dense(const ReadItem& item) const {
   return true;
 }
 
-/// Reads blocks that span many short runs and copies the runs out: along the first axis that has to
-/// be cut to fit the buffer, or to leave out a gap.
+/// Reads blocks that span many short runs and copies the runs out. Cuts along the first axis that
+/// must be cut to fit the buffer or to leave out a gap.
 void RangeReader::read_buffered(const ReadItem& item, const ReadableFile& file,
                                 std::uint64_t payload, PassingRecord& record) {
   const std::uint64_t bytes = span_of(item);

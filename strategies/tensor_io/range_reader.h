@@ -15,57 +15,57 @@
 
 namespace dckpt {
 
-/// Reads the wanted ranges of chunks, for one thread: straight into the destination where a run is
-/// long enough; through a buffer where many short runs lie close together, or where a destination
-/// does not take reads; short runs that lie apart are copied out of the mapped file, and long ones
-/// past the page cache if the engine says so.
+/// Reads the wanted ranges of chunks, for one thread. A long run goes straight into the
+/// destination, past the page cache if the engine says so. A buffer serves many short runs that lie
+/// close together and destinations that do not take reads. Short runs that lie apart are copied out
+/// of the mapped file.
 class RangeReader {
  public:
   struct Options {
-    std::uint64_t buffer = std::uint64_t{1} << 20;  ///< largest size, in bytes
-    /// So many bytes of a file are mapped at a time, and huge pages around them.
+    std::uint64_t buffer = std::uint64_t{1} << 20;  ///< maximum size, in bytes
+    /// Bytes of a file that are mapped at a time, besides the huge pages around them.
     std::uint64_t mapped = std::uint64_t{8} << 20;
-    /// Of long runs. Past the page cache takes 4 MiB beside the buffer.
+    /// The engine of long runs. Reading past the page cache takes 4 MiB in addition to the buffer.
     ReadEngine engine = ReadEngine::kBuffered;
-    bool shared = false;  ///< over-read at most 5 %: others may read what lies between
-    /// Reading over a gap up to this is cheaper than another request.
+    bool shared = false;  ///< over-read at most 5 %: others may read the bytes between
+    /// Reading over a gap up to this size is cheaper than another request.
     std::uint64_t gap = 2048;
   };
 
   RangeReader(const Metadata& metadata, Delivery& delivery, const Options& options)
       : metadata_(metadata), delivery_(delivery), options_(options) {}
 
-  /// `payload` is where element 0 of the item's source view lies in the file.
+  /// `payload` is the offset in the file of element 0 of the item's source view.
   void read(const ReadItem& item, const ReadableFile& file, std::uint64_t payload,
             PassingRecord& record);
 
-  /// The first and the last bytes of a chunk's place, where archives say what they hold.
+  /// The first and the last bytes of a chunk's place, where archives describe their content.
   struct Ends {
     std::array<std::byte, 8192> head;
     std::array<std::byte, 8192> tail;
   };
-  /// Copies them out of the mapped file, if that is how the item will be read: requests for a few
-  /// KiB leave small pages in the page cache, which are mapped one by one. Returns false, with
-  /// unspecified bytes, if they are to be read otherwise.
+  /// Copies the ends of a place out of the mapped file if the item will be read that way: requests
+  /// for a few KiB leave small pages in the page cache, which are mapped one by one. Returns false,
+  /// with unspecified bytes, if the ends must be read in another way.
   bool copy_ends(const ReadItem& item, const ReadableFile& file, const StorageInfo& place,
                  Ends& ends) const;
 
-  /// Reads a range past the page cache, where the engine has it so: `take` as that of UncachedFile.
-  /// Returns false, with nothing handed over, if it is to be read otherwise.
+  /// Reads a range past the page cache where the engine says so. `take` is as for UncachedFile.
+  /// Returns false, with nothing handed over, if the range must be read in another way.
   bool read_past_cache(const ReadableFile& file, std::uint64_t offset, std::uint64_t length,
                        const std::function<void(ByteView)>& take) const;
 
   const Options& options() const noexcept { return options_; }
-  /// What was copied out of mapped files, which files do not count as read.
+  /// Bytes copied out of mapped files, which files do not count as read.
   std::uint64_t bytes_mapped() const noexcept { return bytes_mapped_; }
-  /// The buffer, for other uses between reads; never smaller than asked for.
+  /// Returns the buffer, for other uses between reads, with at least the requested size.
   MutableByteView buffer(std::uint64_t bytes);
 
  private:
   enum class Way {
-    kRuns,      ///< each straight into the destination
-    kBuffered,  ///< many together, through the buffer
-    kApart      ///< out of the mapped file: short runs with gaps that are not worth reading
+    kRuns,      ///< reads each run straight into the destination
+    kBuffered,  ///< reads many runs together, through the buffer
+    kApart      ///< copies short runs whose gaps are not worth reading out of the mapped file
   };
   /// `plan` has the runs from the item's source to its target.
   Way way_of(const ReadItem& item, const RunPlan& plan) const;

@@ -7,13 +7,14 @@
 namespace dckpt {
 namespace {
 
-// Items above are split over jobs.
+// Larger items are split over several jobs.
 constexpr std::uint64_t kSplitBytes = std::uint64_t{16} << 20;
-constexpr std::uint64_t kSmallChunk =
-    std::uint64_t{256} << 10;  // chunks up to this size are read whole, several at once
-constexpr std::uint64_t kTinyChunk = std::uint64_t{16} << 10;  // … even if little of them is wanted
-constexpr std::uint64_t kSharedGap =
-    20;  // where others read, too: at most one unwanted byte for so many wanted ones
+// Chunks up to this size are read whole, several at once,
+constexpr std::uint64_t kSmallChunk = std::uint64_t{256} << 10;
+// … and, unless others read too, up to this size even if little of them is wanted.
+constexpr std::uint64_t kTinyChunk = std::uint64_t{16} << 10;
+// If other ranks read too: at most one unwanted byte for this many wanted ones.
+constexpr std::uint64_t kSharedGap = 20;
 
 std::uint64_t bytes_of_item(const Metadata& metadata, const ReadItem& item) {
   return static_cast<std::uint64_t>(numel(item.sizes)) *
@@ -89,7 +90,7 @@ void ReadJobs::add(std::size_t item) {
     parts_.push_back({item});
 }
 
-/// Along the first long axis, until the parts are small enough.
+/// Cuts an item along its first long axis until the parts are small enough.
 void ReadJobs::cut(std::size_t item, const ReadItem& from) {
   const auto axis =
       static_cast<std::size_t>(std::find_if(from.sizes.begin(), from.sizes.end(),
@@ -106,7 +107,7 @@ void ReadJobs::cut(std::size_t item, const ReadItem& from) {
     piece.source.offset += first * from.source.strides[axis];
     piece.target.offset += first * from.target.strides[axis];
     if (parts == extent && is_large(metadata_, piece)) {
-      cut(item, piece);  // one entry of this axis is still too large: go on with the next axis
+      cut(item, piece);  // one entry of this axis is still too large: continue with the next axis
     } else {
       parts_.push_back({item, pieces_.size()});
       pieces_.push_back(std::move(piece));
@@ -140,7 +141,7 @@ void ReadJobs::sort() {
 
 bool ReadJobs::worth_reading_whole(std::size_t first, std::size_t last) const {
   const StorageInfo& info = place(first);
-  if (info.codec != StorageCodec::kPlain) return false;  // it has to be decoded alone
+  if (info.codec != StorageCodec::kPlain) return false;  // it must be decoded alone
   if (info.length > std::min(kSmallChunk, options_.batch_bytes)) return false;
   if (info.length <= kTinyChunk && !options_.shared) return true;
   const std::uint64_t wanted = bytes_of(first, last);
@@ -149,13 +150,13 @@ bool ReadJobs::worth_reading_whole(std::size_t first, std::size_t last) const {
          info.length <= wanted * 2 + kTinyChunk;
 }
 
-/// Whether a batch of `span` bytes, `gaps` of them unwanted, goes on to a chunk that begins `gap`
-/// bytes later.
+/// Returns whether a batch of `span` bytes, `gaps` of them unwanted, should continue with a chunk
+/// that begins `gap` bytes later.
 bool ReadJobs::worth_reading_over(std::uint64_t gap, std::uint64_t gaps, std::uint64_t span) const {
   return gap <= options_.gap && (!options_.shared || gaps + gap <= (span - gaps) / kSharedGap);
 }
 
-/// Returns where the next job begins.
+/// Returns the position of the part that begins the next job.
 std::size_t ReadJobs::add_batch(std::size_t first, std::size_t last) {
   const StorageInfo& start = place(first);
   std::uint64_t end = start.offset + start.length;
@@ -176,10 +177,11 @@ std::size_t ReadJobs::add_batch(std::size_t first, std::size_t last) {
   return last;
 }
 
-/// Every item is a job of its own, so that threads share a large chunk; short ones of the same
+/// Makes every item a job of its own, so that threads share a large chunk. Short items of the same
 /// place stay together.
 void ReadJobs::add_ranges(std::size_t first, std::size_t last) {
-  // Whether the record can become complete, as far as one can see; others may read the rest of it.
+  // True if the record can become complete, as far as can be foreseen; others may read the rest of
+  // it.
   const bool checked =
       options_.verify && (options_.checks_go_on || bytes_of(first, last) >= chunk_bytes(first));
   std::uint64_t bytes = 0;

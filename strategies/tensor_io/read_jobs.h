@@ -10,41 +10,41 @@
 
 namespace dckpt {
 
-/// Parts [first, last), all of one file, that a thread reads at one go.
+/// The parts [first, last), all of one file, that a thread reads in one go.
 struct ReadJob {
   std::size_t first = 0;
   std::size_t last = 0;
   bool batch = false;   ///< small chunks that lie close together, read with few requests
-  bool checked = true;  ///< what passes is compared with its checksum
+  bool checked = true;  ///< compare the bytes read with their checksum
 };
 
 struct ReadJobOptions {
-  std::uint64_t batch_bytes = std::uint64_t{1} << 20;  ///< of one request for several chunks
-  std::uint64_t job_bytes = std::uint64_t{1} << 20;    ///< of the requests of one batch, together
-  /// Over-reading is capped at 5 % of the requested bytes: others may read what lies between.
+  std::uint64_t batch_bytes = std::uint64_t{1} << 20;  ///< limit of one request for several chunks
+  std::uint64_t job_bytes = std::uint64_t{1} << 20;    ///< limit of all requests of one batch
+  /// Over-reading is capped at 5 % of the requested bytes: others may read the bytes between.
   bool shared = false;
-  /// Unwanted bytes between two chunks of a batch, at most.
+  /// Maximum number of unwanted bytes between two chunks of a batch.
   std::uint64_t gap = std::uint64_t{32} << 10;
   bool verify = true;
-  /// Records may become complete in other calls, or on other ranks.
+  /// Other calls, or other ranks, may complete the records.
   bool checks_go_on = false;
 };
 
 /// Cuts large items, so that threads share them, and puts small chunks that lie close together into
-/// one job: where there are many of them, the number of requests counts, not the bytes.
+/// one job: for many small chunks, the number of requests counts, not the bytes.
 class ReadJobs {
  public:
-  /// `items` must outlive it.
+  /// `items` must outlive the jobs.
   ReadJobs(const Metadata& metadata, std::span<const ReadItem> items,
            const ReadJobOptions& options);
 
   std::span<const ReadJob> jobs() const noexcept { return jobs_; }
-  /// An item, or a part of one that is large; by file and position in it.
+  /// Returns an item, or a part of a large one. Parts are sorted by file and by position in it.
   const ReadItem& part(std::size_t index) const noexcept {
     const Part& part = parts_[index];
     return part.piece == kWhole ? items_[part.item] : pieces_[part.piece];
   }
-  /// Position of the item that it belongs to.
+  /// Returns the position of the item that the part belongs to.
   std::size_t item_of(std::size_t index) const noexcept { return parts_[index].item; }
   std::size_t size() const noexcept { return parts_.size(); }
   /// The parts of one chunk are [first_of_chunk(any), end_of_chunk(any)).
@@ -74,7 +74,7 @@ class ReadJobs {
   const Metadata& metadata_;
   ReadJobOptions options_;
   std::span<const ReadItem> items_;
-  std::vector<ReadItem> pieces_;  ///< of items that are cut; most are not, and large objects
+  std::vector<ReadItem> pieces_;  ///< parts of the few items that are cut
   std::vector<Part> parts_;
   std::vector<ReadJob> jobs_;
 };

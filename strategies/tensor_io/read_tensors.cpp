@@ -1,12 +1,12 @@
-// How tensor bytes get from files to destinations.
+// Reading tensor bytes from files to destinations.
 //
 // Items are sorted by file and position and become jobs (read_jobs), which threads take one after
 // the other:
 //   * Small stored chunks that lie close together are read with one request into the thread's
 //     buffer, or several MiB of them past the page cache, and delivered from there.
-//   * A chunk that has to be decoded is decoded by its reader, and read like a large one; from the
-//     buffer if it got there with others.
-//   * Of a large chunk exactly the wanted ranges are read (range_reader), long runs past the page
+//   * An encoded chunk is decoded by its reader and then read like a large one, from the buffer if
+//     it was read there with others.
+//   * A large chunk is read by exactly the wanted ranges (range_reader), long runs past the page
 //     cache if the engine says so.
 //
 // Every thread gets an equal part of the temporary memory, which also limits the number of threads.
@@ -37,12 +37,12 @@
 namespace dckpt {
 namespace {
 
-constexpr std::uint64_t kLeastBuffer = std::uint64_t{256} << 10;  // of a thread
+constexpr std::uint64_t kLeastBuffer = std::uint64_t{256} << 10;  // per thread
 constexpr std::uint64_t kMostBuffer = std::uint64_t{1} << 20;     // stays in a core's cache
-// Longer windows are little faster, and their pages count as memory of the process.
+// Longer windows are hardly faster, and their pages count as memory of the process.
 constexpr std::uint64_t kMostMapped = std::uint64_t{8} << 20;
-// Of small chunks, read past the page cache with one request: pages around them fit a block of
-// 4 MiB.
+// Small chunks read past the page cache with one request: with the pages around them they fit into
+// a block of 4 MiB.
 constexpr std::uint64_t kUncachedBatch = (std::uint64_t{4} << 20) - (std::uint64_t{8} << 10);
 constexpr std::uint64_t kLeastUncachedBatch = std::uint64_t{1} << 20;
 
@@ -135,7 +135,8 @@ class TensorReader {
     }
   }
 
-  /// From the first of several places of a file to the end of the last.
+  /// Returns the bytes from the beginning of the first place to the end of the last, all in one
+  /// file.
   std::uint64_t span_of(std::size_t first, std::size_t last) const {
     const StorageInfo& end = place(work_.part(last - 1));
     return end.offset + end.length - place(work_.part(first)).offset;
@@ -144,7 +145,7 @@ class TensorReader {
   void read_batch(const ReadJob& job, const ReadableFile& file, RangeReader& ranges) {
     if (!range_fits(place(work_.part(job.first)).offset, span_of(job.first, job.last),
                     file.size())) {
-      // Some chunk of the batch lies outside the file: read them one by one so that the error names
+      // A chunk of the batch lies outside the file: read them one by one so that the error names
       // the right one.
       return read_ranges(job, file, ranges);
     }
@@ -161,7 +162,7 @@ class TensorReader {
     }
   }
 
-  /// False if it is to be read in another way.
+  /// Returns false if the batch must be read in another way.
   bool read_batch_past_cache(const ReadJob& job, const ReadableFile& file, RangeReader& ranges) {
     const ReadItem& front = work_.part(job.first);
     const std::uint64_t begin = place(front).offset;
@@ -170,7 +171,7 @@ class TensorReader {
     bool delivered = false;
     with_context({.key = tensor(front).key, .file = file.name()}, [&] {
       ranges.read_past_cache(file, begin, length, [&](ByteView bytes) {
-        if (bytes.size() != length) return;  // the disk gave less at a time
+        if (bytes.size() != length) return;  // the disk delivered it in several pieces
         deliver_batch(job, file, begin, bytes, ranges);
         delivered = true;
       });
@@ -178,7 +179,7 @@ class TensorReader {
     return delivered;
   }
 
-  /// `window` holds the file's bytes from `begin` on: all chunks of the batch.
+  /// `window` holds the file's bytes from `begin` on, with all chunks of the batch.
   void deliver_batch(const ReadJob& job, const ReadableFile& file, std::uint64_t begin,
                      ByteView window, RangeReader& ranges) {
     const WindowedFile windowed(file, begin, window);
@@ -216,7 +217,7 @@ class TensorReader {
       const WindowedFile with_head(file, at.offset, ends.head);
       const WindowedFile with_ends(with_head, at.offset + at.length - ends.tail.size(), ends.tail);
       ChunkPayload payload = locate_chunk(reader_, item, with_ends);
-      if (!payload.decoded) return payload;  // else it goes on reading from the file
+      if (!payload.decoded) return payload;  // a decoded chunk continues to read from the file
     }
     return locate_chunk(reader_, item, file);
   }
@@ -241,9 +242,9 @@ class TensorReader {
     }
   }
 
-  /// A chunk whose elements do not lie row-major: a transposed tensor was stored, say. What is
-  /// wanted of it is read in the order of the file, and not in parts, which would be interleaved:
-  /// by the first job that comes across the chunk.
+  /// Reads a chunk whose elements are not stored row-major, such as that of a transposed tensor.
+  /// The first job that comes across the chunk reads all wanted elements in the order of the file,
+  /// because the parts would be interleaved.
   void read_strided(const ChunkPayload& payload, const ReadableFile& from, std::size_t part,
                     PassingRecord& record, RangeReader& ranges) {
     const std::size_t first = work_.first_of_chunk(part);
@@ -276,7 +277,7 @@ class TensorReader {
   std::atomic<std::size_t> next_job_ = 0;
   std::atomic<bool> failed_ = false;
   std::mutex strided_mutex_;
-  std::set<std::size_t> strided_;  ///< first parts of chunks that do not lie row-major
+  std::set<std::size_t> strided_;  ///< the first parts of chunks that are not row-major
 };
 
 }  // namespace

@@ -12,7 +12,7 @@
 namespace dckpt {
 namespace {
 
-constexpr std::size_t kMostPieces = 4096;  // of a record; more are not worth their memory
+constexpr std::size_t kMostPieces = 4096;  // per record; more are not worth their memory
 constexpr std::uint64_t kStep = std::uint64_t{1} << 20;  // stays in the cache between read and CRC
 
 }  // namespace
@@ -26,7 +26,7 @@ std::size_t RecordChecks::shard_of(const Place& place) noexcept {
   return (place.first + (place.second >> 20)) % kShards;
 }
 
-/// Mostly they are asked for in their order.
+/// The hint is the end, since most callers ask for the entries in their order.
 RecordChecks::Entry& RecordChecks::entry(Shard& shard, const Place& place, ChunkNumber chunk) {
   return shard.entries.try_emplace(shard.entries.end(), place, Entry{.chunk = chunk})->second;
 }

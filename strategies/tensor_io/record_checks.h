@@ -16,11 +16,12 @@
 namespace dckpt {
 
 /// Compares stored chunks with their recorded CRC-32 while they are read in pieces, by several
-/// threads and in any order: once the pieces form a complete record, its CRC is combined from
-/// theirs. Chunks in the same place (of rearranged tensors) share a record. Safe to share.
+/// threads and in any order. Once the pieces form a complete record, its CRC is combined from
+/// theirs. Chunks in the same place (of rearranged tensors) share a record. Safe to share between
+/// threads.
 class RecordChecks {
  public:
-  /// Bytes [begin, end) of a file, and their CRC.
+  /// The bytes [begin, end) of a file, and their CRC.
   struct Piece {
     std::uint64_t begin = 0;
     std::uint64_t end = 0;
@@ -31,35 +32,35 @@ class RecordChecks {
 
   /// Adds to the number of requested bytes of the chunk.
   void want(ChunkNumber chunk, std::uint64_t bytes);
-  /// Whether the chunk's record has been read completely, and compared.
+  /// Returns whether the chunk's record has been read completely and compared.
   bool checked(ChunkNumber chunk) const;
-  /// A piece of the chunk's record was read. Throws CheckpointError (corrupt) if the record is now
-  /// complete and has another CRC. Bytes that were read before are not counted twice.
+  /// Adds a piece of the chunk's record that was read. Throws CheckpointError (corrupt) if the
+  /// record is now complete and has another CRC. Bytes that were read before are not counted twice.
   void add(ChunkNumber chunk, const RecordedCrc& record, const Piece& piece);
 
-  /// Requested bytes whose records were not read completely, or have no CRC.
+  /// Returns the requested bytes whose records were not read completely or have no CRC.
   std::uint64_t unchecked_bytes() const;
-  /// The wanted chunks for which that holds, ascending; one of those in the same place.
+  /// Returns the wanted chunks that unchecked_bytes() counts, ascending; one for each place.
   std::vector<ChunkNumber> unchecked() const;
 
-  /// What was read of incomplete records, for another rank, and the same from one. `take` throws as
-  /// `add`.
+  /// incomplete() returns the pieces read of incomplete records; take() adds those of another rank.
+  /// take() throws as add() does.
   Bytes incomplete() const;
   void take(ByteView pieces, const std::string& from);
 
  private:
   struct Incomplete {
     RecordedCrc record{};
-    std::map<std::uint64_t, Piece> pieces{};  ///< by their beginnings; apart from each other
+    std::map<std::uint64_t, Piece> pieces{};  ///< by their beginnings; not adjacent
   };
   struct Entry {
     ChunkNumber chunk{};
     std::uint64_t wanted = 0;
     bool checked = false;
-    std::unique_ptr<Incomplete> incomplete{};  ///< most records arrive whole
+    std::unique_ptr<Incomplete> incomplete{};  ///< null for most records, which arrive whole
   };
   using Place = std::pair<std::uint32_t, std::uint64_t>;  ///< file and offset
-  /// Threads read places far from each other, and so seldom want the same lock.
+  /// Threads read places far from each other and therefore rarely want the same lock.
   struct Shard {
     mutable std::mutex mutex;
     std::map<Place, Entry> entries;
@@ -75,10 +76,11 @@ class RecordChecks {
   std::array<Shard, kShards> shards_;
 };
 
-/// The CRC of what one thread reads of a chunk's record, from front to back where it can.
+/// Computes the CRC of the bytes that one thread reads of a chunk's record, from front to back
+/// where it can.
 class PassingRecord {
  public:
-  /// Null `checks`, or no record: nothing is computed.
+  /// Computes nothing if `checks` is null or there is no record.
   PassingRecord(RecordChecks* checks, ChunkNumber chunk, const std::optional<RecordedCrc>& record)
       : checks_(record ? checks : nullptr),
         chunk_(chunk),
@@ -86,11 +88,11 @@ class PassingRecord {
 
   /// Fills `into` from the file. Throws as ReadableFile::read and RecordChecks::add do.
   void read(const ReadableFile& file, std::uint64_t offset, MutableByteView into);
-  /// The same for bytes that were read in another way.
+  /// Does the same for bytes that were read in another way.
   void pass(std::uint64_t offset, ByteView bytes);
   /// Call after the last read. Throws as RecordChecks::add does.
   void finish();
-  /// From now on nothing is computed.
+  /// Stops computing.
   void give_up() noexcept { checks_ = nullptr; }
 
  private:

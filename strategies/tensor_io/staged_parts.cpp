@@ -9,15 +9,15 @@
 namespace dckpt {
 namespace {
 
-constexpr std::size_t kSmallPart =
-    StagingPool::kBlockBytes / 2;  // up to this size parts share blocks
+// Parts up to this size share blocks.
+constexpr std::size_t kSmallPart = StagingPool::kBlockBytes / 2;
 
 std::size_t blocks_for(std::uint64_t bytes) {
   return static_cast<std::size_t>((bytes + StagingPool::kBlockBytes - 1) /
                                   StagingPool::kBlockBytes);
 }
 
-/// Tells the parts of a rank's items apart.
+/// Returns a key that tells the parts of a rank's items apart.
 std::tuple<std::uint32_t, std::int64_t, std::uint64_t> place_of(const WriteItem& item,
                                                                 std::uint64_t begin) {
   return {item.source, item.source_begin, begin};
@@ -32,7 +32,7 @@ StagedBlocks::~StagedBlocks() {
 }
 
 bool StagedBlocks::fit_together(std::span<const std::uint64_t> sizes) const {
-  std::size_t large = 0;  // blocks
+  std::size_t large = 0;  // number of blocks
   std::uint64_t small = 0;
   for (const std::uint64_t size : sizes) {
     if (size > kSmallPart)
@@ -50,7 +50,7 @@ bool StagedBlocks::could_have(std::uint64_t bytes) const {
 bool StagedBlocks::has_room(std::uint64_t bytes) const {
   if (bytes <= kSmallPart && shared_block_ && shared_fill_ + bytes <= StagingPool::kBlockBytes)
     return true;
-  // The block that small items share is given up when a full one is needed and nothing else is in
+  // The block that small parts share is given up when a full one is needed and nothing else is in
   // it.
   return pool_.available() + (shared_block_ && blocks_[*shared_block_].users == 1 ? 1 : 0) >=
          blocks_for(bytes);

@@ -12,8 +12,8 @@
 
 namespace dckpt {
 
-/// Blocks of a pool as parts of tensors take them: small parts share blocks. Not safe to use from
-/// several threads. What is in use goes back with it.
+/// Allocates memory for parts of tensors from the blocks of a pool; small parts share blocks. Not
+/// safe to use from several threads. The destructor returns the blocks in use to the pool.
 class StagedBlocks {
  public:
   struct Piece {
@@ -27,14 +27,15 @@ class StagedBlocks {
   StagedBlocks(const StagedBlocks&) = delete;
   StagedBlocks& operator=(const StagedBlocks&) = delete;
 
-  /// Whether parts of these sizes fit into the pool together.
+  /// Returns whether parts of these sizes fit into the pool together.
   bool fit_together(std::span<const std::uint64_t> sizes) const;
   bool could_have(std::uint64_t bytes) const;
   bool has_room(std::uint64_t bytes) const;
-  /// Memory for a part, for which there must be room. Throws CheckpointError (io) of a device.
+  /// Allocates memory for a part, for which there must be room. Throws CheckpointError (io) of a
+  /// device.
   std::vector<Piece> reserve(std::size_t bytes);
   std::byte* memory_of(const Piece& piece) { return blocks_[piece.block].memory + piece.offset; }
-  /// Copies that failed may use the memory until `event` is reached.
+  /// Failed copies may use the memory until `event` is reached.
   void keep_until(const Piece& piece, const std::shared_ptr<const CopyEvent>& event) {
     blocks_[piece.block].free_when.push_back(event);
   }
@@ -54,7 +55,7 @@ class StagedBlocks {
   StagingPool& pool_;
   std::vector<Block> blocks_;
   std::vector<std::size_t> unused_;  ///< entries of blocks_ without memory
-  /// The one that small parts are packed into; counts as a user of it.
+  /// The block that small parts are packed into. This member counts as a user of it.
   std::optional<std::size_t> shared_block_{};
   std::size_t shared_fill_ = 0;
 };
@@ -66,7 +67,7 @@ struct StagedPart {
     kCopying,  ///< on the way into the pool
     kStaged,   ///< in the pool
     kDirect,   ///< being written from the state
-    kDone,     ///< not needed from the state any more
+    kDone,     ///< no longer needed from the state
   };
 
   const WriteItem* item;
@@ -78,7 +79,7 @@ struct StagedPart {
   std::uint64_t nbytes() const { return end - begin; }
 };
 
-/// The parts of the tensors with elements, in the order of the plan.
+/// The parts of the tensors that have elements, in the order of the plan.
 class StagedParts {
  public:
   StagedParts(const SavePlan& plan, std::uint64_t part_bytes);

@@ -53,7 +53,7 @@ void StagedSource::part(const WriteItem& item, std::uint64_t begin,
   finish_direct(part);
 }
 
-/// Throws if the state must not be read any more.
+/// Throws if the state must no longer be read.
 void StagedSource::require_state(const WriteItem& item) const {
   if (failure_) throw CheckpointError(*failure_).with({.key = item.key});
 }
@@ -67,7 +67,7 @@ void StagedSource::finish_direct(Part& part) {
 
 void StagedSource::write_staged(const std::vector<Piece>& pieces,
                                 const std::function<void(ByteView)>& sink) {
-  std::size_t held = 0;  // pieces before it have been given back
+  std::size_t held = 0;  // pieces before this one have been given back
   const auto give_back = [&] {
     const std::lock_guard lock(mutex_);
     blocks_.drop(pieces[held++]);

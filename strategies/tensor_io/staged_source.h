@@ -15,18 +15,17 @@ namespace dckpt {
 /// The threads of stage() copy the items of the plan one after the other into the pool, each item
 /// part by part; the writer frees each copy after writing it. If all of them fit into the pool,
 /// copying comes first and the writer waits: the caller waits for one copy. Otherwise the writer
-/// does not wait: the parts that it reaches before they are copied, it takes straight from the
-/// state, which needs no memory. Neither side therefore ever waits for the other to make room,
-/// however small the pool is, and stage() takes no longer than copying everything or writing what
-/// does not fit.
+/// does not wait: it takes the parts that it reaches before they are copied straight from the
+/// state, which needs no memory. Neither side ever waits for the other to make room, however small
+/// the pool is, and stage() takes no longer than copying everything or writing what does not fit.
 ///
-/// Elements in memory of a device are copied straight to page-locked memory of the pool, many items
-/// at a time.
+/// Elements in device memory are copied straight to page-locked memory of the pool, many items at a
+/// time.
 ///
-/// `plan` and `pool` must outlive it; the pool belongs to one source at a time.
+/// `plan` and `pool` must outlive the source. A pool serves one source at a time.
 class StagedSource final : public ItemSource, public StateCopier {
  public:
-  /// `bytes` are counted from 0.
+  /// Counting in `bytes` starts at 0.
   StagedSource(const SavePlan& plan, std::vector<Tensor> tensors, std::vector<Bytes> objects,
                StagingPool& pool,
                std::shared_ptr<StagedBytes> bytes = std::make_shared<StagedBytes>());

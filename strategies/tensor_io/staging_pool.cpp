@@ -28,7 +28,7 @@ std::byte* allocate_ordinary(std::size_t bytes) {
 StagingPool::~StagingPool() {
   reclaim();
   for (Slab& slab : slabs_) {
-    // A copy that hangs would overwrite what the memory is used for next.
+    // A copy that hangs would overwrite the next contents of the memory.
     if (is_abandoned(slab)) static_cast<void>(slab.memory.release());
   }
 }
@@ -74,7 +74,7 @@ StagingPool::Slab StagingPool::allocate(std::size_t blocks) {
           blocks};
 }
 
-/// By about what there is already, so that small states take little.
+/// Grows by about the allocated size, so that small states take little.
 void StagingPool::grow(std::size_t wanted) {
   const std::size_t blocks = std::max(wanted, std::min(allocated_, kMaxSlabBlocks));
   const Slab& slab = slabs_.emplace_back(allocate(std::min(blocks, capacity_ - allocated_)));

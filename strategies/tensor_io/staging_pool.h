@@ -28,19 +28,19 @@ class StagingPool {
   StagingPool(const StagingPool&) = delete;
   StagingPool& operator=(const StagingPool&) = delete;
 
-  /// Blocks are from now on page-locked memory, to which a registered device copies fastest, as far
-  /// as there is some. Frees those that are not; none may be in use.
+  /// Makes new blocks page-locked memory, to which a registered device copies fastest, as far as it
+  /// is available. Frees the other blocks; none may be in use.
   void lock_pages_for(const Device& device);
 
   std::size_t capacity() const noexcept { return capacity_; }
   std::size_t available() const noexcept { return free_.size() + (capacity_ - allocated_); }
 
-  /// `count` blocks, which must be available. Throws CheckpointError (io) of a device.
+  /// Returns `count` blocks, which must be available. Throws CheckpointError (io) of a device.
   std::vector<std::byte*> acquire(std::size_t count);
   void release(std::byte* block) { free_.push_back(block); }
-  /// Takes a block back that copies may still use: it is free once all events are reached.
+  /// Takes back a block that copies may still use. It is free once all events are reached.
   void abandon(std::byte* block, std::vector<std::shared_ptr<const CopyEvent>> free_when);
-  /// Looks which abandoned blocks are free now.
+  /// Frees the abandoned blocks whose events have been reached.
   void reclaim();
 
  private:
@@ -57,10 +57,10 @@ class StagingPool {
   bool is_abandoned(const Slab& slab) const;
 
   std::size_t capacity_;
-  std::shared_ptr<DeviceRuntime> runtime_;  ///< whose page-locked memory new blocks are
+  std::shared_ptr<DeviceRuntime> runtime_;  ///< allocates page-locked blocks; may be null
   int device_ = 0;
-  bool exhausted_ = false;     ///< there is no more
-  std::size_t allocated_ = 0;  ///< blocks
+  bool exhausted_ = false;     ///< no page-locked memory is left
+  std::size_t allocated_ = 0;  ///< number of blocks
   std::vector<Slab> slabs_;
   std::vector<std::byte*> free_;
   std::vector<Abandoned> abandoned_;

@@ -11,8 +11,8 @@
 namespace dckpt {
 namespace {
 
-/// Copies from a device are waited for together, up to so many bytes: what two threads have
-/// enqueued keeps it busy while one of them wakes up.
+/// The maximum number of bytes of device copies that share one wait: copies of two threads keep the
+/// device busy while one of them wakes up.
 constexpr std::uint64_t kBatchBytes = std::uint64_t{32} << 20;
 
 /// Calls memory_of(piece) for the pieces of the part.
@@ -89,7 +89,7 @@ void StateCopier::fail(CheckpointError reason) {
 StateCopier::Staged StateCopier::staged() const {
   const std::lock_guard lock(mutex_);
   if (staged_.bytes > 0) return staged_;
-  return {.time = std::chrono::steady_clock::now() - begin_};  // nothing fitted
+  return {.time = std::chrono::steady_clock::now() - begin_};  // nothing was copied
 }
 
 void StateCopier::copy_all() {
@@ -125,7 +125,8 @@ void StateCopier::copy_all() {
       fail(*failure);
       break;
     }
-    // Otherwise writers wait for all copies: waking them for each would cost more than a small one.
+    // Otherwise writers wait for all copies: waking them for each would cost more than a small
+    // copy.
     if (!copies_first_) changed_.notify_all();
   }
   --copying_;
@@ -157,7 +158,7 @@ std::vector<std::size_t> StateCopier::take_batch(std::unique_lock<std::mutex>& l
     if (!batch.empty() &&
         (bytes + nbytes > kBatchBytes || state_->device_of(*parts_[batch.front()].item) != device))
       break;
-    batch.push_back(cursor_);  // first: a part that is taken must be in the batch
+    batch.push_back(cursor_);  // first: the batch must have every part that is taken
     if (!take_next()) {
       batch.pop_back();
       break;
@@ -173,7 +174,7 @@ bool StateCopier::take_next() {
   try {
     part.pieces = blocks_.reserve(static_cast<std::size_t>(part.nbytes()));
   } catch (const std::bad_alloc&) {
-    return false;  // what is not copied is written from the state, before stage() returns
+    return false;  // a part that is not copied is written from the state, before stage() returns
   } catch (const CheckpointError& error) {
     fail(error);
     return false;
@@ -223,7 +224,7 @@ void StateCopier::copy_from_device(std::span<const std::size_t> batch) {
 }
 
 std::byte* StateCopier::memory_of(const Piece& piece) {
-  const std::lock_guard lock(mutex_);  // blocks may be added
+  const std::lock_guard lock(mutex_);  // other threads may add blocks
   return blocks_.memory_of(piece);
 }
 

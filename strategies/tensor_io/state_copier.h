@@ -16,34 +16,34 @@
 
 namespace dckpt {
 
-/// How far a background save is on one rank, in bytes of its tensors. Written by the threads that
-/// save, read by any.
+/// The progress of a background save on one rank, in bytes of its tensors. Threads that save write
+/// it; any thread may read it.
 struct StagedBytes {
   std::uint64_t total = 0;
   std::atomic<std::uint64_t> released{0};  ///< copied, or written from the state itself
   std::atomic<std::uint64_t> written{0};
 };
 
-/// Copies a state into a pool, part by part, while a writer takes what has not been copied from the
-/// state: see StagedSource.
+/// Copies a state into a pool, part by part, while a writer takes the parts that are not copied yet
+/// from the state: see StagedSource.
 class StateCopier {
  public:
   StateCopier(const StateCopier&) = delete;
   StateCopier& operator=(const StateCopier&) = delete;
 
-  /// To be called once, by a thread that does not write. Returns when every item has been copied or
-  /// written, or nothing more will be read from the state because finish() or cancel() was called;
-  /// the tensors are then let go. Errors are thrown where the writer requests an item, not here:
-  /// the ranks agree on the outcome of their writers, and on nothing while they copy.
+  /// Must be called once, by a thread that does not write. Returns when every item has been copied
+  /// or written, or when finish() or cancel() has ended reading from the state. Then releases the
+  /// tensors. Errors are thrown where the writer requests an item, not here: the ranks agree on the
+  /// outcome of their writers, and on nothing while they copy.
   void stage(int threads) noexcept;
-  /// Call when the writer finishes, successfully or not; no further reads follow.
+  /// Must be called when the writer finishes, successfully or not; no further reads follow.
   void finish();
-  /// Reads nothing more from the state: the writer gets an error (cancelled) for what has not been
+  /// Stops reading from the state. The writer gets an error (cancelled) for parts that are not
   /// copied.
   void cancel();
 
-  /// Bytes copied so far, and how long that took, counted from the construction; more than no time
-  /// also where nothing was copied, since the writer was first.
+  /// The bytes copied so far, and the time since the construction that copying took. The time is
+  /// not 0 even if the writer was first everywhere and nothing was copied.
   struct Staged {
     std::uint64_t bytes = 0;
     std::chrono::duration<double> time{0};
@@ -62,35 +62,35 @@ class StateCopier {
   void fail(CheckpointError reason);
   std::byte* memory_of(const Piece& piece);
 
-  std::optional<StateSource> state_;  ///< until stage() has returned
+  std::optional<StateSource> state_;  ///< empty once stage() has returned
   const std::shared_ptr<StagedBytes> bytes_;
   StagedParts parts_;
   bool copies_first_ = false;
-  bool has_devices_ = false;  ///< some of them are in memory of devices
+  bool has_devices_ = false;  ///< some tensors are in device memory
 
-  mutable std::mutex mutex_;  ///< of everything below, of steps and of the pool
+  mutable std::mutex mutex_;  ///< guards everything below, the steps of the parts, and the pool
   std::condition_variable changed_;
   StagedBlocks blocks_;
-  bool begun_ = false;      ///< stage() has
-  int copying_ = 0;         ///< threads of stage() that do not wait for room
+  bool begun_ = false;      ///< stage() has begun
+  int copying_ = 0;         ///< threads of stage() that are not waiting for room
   std::size_t needed_ = 0;  ///< parts that neither the pool nor the writer has yet
   std::size_t direct_ = 0;  ///< parts that are being written from the state
-  std::optional<CheckpointError> failure_{};  ///< why nothing more is read from the state
+  std::optional<CheckpointError> failure_{};  ///< reason to stop reading from the state
 
  private:
-  /// Positions of parts to copy together, with their memory reserved; waits for room for one.
-  /// Empty if none is left.
+  /// Returns the positions of parts to copy together, with their memory reserved. Waits until there
+  /// is room for one. Empty if none is left.
   std::vector<std::size_t> take_batch(std::unique_lock<std::mutex>& lock);
-  /// Whether there is a part to copy; cursor_ is its position.
+  /// Moves cursor_ to the next part to copy. Returns false if there is none.
   bool find_next();
-  /// Takes it if memory for it can be reserved.
+  /// Takes the part at cursor_. Returns false if memory for it cannot be reserved.
   bool take_next();
   void copy_all();
-  /// Returns what went wrong.
+  /// Returns the error, if any.
   std::optional<CheckpointError> copy(std::span<const std::size_t> batch);
   void copy_from_device(std::span<const std::size_t> batch);
 
-  std::size_t cursor_ = 0;  ///< parts before it need no copy any more
+  std::size_t cursor_ = 0;  ///< parts before this one need no copy any more
   const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   Staged staged_{};
 };

@@ -10,12 +10,12 @@
 namespace dckpt {
 namespace {
 
-constexpr std::uint64_t kPieceBytes =
-    std::uint64_t{4} << 20;  // stays in the cache between copying, hashing and writing
+// Stays in the cache between copying, hashing and writing.
+constexpr std::uint64_t kPieceBytes = std::uint64_t{4} << 20;
 
 }  // namespace
 
-/// Delivers items of devices from a sequence, in which they are copied together.
+/// Delivers the items in device memory from a sequence that copies them together.
 class StateSource::InOrder final : public ItemSource {
  public:
   InOrder(StateSource& state, std::vector<const WriteItem*> on_devices,

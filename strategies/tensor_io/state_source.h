@@ -14,40 +14,42 @@
 
 namespace dckpt {
 
-/// Feeds a writer from tensors and serialised objects in memory, of the CPU or of devices. Item
-/// sources are positions in the two lists. To be made by the thread that called save.
+/// Feeds a writer from tensors, in CPU or device memory, and serialized objects. The source of an
+/// item is a position in one of the two lists. The thread that called save must construct it.
 class StateSource : public ItemSource {
  public:
   StateSource(std::vector<Tensor> tensors, std::vector<Bytes> objects)
       : tensors_(std::move(tensors)), objects_(std::move(objects)), devices_(tensors_) {}
 
   Bytes object(const WriteItem& item) override { return objects_[item.source]; }
-  /// Contiguous tensors are passed on without a copy, others gathered piece by piece.
+  /// Passes contiguous tensors on without a copy and gathers others piece by piece.
   void tensor(const WriteItem& item, const std::function<void(ByteView)>& sink) override {
     read(item, 0, item.nbytes, sink);
   }
-  /// Not of tensors of devices: those are copied ahead of the writer, from their beginning.
+  /// False for tensors in device memory, which are copied ahead of the writer from their beginning.
   bool has_parts(const WriteItem& item) const override { return !is_on_device(item); }
   void part(const WriteItem& item, std::uint64_t begin,
             const std::function<void(ByteView)>& sink) override {
     read(item, begin, std::min(item.nbytes, begin + kPartBytes), sink);
   }
 
-  /// Of items of devices. The others are delivered as by this source.
+  /// Returns a source that copies items in device memory together and delivers others as this one
+  /// does; null if no item is in device memory.
   std::unique_ptr<ItemSource> in_order(const SavePlan& plan,
                                        std::span<const std::size_t> items) override;
 
-  /// Delivers the bytes [begin, end) of an item, which are whole elements, as tensor() does. From
-  /// several threads at once, for tensors of devices too.
+  /// Delivers the bytes [begin, end) of an item, which must be whole elements, as tensor() does.
+  /// Several threads may call it at once, also for tensors in device memory.
   void read(const WriteItem& item, std::uint64_t begin, std::uint64_t end,
             const std::function<void(ByteView)>& sink);
 
   Device device_of(const WriteItem& item) const { return tensors_[item.source].device(); }
-  /// For items of the same device as `item`, which is not the CPU: copies to memory of the caller.
+  /// Returns an empty set of copies to memory of the caller, for items on the same device as
+  /// `item`, which must not be the CPU.
   PendingCopies copies_from(const WriteItem& item) const {
     return devices_.copies_from(tensors_[item.source]);
   }
-  /// Adds the bytes [begin, end) of an item, which are whole elements.
+  /// Adds a copy of the bytes [begin, end) of an item, which must be whole elements.
   void add(PendingCopies& copies, const WriteItem& item, std::uint64_t begin, std::uint64_t end,
            std::byte* to) const;
 
@@ -57,7 +59,7 @@ class StateSource : public ItemSource {
   bool is_on_device(const WriteItem& item) const {
     return device_of(item).kind != Device::Kind::kCpu;
   }
-  /// The bytes [begin, end) of an item.
+  /// Returns the elements that the bytes [begin, end) of an item hold.
   DeviceRange range_of(const WriteItem& item, std::uint64_t begin, std::uint64_t end) const;
 
   std::vector<Tensor> tensors_;

@@ -14,7 +14,8 @@
 namespace dckpt {
 namespace {
 
-/// Elements from the first to the last one of a chunk; empty if the payload cannot be the chunk's.
+/// Returns the number of elements from the first to the last one of a chunk; empty if the payload
+/// cannot be the chunk's.
 std::optional<std::int64_t> extent_of(const ChunkPayload& payload, ShapeView sizes) {
   if (payload.contiguous) return numel(sizes);
   if (payload.strides.size() != sizes.size()) return std::nullopt;
@@ -66,7 +67,7 @@ ReadItem as_stored(const TensorStorageMetadata& tensor, const ReadItem& item,
                    const ChunkPayload& payload) {
   const ShapeView sizes = tensor.chunks.sizes(item.chunk);
   const Shape dense = row_major_strides(sizes);
-  // Every second row, say, is as far apart in the file as the stride of rows tells.
+  // An item with every second row, for example, has twice the row stride in the file.
   Shape strides = payload.strides;
   bool by_axis = item.source.strides.size() == dense.size();
   for (std::size_t axis = 0; by_axis && axis < dense.size(); ++axis) {

@@ -5,14 +5,15 @@
 
 namespace dckpt {
 
-/// Where the elements of the item's chunk are in `file`, which is the chunk's, or a window on it. A
-/// reader may be anybody's: throws CheckpointError (corrupt) for bytes outside the chunk's place,
+/// Locates the elements of the item's chunk in `file`, which is the chunk's file or a window on it.
+/// Does not trust the reader: throws CheckpointError (corrupt) for bytes outside the chunk's place,
 /// and what CheckpointReader::locate throws.
 ChunkPayload locate_chunk(const CheckpointReader& reader, const ReadItem& item,
                           const ReadableFile& file);
 
-/// The same elements of a chunk that does not lie row-major, addressed as they lie in the file,
-/// axes with large strides first. Throws CheckpointError (unsupported) for a flattened tensor.
+/// Returns the same elements of a chunk that is not row-major, addressed as they are stored in the
+/// file, axes with large strides first. Throws CheckpointError (unsupported) for a flattened
+/// tensor.
 ReadItem as_stored(const TensorStorageMetadata& tensor, const ReadItem& item,
                    const ChunkPayload& payload);
 

@@ -26,7 +26,7 @@ void streaming_copy(std::byte* to, const std::byte* from, std::size_t bytes) {
                              _mm_loadu_si128(source + 2), _mm_loadu_si128(source + 3)};
     for (int i = 0; i < 4; ++i) _mm_stream_si128(line + i, parts[i]);
   }
-  _mm_sfence();  // before other threads are told of it
+  _mm_sfence();  // before other threads hear of the copy
 #endif
   std::memcpy(to, from, bytes);
 }

@@ -45,7 +45,7 @@ void backend_call(std::span<const int> peers, const Deadline& deadline,
 void wait(c10d::Work& work, const Deadline& deadline) {
   const auto left =
       std::chrono::ceil<std::chrono::milliseconds>(deadline.at - std::chrono::steady_clock::now());
-  // Zero would mean for ever.
+  // A timeout of zero would mean no limit.
   if (!work.wait(std::max(left, std::chrono::milliseconds(1))))
     throw std::runtime_error("the operation was aborted");
 }

@@ -15,14 +15,15 @@ namespace dckpt {
 /// Throws CheckpointError (invalid argument) for a null backend.
 void check_backend(const c10::intrusive_ptr<c10d::Backend>& backend);
 
-/// What the backend throws in `call` becomes an error that says for whom this rank waited.
+/// Turns what the backend throws in `call` into an error that names the ranks that this rank waited
+/// for.
 void backend_call(std::span<const int> peers, const Deadline& deadline,
                   const std::function<void()>& call);
 
-/// Until the work is done; throws at the deadline.
+/// Waits until the work is done; throws at the deadline.
 void wait(c10d::Work& work, const Deadline& deadline);
 
-/// A view; a backend takes no pointers to const, and only reads what it sends.
+/// Returns a view. A backend takes no pointers to const and only reads what it sends.
 at::Tensor tensor_over(ByteView bytes);
 
 }  // namespace dckpt

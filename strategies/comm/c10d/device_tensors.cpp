@@ -19,15 +19,15 @@
 namespace dckpt {
 namespace {
 
-// Bytes of one message. The same on all ranks, whatever their staging.
+// The maximum bytes of one message. The same on all ranks, whatever their staging.
 constexpr std::size_t kLongestPiece = std::size_t{4} << 20;
 
-/// Messages of a backend, staged through tensors of its device. Backends for devices do not look at
+/// Sends messages over a backend, staged through tensors of its device. Backends for devices ignore
 /// tags.
 class DeviceTransport final : public Transport {
  public:
-  /// `members`: the job's ranks in the backend's order, ascending. `next_group` is shared by all
-  /// that stem from one backend.
+  /// `members` are the job's ranks in the backend's order, ascending. All transports derived from
+  /// one backend share `next_group`.
   DeviceTransport(c10::intrusive_ptr<c10d::Backend> backend, std::vector<int> members,
                   DeviceTensors how, std::shared_ptr<std::int64_t> next_group)
       : backend_(std::move(backend)),
@@ -63,7 +63,7 @@ class DeviceTransport final : public Transport {
                             "the background needs it)");
     }
     const std::int64_t number = group.all_reduce({next_group_.get(), 1}, ReduceOp::kMax)
-                                    .front();  // of no other group of these ranks
+                                    .front();  // used by no other group of these ranks
     *next_group_ = number + 1;
     std::vector<int> ranks(members.begin(), members.end());
     const std::string name = str_format("dckpt/{}/{}", number, ranks.front());
@@ -83,8 +83,8 @@ class DeviceTransport final : public Transport {
  private:
   using Work = c10::intrusive_ptr<c10d::Work>;
 
-  /// All messages at once where the backend can: one that works through a stream would else wait
-  /// for the first before it begins the second.
+  /// Posts all messages at once where the backend can: a backend that works through a stream would
+  /// otherwise wait for the first before it begins the second.
   std::vector<Work> post(const Round& round, std::span<const Outgoing> outgoing,
                          std::span<const Incoming> incoming) {
     std::vector<Work> works;
@@ -108,7 +108,7 @@ class DeviceTransport final : public Transport {
     return works;
   }
 
-  /// So that the trainer's next calls are not taken for ours.
+  /// Ends coalescing, so that the trainer's next calls do not become part of ours.
   void end_quietly() noexcept {
     try {
       backend_->endCoalescing();

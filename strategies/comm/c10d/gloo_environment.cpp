@@ -62,16 +62,16 @@ std::string sign_of(int rank) {
   return "here/" + std::to_string(rank);
 }
 
-/// Ranks that have left no sign in the store, as far as it can still be asked.
+/// Returns the ranks that have left no sign in the store, as far as it can still be queried.
 std::vector<int> missing_ranks(c10d::Store& store, int size) {
-  constexpr int kMostAsked = 4096;  // one after the other
+  constexpr int kMostAsked = 4096;  // the queries run one after the other
   std::vector<int> missing;
   try {
     for (int rank = 0; rank < std::min(size, kMostAsked); ++rank) {
       if (!store.check({sign_of(rank)})) missing.push_back(rank);
     }
   } catch (const std::exception&) {
-    missing.clear();  // it was served by one that has given up meanwhile
+    missing.clear();  // a rank that has given up meanwhile served the store
   }
   return missing;
 }
@@ -86,8 +86,7 @@ c10::intrusive_ptr<c10d::Backend> connect(int rank, int size, const std::string&
   options.multiTenant = true;  // the trainer may serve the same port in this process
   const auto server = c10::make_intrusive<c10d::TCPStore>(host, options);
 
-  // The store also holds the trainer's keys, those of workers before a restart, and those of
-  // earlier calls.
+  // The store also holds keys of the trainer, of workers before a restart, and of earlier calls.
   static std::atomic<int> calls = 0;
   const std::string prefix =
       str_format("dckpt/{}/{}", optional_variable("TORCHELASTIC_RESTART_COUNT"), calls++);
@@ -99,7 +98,7 @@ c10::intrusive_ptr<c10d::Backend> connect(int rank, int size, const std::string&
   gloo->devices.push_back(interface.empty()
                               ? c10d::ProcessGroupGloo::createDefaultDevice()
                               : c10d::ProcessGroupGloo::createDeviceForInterface(interface));
-  gloo->threads = 1;  // they serve collectives; messages need none
+  gloo->threads = 1;  // for collectives only; messages need none
   store->set(sign_of(rank), std::vector<std::uint8_t>{1});
   try {
     return c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, gloo);
@@ -132,7 +131,7 @@ std::unique_ptr<Communicator> gloo_from_environment(std::chrono::milliseconds ti
         {.rank = rank}, std::current_exception());
   }
   std::unique_ptr<Communicator> comm = c10d_communicator(backend, timeout);
-  comm->barrier();  // rank 0 serves the store: it must not leave before all are connected
+  comm->barrier();  // rank 0 serves the store and must not leave before all are connected
   return comm;
 }
 

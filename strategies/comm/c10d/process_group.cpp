@@ -13,16 +13,16 @@
 namespace dckpt {
 namespace {
 
-// Above the small numbers that trainers give their own messages.
+// The first tag, above the small numbers that trainers give their own messages.
 constexpr int kFirstTag = 0x0dc00000;
 
-// Backends count the bytes of a message in 32 bits; longer buffers travel as several messages.
+// Backends count the bytes of a message in 32 bits, so longer buffers are sent as several messages.
 constexpr std::size_t kLongestMessage = std::size_t{8} << 20;
 
-/// Tagged messages of a backend; each group of ranks has a tag of its own.
+/// Sends tagged messages over a backend; each group of ranks has a tag of its own.
 class BackendTransport final : public Transport {
  public:
-  /// `next_tag` is shared by all groups over one backend.
+  /// All groups over one backend share `next_tag`.
   BackendTransport(c10::intrusive_ptr<c10d::Backend> backend, int tag,
                    std::shared_ptr<std::atomic<int>> next_tag)
       : backend_(std::move(backend)), tag_(tag), next_tag_(std::move(next_tag)) {}
@@ -40,7 +40,7 @@ class BackendTransport final : public Transport {
         return backend_->recv(tensors, one.from, tag_);
       });
     }
-    // Who does not send is named before who does not receive.
+    // A rank that does not send is named before one that does not receive.
     std::rotate(messages.begin(), messages.begin() + static_cast<std::ptrdiff_t>(sent),
                 messages.end());
     for (const Message& message : messages)

@@ -29,7 +29,7 @@ using cuda::OnDevice;
 
 static_assert(std::tuple_size_v<NcclId> == NCCL_UNIQUE_ID_BYTES);
 
-// Bytes of one ncclSend. The same on all ranks, whatever their staging.
+// The maximum bytes of one ncclSend. The same on all ranks, whatever their staging.
 constexpr std::size_t kLongestPiece = std::size_t{4} << 20;
 
 std::string nccl_text(ncclResult_t result, ncclComm_t comm) {
@@ -38,7 +38,7 @@ std::string nccl_text(ncclResult_t result, ncclComm_t comm) {
          (last == nullptr || *last == '\0' ? "" : str_format(" ({})", printable(last)));
 }
 
-/// Non-blocking communicators also say that they have begun.
+/// Throws unless the call succeeded; a call of a non-blocking communicator may also be in progress.
 void check_nccl(ncclResult_t result, ncclComm_t comm, const char* what) {
   if (result != ncclSuccess && result != ncclInProgress)
     throw CheckpointError(ErrorCode::kIo, str_format("{}: {}", what, nccl_text(result, comm)));
@@ -70,15 +70,16 @@ void check_options(const NcclOptions& options) {
   }
 }
 
-/// Where the bytes of one round are while they travel: what goes out in the first half, what comes
-/// in in the second.
+/// The staging buffers of one round: outgoing bytes in the first half, incoming bytes in the
+/// second.
 struct Stage {
   PinnedMemory host;
   DeviceMemory device;
   Event arrived;
 };
 
-/// Two stages: while one round is on its way, the next is copied in and the one before copied out.
+/// Two stages: while one round is in transit, the next is copied in and the one before is copied
+/// out.
 struct Staging {
   Staging(int device, const NcclOptions& options)
       : room(options.staging / 2 / kPieceAlignment * kPieceAlignment) {
@@ -130,8 +131,8 @@ void copy_box(const DeviceBox& box, std::uint64_t begin, std::uint64_t length, s
   });
 }
 
-/// Copies what lies on the device between its place and the staging, and calls visit(part, begin,
-/// length, place) for the rest. Returns the ranges of the staging that the rest takes; they may
+/// Copies parts on the device between their place and the staging, and calls visit(part, begin,
+/// length, place) for the others. Returns the ranges of the staging that the others take; they may
 /// include gaps.
 template <typename Visit>
 std::vector<std::pair<std::size_t, std::size_t>> copy_boxes(std::span<const TransferPiece> pieces,
@@ -160,10 +161,10 @@ std::vector<std::pair<std::size_t, std::size_t>> copy_boxes(std::span<const Tran
   return ranges;
 }
 
-/// Messages of one NCCL communicator.
+/// Sends messages over one NCCL communicator.
 class NcclTransport final : public DeviceBoxTransport {
  public:
-  /// `members`: the job's ranks in NCCL's order, ascending.
+  /// `members` are the job's ranks in NCCL's order, ascending.
   NcclTransport(std::vector<int> members, int rank, int device, const NcclOptions& options)
       : members_(std::move(members)),
         rank_(rank),
@@ -235,7 +236,8 @@ class NcclTransport final : public DeviceBoxTransport {
       try {
         exchange_in_rounds(outgoing, incoming, deadline);
       } catch (...) {
-        abort();  // then nothing keeps the copies to and from tensors, which the caller may free
+        // After an abort nothing delays the copies to and from tensors, which the caller may free.
+        abort();
         if (cudaStreamSynchronize(staging_.stream.get()) != cudaSuccess) cudaGetLastError();
         throw;
       }
@@ -268,8 +270,8 @@ class NcclTransport final : public DeviceBoxTransport {
       finish(staging_.stages[(rounds.size() - 1) % 2], rounds.back(), incoming, deadline);
   }
 
-  /// In stream order: to the staging on the device, all messages of the round at once, and on from
-  /// there.
+  /// Enqueues in stream order: copies to the staging on the device, all messages of the round at
+  /// once, and copies onward from there.
   void start(const Stage& stage, const Round& round, std::span<const Message> outgoing,
              std::span<const Message> incoming, const Deadline& deadline) {
     cudaStream_t stream = staging_.stream.get();
@@ -302,7 +304,7 @@ class NcclTransport final : public DeviceBoxTransport {
         ncclGroupEnd();  // also after an error: the group belongs to the thread
     check_nccl(posted, comm_, "ncclSend and ncclRecv");
     check_nccl(ended, comm_, "ncclGroupEnd");
-    wait_ready(deadline, round.peers);  // not on the stream before
+    wait_ready(deadline, round.peers);  // the messages are not on the stream before
 
     const auto to_host = copy_boxes(round.incoming, incoming, device_in, /*out=*/false, stream,
                                     [](const auto&...) {});
@@ -328,13 +330,13 @@ class NcclTransport final : public DeviceBoxTransport {
     }
   }
 
-  /// NCCL's number of a rank of the job.
+  /// Returns NCCL's number of a rank of the job.
   int nccl_rank(int rank) const noexcept {
     return static_cast<int>(std::ranges::lower_bound(members_, rank) - members_.begin());
   }
 
-  /// Until `arrived` says so and NCCL has nothing under way. Meanwhile NCCL may report that a
-  /// connection broke, and then nothing has arrived.
+  /// Waits until `arrived` returns true and NCCL has nothing in progress. Meanwhile NCCL may report
+  /// a broken connection, and then nothing has arrived.
   template <typename Arrived>
   void poll(const Deadline& deadline, std::span<const int> peers, Arrived&& arrived) {
     constexpr int kBusyTurns = 1000;
@@ -368,7 +370,7 @@ class NcclTransport final : public DeviceBoxTransport {
     poll(deadline, peers, [&] {
       const cudaError_t state = cudaEventQuery(stage.arrived.get());
       if (state == cudaErrorNotReady) {
-        cudaGetLastError();  // no error, but kept like one
+        cudaGetLastError();  // not an error, but stored like one
       } else {
         check_cuda(state, "cudaEventQuery");
       }
@@ -376,7 +378,7 @@ class NcclTransport final : public DeviceBoxTransport {
     });
   }
 
-  /// Others may still take what was sent last.
+  /// Waits until the others have taken the last messages.
   void close() {
     if (comm_ == nullptr) return;
     check_nccl(ncclCommFinalize(comm_), comm_, "ncclCommFinalize");
@@ -384,7 +386,7 @@ class NcclTransport final : public DeviceBoxTransport {
     ncclCommDestroy(std::exchange(comm_, nullptr));
   }
 
-  /// Ends what is under way, so that memory can be freed; NCCL may tell the others.
+  /// Ends everything in progress, so that memory can be freed; NCCL may tell the others.
   void abort() noexcept {
     if (comm_ != nullptr) ncclCommAbort(std::exchange(comm_, nullptr));
   }
@@ -398,8 +400,8 @@ class NcclTransport final : public DeviceBoxTransport {
   std::string failure_;
 };
 
-/// Over an id that the first rank of `bootstrap` makes. Nobody begins to wait for a rank that
-/// lacks memory.
+/// Connects ranks over an id that the first rank of `bootstrap` makes. All ranks have their memory
+/// before any of them begins to wait.
 std::shared_ptr<NcclTransport> connected(Communicator& bootstrap, std::vector<int> members,
                                          int rank, int device, const NcclOptions& options) {
   std::shared_ptr<NcclTransport> transport;

@@ -8,15 +8,15 @@
 #include "mapping/base/api.h"
 #include "strategies/comm/communicator.h"
 
-struct ncclComm;  // NCCL's
+struct ncclComm;  // NCCL's communicator
 
 namespace DCKPT_API dckpt {
 
 struct NcclOptions {
-  /// For each operation, and for connecting.
+  /// The limit of each operation, and of connecting.
   std::chrono::milliseconds timeout = std::chrono::minutes(10);
-  /// Bytes in transit, for each direction: this much device memory, and as much page-locked host
-  /// memory. At least 8 MiB. Longer buffers are sent in pieces.
+  /// The memory for bytes in transit, for each direction: this much device memory, and as much
+  /// page-locked host memory. At least 8 MiB. Longer buffers are sent in pieces.
   std::size_t staging = std::size_t{16} << 20;
 };
 
@@ -32,20 +32,20 @@ struct NcclOptions {
 //
 // No call blocks longer than the timeout: NCCL's communicator is made non-blocking and polled.
 // After the timeout, or when a connection breaks, it is aborted, and CheckpointError (unavailable)
-// names the ranks that were waited for; so it is, with (io), when a call of NCCL or CUDA fails; if
-// one message waits for several, NCCL does not say which one is missing. Every later call throws
-// the same error.
+// names the ranks that were waited for. It is also aborted, with (io), when a call of NCCL or CUDA
+// fails. If one message waits for several ranks, NCCL does not say which one is missing. Every
+// later call throws the same error.
 //
 // NCCL's messages have no tags, so split() makes a new connection, with its own staging, for each
 // group of two or more ranks; groups can be used by other threads than this communicator. All ranks
-// destroy what they made together: this waits, within the timeout, until the others need nothing
-// more from this one.
+// must destroy the communicators that they made together: this waits, within the timeout, until the
+// others need nothing more from this one.
 
-/// What ranks need to find each other.
+/// The id by which ranks find each other.
 using NcclId = std::array<std::byte, 128>;
 
-/// Made by one rank, which sends it to all; valid for one communicator. Throws CheckpointError
-/// (io).
+/// Returns an id, which one rank makes and sends to all; valid for one communicator. Throws
+/// CheckpointError (io).
 NcclId nccl_unique_id();
 
 /// Connects `size` ranks that have the same id. Collective. Throws CheckpointError: (invalid
@@ -59,10 +59,10 @@ std::unique_ptr<Communicator> nccl_communicator(Communicator& bootstrap, int dev
                                                 const NcclOptions& options = {});
 
 /// Takes over a communicator that the trainer has made for this purpose, for instance by
-/// ncclCommSplit: it must not be used for anything else, and is destroyed, or aborted after a
-/// failure, together with the returned communicator. If this throws, it stays the caller's. It
-/// should be non-blocking (ncclConfig_t): a blocking one connects two ranks at their first message
-/// without a deadline. Not collective.
+/// ncclCommSplit. It must not be used for anything else. The returned communicator destroys it, or
+/// aborts it after a failure. If this function throws, it stays the caller's. It should be
+/// non-blocking (ncclConfig_t): a blocking one connects two ranks at their first message without a
+/// deadline. Not collective.
 std::unique_ptr<Communicator> nccl_communicator(ncclComm* comm, const NcclOptions& options = {});
 
 }  // namespace dckpt

@@ -22,16 +22,16 @@ bool ChunkMatcher::take(std::size_t chunk, ShapeView offsets, const StorageInfo&
   return true;
 }
 
-/// Records mostly come rank by rank, with all tensors of one after the other, so that no cache
-/// remembers a tensor until its next record.
+/// Prefetches a chunk. Records mostly come rank by rank, with all tensors of one after the other,
+/// so that no cache holds a tensor until its next record.
 void ChunkMatcher::prefetch(std::size_t chunk) const noexcept {
   if (chunk >= tensor_->chunks.size()) return;
   __builtin_prefetch(tensor_->chunks.offsets(chunk).data());
   __builtin_prefetch(&tensor_->places[chunk], 1);
 }
 
-/// The row-major position of an offset. Wraps around, and offsets of empty chunks may share one
-/// with others: good for ordering only.
+/// Returns the row-major position of an offset. It wraps around, and offsets of empty chunks may
+/// share one with others: good for ordering only.
 std::uint64_t ChunkMatcher::position(ShapeView offsets) const noexcept {
   std::uint64_t position = 0;
   for (std::size_t axis = 0; axis < offsets.size(); ++axis)

@@ -8,22 +8,22 @@
 
 namespace dckpt::dcp {
 
-/// Gives the chunks of one tensor their places. A storage record says which chunk it is of by the
+/// Assigns the chunks of one tensor their places. A storage record identifies its chunk by the
 /// chunk's offsets; its index is a hint that may be absent or wrong. Records mostly come in the
-/// order of the chunks or have right hints; the others are found by a binary search. Linear but for
-/// one sort when that is needed.
+/// order of the chunks or have correct hints; the others are found by a binary search. Linear,
+/// except for one sort when that is needed.
 class ChunkMatcher {
  public:
-  /// Fills `tensor.places`; the tensor must stay where it is.
+  /// Fills `tensor.places`; the tensor must not move.
   explicit ChunkMatcher(TensorStorageMetadata& tensor);
 
-  /// Throws CheckpointError (corrupt) if no chunk has these offsets, or if those that have got a
-  /// place before.
+  /// Throws CheckpointError (corrupt) if no chunk has these offsets, or if all chunks that have
+  /// them already have a place.
   void add(ShapeView offsets, std::optional<std::int64_t> hint, const StorageInfo& place);
 
-  /// Throws CheckpointError (corrupt) for a chunk without a place. Where chunks have the same
-  /// offsets (all but one of them are empty, or they overlap) one record does for all, because
-  /// Python's readers look records up by offsets.
+  /// Throws CheckpointError (corrupt) for a chunk without a place. Chunks with the same offsets
+  /// (all but one of them are empty, or they overlap) share one record, because Python's readers
+  /// look records up by offsets.
   void finish();
 
  private:
@@ -44,10 +44,10 @@ class ChunkMatcher {
   };
 
   TensorStorageMetadata* tensor_;
-  std::size_t next_ = 0;  // the chunk behind the one found last
+  std::size_t next_ = 0;  // the chunk after the one found last
   std::size_t placed_ = 0;
   Shape strides_;
-  std::vector<Slot> order_;  // chunks by position, then by offsets, once needed
+  std::vector<Slot> order_;  // chunks by position, then by offsets; filled when needed
 };
 
 }  // namespace dckpt::dcp

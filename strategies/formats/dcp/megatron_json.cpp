@@ -81,7 +81,7 @@ void refuse_any(const std::vector<std::string>& lines, const char* advice) {
   throw CheckpointError(ErrorCode::kCorrupt, message + advice, {.file = kIntegrityFile});
 }
 
-/// A name that can be a file in the checkpoint.
+/// Returns whether a name can be a file in the checkpoint.
 bool is_file_name(const std::string& name) {
   try {
     return !name_components(name).empty();

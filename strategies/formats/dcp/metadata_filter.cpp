@@ -47,7 +47,7 @@ class MetadataFilter {
     return graph_.is_text(key) && removed_(graph_.nodes().text(key));
   }
 
-  /// {key: …}
+  /// Leaves keys out of a dict {key: …}.
   void leave_out_keys(Id dict) {
     if (graph_.is_none(dict)) return;
     const auto items = graph_.dict(dict, "a dict of the metadata");
@@ -56,7 +56,7 @@ class MetadataFilter {
     }
   }
 
-  /// {MetadataIndex(key, …): …}
+  /// Leaves records out of a dict {MetadataIndex(key, …): …}.
   void leave_out_records(Id dict) {
     const auto items = graph_.dict(dict, "storage_data");
     for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
@@ -65,8 +65,8 @@ class MetadataFilter {
     }
   }
 
-  /// [SavePlan(items=[WriteItem(index=MetadataIndex(key, …), …), …], …), …]. False if it is
-  /// something else.
+  /// Leaves items out of [SavePlan(items=[WriteItem(index=MetadataIndex(key, …), …), …], …), …].
+  /// Returns false if the object has another form.
   bool leave_out_items(Id plans) {
     if (graph_.is_none(plans)) return true;
     try {

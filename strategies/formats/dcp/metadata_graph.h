@@ -17,19 +17,19 @@ namespace dckpt::dcp {
 
 inline constexpr std::string_view kMetadataModule = "torch.distributed.checkpoint.metadata";
 inline constexpr std::string_view kFilesystemModule = "torch.distributed.checkpoint.filesystem";
-/// Of torch's stream extension that compresses each item.
+/// The transform of torch's stream extension that compresses each item.
 inline constexpr std::string_view kZstdTransform = "stream.zstd/1";
 inline constexpr std::string_view kMegatronModule =
     "megatron.core.dist_checkpointing.strategies.torch";
 
-/// The attribute that this library adds to Metadata: Metadata::common_paths. Readers of Python
+/// The attribute that this library adds to Metadata, for Metadata::common_paths. Python's readers
 /// ignore it.
 inline constexpr std::string_view kCommonPaths = "dckpt_common_paths";
-/// The attribute that this library adds to each _StorageInfo: StorageInfo::crc.
+/// The attribute that this library adds to each _StorageInfo, for StorageInfo::crc.
 inline constexpr std::string_view kRecordCrc = "dckpt_crc32";
-/// The attribute of the first _StorageInfo that binds common.pt: Metadata::common_crc. It is not
-/// one of Metadata, because Megatron writes the Metadata that it has loaded again, with new
-/// _StorageInfo, beside another common.pt.
+/// The attribute of the first _StorageInfo that binds common.pt, for Metadata::common_crc. It is
+/// not an attribute of Metadata, because Megatron writes the Metadata that it has loaded again,
+/// with new _StorageInfo, beside another common.pt.
 inline constexpr std::string_view kCommonCrc = "dckpt_common_crc32";
 
 struct GlobalName {
@@ -41,7 +41,8 @@ struct GlobalName {
   explicit operator bool() const noexcept { return !name.empty(); }
 };
 
-/// What metadata have for each chunk: its box, and the key and the value of its storage record.
+/// The rows that metadata have for each chunk: its box, and the key and the value of its storage
+/// record.
 inline constexpr std::size_t kChunkRow = 0;
 inline constexpr std::size_t kIndexRow = 1;
 inline constexpr std::size_t kPlaceRow = 2;
@@ -53,8 +54,8 @@ inline constexpr std::array<pickle::RowType, 3> kRowTypes{
       {"relative_path", "offset", "length", kRecordCrc, "transform_descriptors", kCommonCrc}}}};
 inline constexpr pickle::RowTypes kMetadataRows{kRowTypes, "torch", "Size"};
 
-/// A class or function that is asked for again and again. A pickler writes each name once and then
-/// refers to it, so that the node which was right the last time mostly answers the question.
+/// A class or function that is looked up repeatedly. A pickler writes each name once and then
+/// refers to it, so that the node that matched last time mostly matches again.
 struct KnownGlobal {
   std::string_view module;
   std::string_view name;
@@ -62,17 +63,17 @@ struct KnownGlobal {
 };
 
 /// The fields of a class, to be found in one object after the other. Objects of a class mostly have
-/// the same keys (the same nodes) in the same order: then the values are where they were in the
-/// object before.
+/// the same keys (the same nodes) in the same order. The values are then at the same positions as
+/// in the previous object.
 template <std::size_t kCount>
 struct Fields {
   std::array<std::string_view, kCount> names;
-  mutable std::vector<pickle::Graph::Id> keys{};  ///< of the object before
-  /// Of the values among its items, 0 = absent.
+  mutable std::vector<pickle::Graph::Id> keys{};  ///< keys of the previous object
+  /// Positions of the values among the object's items; 0 = absent.
   mutable std::array<std::uint32_t, kCount> positions{};
 };
 
-/// A class of kRowTypes: its objects are rows, or nodes like others.
+/// A class of kRowTypes, whose objects are rows, or ordinary nodes.
 template <std::size_t kCount>
 struct RowClass {
   std::size_t row_type;
@@ -88,7 +89,7 @@ struct RowClass {
 };
 
 /// Reads Python objects straight from the nodes of a pickle: their classes, states and attributes.
-/// Everything throws CheckpointError (corrupt) without key and file; the reader adds those.
+/// All functions throw CheckpointError (corrupt) without key and file, which the reader adds.
 class ObjectGraph {
  public:
   using Id = pickle::Graph::Id;
@@ -98,17 +99,17 @@ class ObjectGraph {
   explicit ObjectGraph(const pickle::Graph& graph) : graph_(graph) {}
 
   const pickle::Graph& nodes() const noexcept { return graph_; }
-  /// kRow also for a value of a row that is no node.
+  /// Returns kRow also for a value of a row that is not a node.
   Kind kind(Id id) const noexcept {
     return pickle::Graph::is_in_pickle(id) ? Kind::kRow : graph_.kind(id);
   }
   bool is_none(Id id) const noexcept { return id == kAbsent || kind(id) == Kind::kNone; }
   bool is_text(Id id) const noexcept { return id != kAbsent && kind(id) == Kind::kStr; }
 
-  /// Whether the node names a class or function, and which; empty names if it does not.
+  /// Returns the class or function that the node names; empty names if it names none.
   GlobalName global(Id id) const noexcept;
-  /// The class of a plain object: made by NEWOBJ without arguments, or by copyreg._reconstructor in
-  /// protocols 0 and 1. Empty for anything else.
+  /// Returns the class of a plain object, made by NEWOBJ without arguments, or by
+  /// copyreg._reconstructor in protocols 0 and 1. Empty for anything else.
   GlobalName class_of(Id id) const noexcept { return global(class_node(id)); }
   bool is(Id id, const KnownGlobal& known) const noexcept {
     return id != kAbsent && (id == known.node || is_named(id, known));
@@ -129,25 +130,26 @@ class ObjectGraph {
     return kind(arguments) == Kind::kTuple ? graph_.children(arguments) : std::span<const Id>();
   }
 
-  /// The one state that an object was given, or kAbsent.
+  /// Returns the only state that an object was given, or kAbsent.
   Id state(Id object) const {
     const auto extras = graph_.extras(object);
     if (extras.states.size() > 1 || !extras.list_items.empty() || !extras.dict_items.empty())
       refuse_changed(object);
     return extras.states.empty() ? kAbsent : extras.states[0];
   }
-  /// The attributes of an object: key, value, … of the dict it was given as state; none if it was
-  /// given none.
+  /// Returns the attributes of an object: key, value, … of the dict that is its state; none if it
+  /// has no state.
   std::span<const Id> attributes(Id object) const {
     const Id given = state(object);
     if (is_none(given)) return {};
     if (kind(given) != Kind::kDict) refuse_state(object, given);
     return graph_.children(given);
   }
-  /// The value of a name among attributes or items, or kAbsent. Throws if it occurs twice.
+  /// Returns the value of a name among attributes or items, or kAbsent. Throws if the name occurs
+  /// twice.
   Id find(std::span<const Id> items, std::string_view name) const;
 
-  /// The value of each field among items, or kAbsent. Throws if a field occurs twice.
+  /// Returns the value of each field among items, or kAbsent. Throws if a field occurs twice.
   template <std::size_t kCount>
   std::array<Id, kCount> find(std::span<const Id> items, const Fields<kCount>& fields) const {
     if (!same_keys(items, fields.keys)) {
@@ -165,7 +167,7 @@ class ObjectGraph {
     return values;
   }
 
-  /// The same for the attributes of an object of this class.
+  /// Does the same for the attributes of an object of this class.
   template <std::size_t kCount>
   std::array<Id, kCount> fields(Id object, const RowClass<kCount>& type) const {
     if (kind(object) != Kind::kRow) return find(attributes(object), type.fields);
@@ -174,8 +176,8 @@ class ObjectGraph {
     return values;
   }
 
-  /// What a node is, for messages: "a list", "an object of class 'a.B'", "the result of a call of
-  /// 'os.system'".
+  /// Describes a node as text for messages: "a list", "an object of class 'a.B'", "the result of a
+  /// call of 'os.system'".
   std::string describe(Id id) const;
 
  protected:
@@ -187,7 +189,7 @@ class ObjectGraph {
   const pickle::Graph& graph_;
 
  private:
-  /// The node that names the class of a plain object, or kAbsent.
+  /// Returns the node that names the class of a plain object, or kAbsent.
   Id class_node(Id object) const noexcept {
     if (object == kAbsent) return kAbsent;
     if (kind(object) != Kind::kNew) return reconstructed_class(object);
@@ -196,7 +198,8 @@ class ObjectGraph {
   }
   Id reconstructed_class(Id call) const noexcept;
   bool is_named(Id id, const KnownGlobal& known) const noexcept;
-  /// Where the value of a name is among items; 0 if it is not there. Throws if it occurs twice.
+  /// Returns the position of a name's value among items; 0 if it is absent. Throws if the name
+  /// occurs twice.
   std::uint32_t position(std::span<const Id> items, std::string_view name) const;
   static bool same_keys(std::span<const Id> items, std::span<const Id> keys) noexcept {
     if (items.size() != 2 * keys.size()) return false;
@@ -209,34 +212,34 @@ class ObjectGraph {
   [[noreturn]] void refuse_state(Id object, Id given) const;
 };
 
-/// Reads the few kinds of Python values that DCP metadata are made of as well. `what` names a value
-/// in messages.
+/// Also reads the few kinds of Python values that DCP metadata consist of. `what` names a value in
+/// messages.
 class MetadataGraph : public ObjectGraph {
  public:
   using ObjectGraph::ObjectGraph;
 
   bool is_path(Id id) const noexcept { return is_text(id) || is_pathlib(id); }
 
-  /// key, value, … of a dict or OrderedDict.
+  /// Returns key, value, … of a dict or OrderedDict.
   std::span<const Id> dict(Id id, std::string_view what) const;
   std::span<const Id> list_or_tuple(Id id, std::string_view what) const;
   std::string_view text(Id id, std::string_view what) const;
   bool boolean(Id id, std::string_view what) const;
-  /// An int from 0 to 2^63 - 1; True and False are none.
+  /// Returns an int from 0 to 2^63 - 1; refuses True and False.
   std::int64_t count(Id id, std::string_view what) const {
     if (is_count_in_pickle(id)) return graph_.count(id);
     if (id == kAbsent || kind(id) != Kind::kInt || graph_.integer(id) < 0) refuse_count(id, what);
     return graph_.integer(id);
   }
-  /// The value of an int of 64 bits; nothing for anything else.
+  /// Returns the value of an int of 64 bits; empty for anything else.
   std::optional<std::int64_t> integer(Id id) const {
     if (is_count_in_pickle(id)) return graph_.count(id);
     if (id == kAbsent || kind(id) != Kind::kInt) return std::nullopt;
     return graph_.integer(id);
   }
-  /// A torch.Size or tuple of counts, at most kMaxDims of them, into `out`.
+  /// Reads a torch.Size or tuple of counts, at most kMaxDims of them, into `out`.
   void shape(Id id, std::string_view what, Shape& out) const;
-  /// A str, or a pathlib path joined from its parts.
+  /// Returns a str, or a pathlib path joined from its parts.
   std::string path(Id id, std::string_view what) const;
 
  private:
@@ -254,7 +257,8 @@ class MetadataGraph : public ObjectGraph {
 [[noreturn]] void throw_corrupt(const std::string& message);
 [[noreturn]] void throw_unsupported(const std::string& message);
 
-/// Runs `body`; errors that leave it get the key. Unlike with_context it copies the key only then.
+/// Runs `body` and adds the key to errors that leave it. Unlike with_context it copies the key only
+/// then.
 template <typename Body>
 decltype(auto) for_key(std::string_view key, Body&& body) {
   try {

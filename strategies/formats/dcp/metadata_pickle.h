@@ -15,8 +15,7 @@
 namespace dckpt::dcp {
 
 /// Emits objects as Python's pickler does: an object is NEWOBJ of its class and BUILD of its
-/// attributes, and what was written before (texts, globals, equal sizes and properties) is referred
-/// to.
+/// attributes, and repeated texts, globals, equal sizes and properties are referred to.
 class MetadataPickle : public pickle::PickleWriter {
  public:
   using Text = RepeatedText;
@@ -36,7 +35,7 @@ class MetadataPickle : public pickle::PickleWriter {
     new_object();
   }
 
-  /// A dict whose items `write` pushes.
+  /// Writes a dict whose items `write` pushes.
   template <typename Write>
   void dict(Write write) {
     empty_dict();
@@ -90,7 +89,7 @@ class MetadataPickle : public pickle::PickleWriter {
     return put();
   }
 
-  /// Sizes repeat; offsets hardly do.
+  /// Remembers sizes, which repeat, unlike offsets.
   void repeated_torch_size(ShapeView numbers) {
     if (last_size_ != sizes_.end() && equal(last_size_->first, numbers))
       return get(last_size_->second);

@@ -26,11 +26,12 @@ using dcp::throw_corrupt;
 using Id = MetadataGraph::Id;
 using Kind = MetadataGraph::Kind;
 
-/// Axes of all boxes together, per node of the pickle. A pickle may refer to one box again and
-/// again in two bytes each; real ones, where each chunk takes ten nodes or more, stay far below.
+/// The limit of axes of all boxes together, per node of the pickle. A pickle may refer to one box
+/// again and again in two bytes each. Real pickles, where each chunk takes ten nodes or more, stay
+/// far below.
 constexpr std::uint64_t kMaxBoxAxesPerNode = 8;
 
-/// Refuses shapes whose strides or bytes overflow, also when an extent of 0 would hide it.
+/// Refuses shapes whose strides or bytes overflow, also if an extent of 0 would hide it.
 void check_bytes(ShapeView shape, DType dtype, std::string_view what) {
   std::optional<std::int64_t> bytes = static_cast<std::int64_t>(item_size(dtype));
   for (const std::int64_t extent : shape) {
@@ -76,8 +77,8 @@ class MetadataReader {
   }
 
  private:
-  /// They stand for storages in files of torch.save; here an unpickler fails on them wherever they
-  /// are.
+  /// Refuses persistent ids, which stand for storages in files of torch.save. An unpickler of
+  /// metadata fails on them wherever they are.
   void refuse_persistent_ids() const {
     if (!graph_.nodes().persistent().empty())
       throw_corrupt("the pickle has a persistent id, which has no meaning here");
@@ -142,8 +143,8 @@ class MetadataReader {
     }
   }
 
-  /// {key: {} or {'nd_reformulated_orig_global_shape': shape}}; keys that the checkpoint does not
-  /// have are of no interest.
+  /// Reads {key: {} or {'nd_reformulated_orig_global_shape': shape}}; skips keys that the
+  /// checkpoint does not have.
   void read_mcore_data(Id id) {
     if (graph_.is_none(id)) return;
     metadata_.has_mcore_data = true;
@@ -172,9 +173,9 @@ class MetadataReader {
     }
   }
 
-  /// {key: path in a nested dict}. Nothing depends on it, so that entries of another form are
-  /// skipped. DCP's keys are the elements of their path with dots between them: a path that is
-  /// longer is none, and must not be copied (one str may be referred to again and again).
+  /// Reads {key: path in a nested dict}. Nothing depends on the paths, so entries of another form
+  /// are skipped. DCP's keys are the elements of their path with dots between them: a longer path
+  /// is invalid, and must not be copied (one str may be referred to again and again).
   template <typename IsWanted>
   void read_paths(Id id, std::vector<std::pair<std::string, KeyPath>>& paths, IsWanted is_wanted) {
     if (id == MetadataGraph::kAbsent || graph_.kind(id) != Kind::kDict) return;
@@ -185,7 +186,7 @@ class MetadataReader {
       const std::string_view key = graph_.text(items[i], "a key of a path");
       if (!seen.insert(key).second) continue;
       auto path = read_path(
-          key, items[i + 1]);  // what is no path could not lead anywhere, whatever the key
+          key, items[i + 1]);  // a value that is not a path leads nowhere, whatever the key
       if (path && is_wanted(key)) paths.emplace_back(std::string(key), std::move(*path));
     }
   }
@@ -214,7 +215,7 @@ class MetadataReader {
     if (!graph_.class_of(id).is(dcp::kMetadataModule, "StorageMeta")) return;
     const auto fields = graph_.attributes(id);
     StorageMeta& meta = metadata_.storage_meta.emplace();
-    // Storage back ends have path classes of their own; those are skipped.
+    // Path classes of storage back ends are skipped.
     if (const Id place = graph_.find(fields, "checkpoint_id"); graph_.is_path(place))
       meta.checkpoint_id = graph_.path(place, "checkpoint_id");
     if (const Id save = graph_.find(fields, "save_id"); graph_.is_text(save))
@@ -231,7 +232,7 @@ class MetadataReader {
 }  // namespace
 
 Metadata read_dcp_metadata(ByteView pickle, const std::string& file_name) {
-  // Nodes read what is unusual, and tell what is wrong.
+  // The reader of nodes handles unusual pickles and reports errors.
   if (std::optional<Metadata> metadata = read_metadata_rows(pickle)) return std::move(*metadata);
   return read_metadata_nodes(pickle, file_name);
 }

@@ -16,7 +16,7 @@ namespace {
 using dcp::MetadataPickle;
 
 class MetadataWriter {
-  static constexpr std::size_t kBytesPerChunk = 120;  // with its storage record, for two axes
+  static constexpr std::size_t kBytesPerChunk = 120;  // including its storage record, for two axes
 
  public:
   MetadataWriter(const Metadata& metadata, std::uint32_t common_crc)
@@ -74,7 +74,7 @@ class MetadataWriter {
     });
   }
 
-  /// Where the offsets of the chunks are in the memo.
+  /// Writes chunks. Returns the places of their offsets in the memo.
   std::vector<Slot> chunks(const BoxList& boxes) {
     std::vector<Slot> slots;
     slots.reserve(boxes.size());
@@ -91,7 +91,7 @@ class MetadataWriter {
     return slots;
   }
 
-  /// {key: path}
+  /// Writes {key: path}.
   void paths(const std::vector<std::pair<std::string, KeyPath>>& entries) {
     out_.dict([&] {
       for (const auto& [key, path] : entries) {
@@ -191,14 +191,14 @@ class MetadataWriter {
   }
 
   const Metadata& metadata_;
-  std::uint32_t common_crc_;  // until the first record has it
+  std::uint32_t common_crc_;  // 0 once the first record has it
   MetadataPickle out_;
   Global place_class_{dcp::kFilesystemModule, "_StorageInfo"};
   Text path_name_{"relative_path"}, length_name_{"length"};
   Text transforms_name_{"transform_descriptors"}, zstd_name_{dcp::kZstdTransform};
   Text crc_name_{dcp::kRecordCrc};
   std::vector<Text> file_names_;
-  std::vector<std::vector<Slot>> offsets_;  // of chunks in the memo, per tensor
+  std::vector<std::vector<Slot>> offsets_;  // offsets of chunks in the memo, per tensor
 };
 
 }  // namespace

@@ -16,7 +16,8 @@ namespace {
 
 using Id = MetadataGraph::Id;
 
-/// Keys that share a bucket of the hash table; chosen keys could otherwise make it slow.
+/// The limit of keys that share a bucket of the hash table, which chosen keys could otherwise make
+/// slow.
 constexpr std::size_t kMaxCollisions = 256;
 
 class StorageRecords {
@@ -71,8 +72,8 @@ class StorageRecords {
   }
 
  private:
-  /// Records mostly come with all chunks of a key one after the other, or rank by rank with the
-  /// keys in one order: then no table has to be asked.
+  /// Returns the entry of a record's key. Records mostly come with all chunks of a key one after
+  /// the other, or rank by rank with the keys in one order, and then need no lookup.
   const StoredKeys::Entry* entry_of_record(Id fqn, std::string_view key) {
     if (fqn == last_fqn_) return last_entry_;
     const StoredKeys::Entry* entry = keys_.next_after(last_entry_);
@@ -130,15 +131,15 @@ class StorageRecords {
         quote(kZstdTransform)));
   }
 
-  /// Mostly all records of a file refer to one str, and come one after the other or in turns with
-  /// those of the other files.
+  /// Returns the number of a file. Mostly all records of a file refer to one str, and come one
+  /// after the other or in turns with those of other files.
   std::uint32_t read_file(Id id) {
     for (const std::uint32_t likely : {last_file_, last_file_ + 1, 0U}) {
       if (likely < path_of_file_.size() && path_of_file_[likely] == id) return last_file_ = likely;
     }
     std::string name = graph_.path(id, "the relative_path of a storage record");
     name_components(
-        name);  // refuses names that are absolute, leave the checkpoint or are no names at all
+        name);  // refuses absolute and malformed names and those that leave the checkpoint
     if (name.find('\\') != std::string::npos || !is_utf8(name)) {
       throw_corrupt(
           str_format("the file name {} of a storage record has a backslash or is not UTF-8, which "
@@ -164,7 +165,7 @@ class StorageRecords {
   Id last_fqn_ = MetadataGraph::kAbsent;
   const StoredKeys::Entry* last_entry_ = nullptr;
   std::map<std::string, std::uint32_t> files_;
-  std::vector<Id> path_of_file_;  // the node that named it last
+  std::vector<Id> path_of_file_;  // the node that named the file last
   std::uint32_t last_file_ = 0;
 };
 

@@ -14,21 +14,21 @@ namespace dckpt::dcp {
 /// The keys of state_dict_metadata, in its order.
 class StoredKeys {
  public:
-  /// What a key stands for: a position in the tensors or in the objects.
+  /// The meaning of a key: a position in the tensors or in the objects.
   struct Entry {
-    std::string_view key;  ///< in the graph
+    std::string_view key;  ///< points into the graph
     bool is_tensor = false;
     std::uint32_t position = 0;
   };
 
   void reserve(std::size_t count);
-  /// Throws CheckpointError (corrupt) for a key that is there, (unsupported) for too many keys of
-  /// one hash.
+  /// Throws CheckpointError (corrupt) for a repeated key, (unsupported) for too many keys with one
+  /// hash.
   void add(const Entry& entry);
   std::size_t size() const noexcept { return entries_.size(); }
-  /// Null if the key is not there.
+  /// Returns null if the key is unknown.
   const Entry* find(std::string_view key) const;
-  /// The one behind `entry`, or the first; null if there is none.
+  /// Returns the entry after `entry`, or the first for null; null if there is none.
   const Entry* next_after(const Entry* entry) const noexcept;
 
  private:

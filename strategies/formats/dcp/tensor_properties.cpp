@@ -37,8 +37,8 @@ void check_layout(const MetadataGraph& graph, Id id) {
         str_format("the tensor has layout {}; only torch.strided can be read", quote(name)));
 }
 
-/// An enum by value (`E(0)`), by name (`getattr(E, 'TORCH_…')`, Python 3.11.0 to 3.11.3), or the
-/// memory format of torch itself.
+/// Reads an enum by value (`E(0)`), by name (`getattr(E, 'TORCH_…')`, Python 3.11.0 to 3.11.3), or
+/// the memory format of torch itself.
 TensorProperties::MemoryFormat read_memory_format(const MetadataGraph& graph, Id id) {
   static constexpr std::string_view kNames[] = {"TORCH_CONTIGUOUS_FORMAT", "TORCH_CHANNELS_LAST",
                                                 "TORCH_PRESERVE_FORMAT"};
@@ -72,7 +72,7 @@ TensorProperties::MemoryFormat read_memory_format(const MetadataGraph& graph, Id
 
 TensorProperties read_properties(const MetadataGraph& graph, Id id) {
   const GlobalName type = graph.class_of(id);
-  // Up to torch 2.2 the class lived with the sharded tensors.
+  // Up to torch 2.2 the class belonged to the module of sharded tensors.
   if (!type.is(kMetadataModule, "TensorProperties") &&
       !type.is("torch.distributed._shard.sharded_tensor.metadata", "TensorProperties")) {
     throw_corrupt(str_format("the properties of the tensor are {} (expected: TensorProperties)",

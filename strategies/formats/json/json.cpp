@@ -21,7 +21,7 @@ using Sax = nlohmann::json_sax<nlohmann::json>;
 /// checks UTF-8 and the grammar.
 class ValueBuilder final : public Sax {
  public:
-  /// With `visit`, the document's members go there instead.
+  /// Passes the document's members to `visit`, if given, instead of building a Value.
   ValueBuilder(const std::string& what, const JsonLimits& limits, const JsonMember* visit = nullptr)
       : what_(what), limits_(limits), visit_(visit) {}
 
@@ -110,8 +110,8 @@ class ValueBuilder final : public Sax {
   Value root_;
 };
 
-/// The code point at the front of `text`; a byte that is neither UTF-8 nor in a lone surrogate as
-/// Python's surrogateescape has it.
+/// Decodes the code point at the front of `text`. A byte that is not UTF-8 becomes a lone surrogate
+/// as in Python's surrogateescape.
 Utf8Sequence code_point(std::string_view text) {
   const Utf8Sequence sequence = decode_utf8(text, Surrogates::kPass);
   if (sequence.length > 0) return sequence;
@@ -178,8 +178,8 @@ class JsonWriter {
     out_.append(indent_ * depth, ' ');
   }
 
-  /// As Python's repr: the shortest digits that read back the same, in positional notation for
-  /// exponents from -4 to 15.
+  /// Writes as Python's repr does: the shortest digits that read back the same, in positional
+  /// notation for exponents from -4 to 15.
   void real(double value) {
     if (!std::isfinite(value)) refuse("a float that is not finite");
     const double magnitude = std::fabs(value);

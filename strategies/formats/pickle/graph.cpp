@@ -19,7 +19,7 @@ std::int64_t take(const char*& at) noexcept {
   return static_cast<std::int64_t>(value);
 }
 
-/// A count that RowScanner has checked.
+/// Takes a count that RowScanner has checked.
 std::int64_t take_count(const char*& at) noexcept {
   switch (op_at(at++)) {
     case Op::kBinInt1: return take<std::uint8_t>(at);
@@ -48,7 +48,7 @@ std::int64_t Graph::count(Id cell) const noexcept {
 
 std::size_t Graph::counts(Id cell, std::span<std::int64_t> out) const noexcept {
   const char* at = pickle_ + (cell - kInPickle);
-  at += op_at(at) == Op::kBinGet ? 2 : 5;  // the class
+  at += op_at(at) == Op::kBinGet ? 2 : 5;  // skips the class
   if (op_at(at) == Op::kMark) ++at;
   std::size_t size = 0;
   for (; is_count(op_at(at)); ++size) {

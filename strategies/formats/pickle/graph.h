@@ -15,14 +15,14 @@
 
 namespace dckpt::pickle {
 
-/// A pickle as what it describes: nodes in one array, referring to each other by number. Shared and
-/// cyclic references are edges like any other; nothing is imported and nothing is called. Text and
-/// byte nodes point into the pickle's own bytes where they can, which must outlive the graph. A
-/// node takes a few 32-bit words, its edges among them, so that the metadata of millions of chunks
-/// can be walked in memory.
+/// A pickle as the values it describes: nodes in one array that refer to each other by number.
+/// Shared and cyclic references are edges like any other; nothing is imported and nothing is
+/// called. Text and byte nodes point into the pickle's own bytes where they can, which must outlive
+/// the graph. A node takes a few 32-bit words, its edges among them, so that the metadata of
+/// millions of chunks can be walked in memory.
 class Graph {
  public:
-  using Id = std::uint32_t;  ///< position of the first word of a node; not counted up one by one
+  using Id = std::uint32_t;  ///< position of the first word of a node; not consecutive
   static constexpr Id kNil = 0xFFFFFFFF;
 
   enum class Kind : std::uint8_t {
@@ -48,11 +48,11 @@ class Graph {
     kNew,         ///< callable.__new__: children(): callable, args tuple[, kwargs dict]
   };
 
-  /// What was done to a kCall or kNew node after it was made; lists, sets and dicts hold it as
+  /// Changes to a kCall or kNew node after its creation; lists, sets and dicts hold them as
   /// children.
   struct Extras {
     std::span<const Id> states;      ///< arguments of BUILD
-    std::span<const Id> list_items;  ///< of APPEND(S)
+    std::span<const Id> list_items;  ///< items of APPEND(S)
     std::span<const Id> dict_items;  ///< key, value, … of SETITEM(S)
   };
 
@@ -64,7 +64,7 @@ class Graph {
 
   Id root() const noexcept { return root_; }
   std::size_t size() const noexcept { return node_count_; }
-  /// Every id is below.
+  /// All ids are below this.
   std::size_t id_limit() const noexcept { return words_.size(); }
   Kind kind(Id id) const noexcept { return static_cast<Kind>(words_[id] & kKindMask); }
   std::int64_t integer(Id id) const noexcept;
@@ -72,36 +72,37 @@ class Graph {
   std::string_view text(Id id) const noexcept;
   ByteView bytes(Id id) const noexcept { return as_bytes(text(id)); }
 
-  /// The children in order; none for scalars, text and bytes.
+  /// Returns the children in order; none for scalars, text and bytes.
   std::span<const Id> children(Id id) const noexcept;
   std::size_t child_count(Id id) const noexcept { return children(id).size(); }
-  /// Empty spans when there are none.
+  /// Returns empty spans if there are none.
   Extras extras(Id id) const noexcept;
-  /// Of a kRow: position of its class in RowTypes::classes; or kCountsRow, whose only cell is a
-  /// tuple of counts by itself.
+  /// Returns the position in RowTypes::classes of the class of a kRow, or kCountsRow for a row
+  /// whose only cell is a bare tuple of counts.
   std::size_t row_type(Id id) const noexcept { return number(id) & kRowTypeMask; }
   static constexpr std::size_t kCountsRow = 15;
-  /// The attributes of a kRow in the order of RowType::fields: kNil for one that it does not have,
-  /// a node, or a value that is still in the pickle.
+  /// Returns the attributes of a kRow in the order of RowType::fields: kNil for a missing one, a
+  /// node, or a value that is still in the pickle.
   std::span<const Id> cells(Id id) const noexcept { return run(id + 1, number(id) / kRowCell); }
-  static constexpr Id kInPickle = 0x80000000;  ///< cells from here on: plus a position in it
+  static constexpr Id kInPickle = 0x80000000;  ///< cells from here: positions in the pickle
   static bool is_in_pickle(Id cell) noexcept { return cell >= kInPickle && cell != kNil; }
-  /// Whether a value in the pickle is a tuple of counts instead of a count.
+  /// Returns whether a value in the pickle is a tuple of counts instead of a count.
   bool has_counts(Id cell) const noexcept;
   std::int64_t count(Id cell) const noexcept;
-  /// The first of the counts, as many as there is room for. Returns how many there are.
+  /// Copies the first of the counts, as many as there is room for. Returns the number of all
+  /// counts.
   std::size_t counts(Id cell, std::span<std::int64_t> out) const noexcept;
 
-  /// All nodes of kPersistent, also those that the root does not reach, in the order in which they
-  /// were made.
+  /// Returns all kPersistent nodes, also those that the root does not reach, in the order of their
+  /// creation.
   std::span<const Id> persistent() const noexcept { return persistent_; }
 
  private:
   friend class GrowingGraph;
   friend class GraphBuilder;
 
-  // The first word of a node has the kind, flags, and a number of 24 bits; what follows depends on
-  // the kind:
+  // The first word of a node has the kind, flags, and a number of 24 bits. The rest depends on the
+  // kind:
   //   kNone, kFalse, kTrue       –
   //   kInt                       the number is the value; if wide, two words are
   //   kFloat                     two words
@@ -110,7 +111,7 @@ class Graph {
   //   kRow                       the number is the type and the count of the cells; the cells. A
   //                              cell from kInPickle on is the position of the first opcode
   //   kList, kSet, kDict         a word: position of the run of children, which is their count and
-  //                              they themselves
+  //                              the children
   //   kTuple … kPersistent       the number of children and the children; if wide, a word has their
   //                              number
   //   kCall, kNew                the number of children, the children, and a word: the state or
@@ -120,7 +121,7 @@ class Graph {
   static constexpr Word kWide = 0x20;
   static constexpr Word kExtended = 0x40;
   static constexpr Word kScattered =
-      0x80;  // while reading: filled in steps that do not lie one after the other
+      0x80;  // only while reading: filled in steps that are not adjacent
   static constexpr int kNumberShift = 8;
   static constexpr std::uint64_t kMaxNumber = (1U << 24) - 1;
 
@@ -149,7 +150,7 @@ class Graph {
   std::vector<std::string_view> texts_;
   std::vector<ObjectExtras> object_extras_;
   std::vector<Id> persistent_;
-  std::deque<Bytes> owned_;  // decoded text that is not in the pickle as such (escapes, latin-1)
+  std::deque<Bytes> owned_;  // decoded text (escapes, latin-1)
 };
 
 inline std::int64_t Graph::integer(Id id) const noexcept {
@@ -172,8 +173,8 @@ inline std::span<const Graph::Id> Graph::children(Id id) const noexcept {
 /// Limits against hostile input; a real checkpoint stays far below them.
 struct Limits {
   std::uint64_t max_nodes = std::uint64_t{1} << 28;
-  std::uint64_t max_bytes = std::uint64_t{1} << 32;  ///< of the pickle itself
-  /// Of MARKs inside MARKs (read_graph), and of values inside values (value.h).
+  std::uint64_t max_bytes = std::uint64_t{1} << 32;  ///< size of the pickle itself
+  /// Limit of MARKs inside MARKs (read_graph), and of values inside values (value.h).
   std::uint32_t max_depth = 1000;
   std::uint64_t max_expanded = std::uint64_t{1}
                                << 26;  ///< what sharing may add when everything is counted wherever
@@ -182,14 +183,14 @@ struct Limits {
 
 /// Reads one pickle of protocol 0–5. `what` names the bytes in messages (a file); errors carry it
 /// and the offset of the opcode. Throws CheckpointError (corrupt) on malformed or truncated input,
-/// bytes after STOP, extension codes, out-of-band buffers, and on opcodes that readers of the world
-/// understand differently; (unsupported) on protocols above 5. If `consumed` is given, bytes after
+/// bytes after STOP, extension codes, out-of-band buffers, and opcodes that existing readers
+/// interpret differently; (unsupported) on protocols above 5. If `consumed` is given, bytes after
 /// STOP are allowed and their position is stored there (streams of several pickles).
 Graph read_graph(ByteView pickle, const std::string& what, const Limits& limits = {},
                  std::size_t* consumed = nullptr);
 
-/// The same with rows (rows.h). Where it cannot tell an object from its row any more (a part of one
-/// is referred to, or changed), and only then, it throws for pickles that read_graph accepts.
+/// Reads the same with rows (rows.h). Throws for a pickle that read_graph accepts only if an object
+/// can no longer be told from its row, because a part of it is referred to or changed.
 Graph read_rows(ByteView pickle, const std::string& what, const RowTypes& rows);
 
 }  // namespace dckpt::pickle

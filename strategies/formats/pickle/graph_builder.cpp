@@ -11,7 +11,7 @@
 namespace dckpt::pickle {
 namespace {
 
-// Metadata of DCP takes 2 to 3 bytes of a pickle for a word of the graph.
+// DCP metadata takes 2 to 3 bytes of a pickle for a word of the graph.
 constexpr std::size_t kBytesPerWord = 2;
 constexpr std::size_t kMaxReserved = std::size_t{1} << 28;
 
@@ -117,7 +117,7 @@ void GraphBuilder::extend(Id id, std::span<const Id> members) {
   const auto count = static_cast<std::uint32_t>(members.size());
   const Word run = words[id + 1];
   if (run != 0 && !graph_.has(id, Graph::kScattered) &&
-      run + 1 + words[run] == words.size()) {  // nothing came between
+      run + 1 + words[run] == words.size()) {  // nothing was added in between
     copy_ids(members, extend_words(count));
     words[run] += count;
     return;
@@ -196,7 +196,7 @@ void GraphBuilder::gather_pieces() {
   PodArray<Word>& words = graph_.words_;
   for (const Piece& piece : pieces_) {
     const bool object = is_object(piece.owner);
-    if (graph_.has(piece.owner, Graph::kScattered)) {  // its first piece
+    if (graph_.has(piece.owner, Graph::kScattered)) {  // the first piece of the owner
       words[piece.owner] &= ~Graph::kScattered;
       const auto target = static_cast<Word>(words.size());
       if (object) {

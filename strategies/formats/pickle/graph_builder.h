@@ -11,7 +11,7 @@
 
 namespace dckpt::pickle {
 
-/// The words of a Graph that grows, within limits.
+/// The words of a growing Graph, within limits.
 class GrowingGraph {
  public:
   using Id = Graph::Id;
@@ -32,7 +32,7 @@ class GrowingGraph {
   static Word head(Kind kind, std::uint64_t number = 0, Word flags = 0) {
     return static_cast<Word>(kind) | flags | static_cast<Word>(number) << Graph::kNumberShift;
   }
-  /// A new node of so many words, which the caller writes.
+  /// Adds a node of this many words, which the caller writes.
   Word* add(std::size_t words) {
     if (graph_.node_count_ >= max_nodes_) too_many_nodes();
     ++graph_.node_count_;
@@ -47,7 +47,7 @@ class GrowingGraph {
     node[0] = head(kind, number);
     return id_of(node);
   }
-  /// Mostly one to three ids, for which a call of memmove would take longer than the copy.
+  /// Copies mostly one to three ids, for which a call of memmove would take longer than the copy.
   static Word* copy_ids(std::span<const Id> ids, Word* to) {
     if (ids.size() > 3) return std::copy(ids.begin(), ids.end(), to);
     for (std::size_t i = 0; i < ids.size() && i < 3; ++i) *to++ = ids[i];
@@ -66,7 +66,7 @@ class GrowingGraph {
   bool is_named(Id global, std::string_view module, std::string_view name) const noexcept;
 };
 
-/// Grows a Graph node by node. Containers may be filled in any number of steps, also after other
+/// Builds a Graph node by node. Containers may be filled in any number of steps, also after other
 /// nodes refer to them.
 class GraphBuilder : public GrowingGraph {
  public:
@@ -76,7 +76,7 @@ class GraphBuilder : public GrowingGraph {
   /// Texts in `pickle` cost less than others.
   GraphBuilder(ByteView pickle, std::uint64_t max_nodes);
 
-  /// None, a bool or the empty tuple: one node each.
+  /// Returns the node of None, a bool or the empty tuple, of which there is only one each.
   Id constant(Kind kind) {
     Id& shared = constants_[static_cast<std::size_t>(kind)];
     if (shared == Graph::kNil) shared = add_head(kind, 0, 1);
@@ -89,17 +89,17 @@ class GraphBuilder : public GrowingGraph {
     if (shared == Graph::kNil) shared = add_integer(value);
     return shared;
   }
-  /// Two's complement, little-endian, of any length; becomes kInt where it fits. The bytes outlive
-  /// the graph.
+  /// Adds an integer of any length (two's complement, little-endian), as kInt if it fits. The bytes
+  /// must outlive the graph.
   Id integer(ByteView twos_complement);
-  /// The same for bytes that the graph has to keep.
+  /// The same for bytes that the graph must keep.
   Id owned_integer(Bytes twos_complement);
   Id real(double value);
-  /// kStr, kBytes or kByteArray; `content` outlives the graph.
+  /// Adds a kStr, kBytes or kByteArray. `content` must outlive the graph.
   Id text(Kind kind, std::string_view content);
-  /// The same for content that the graph has to keep.
+  /// The same for content that the graph must keep.
   Id owned_text(Kind kind, Bytes content);
-  /// kList, kSet or kDict.
+  /// Adds an empty kList, kSet or kDict.
   Id container(Kind kind) {
     const Id id = add_head(kind, 0, 2);
     graph_.words_[id + 1] = 0;
@@ -110,12 +110,12 @@ class GraphBuilder : public GrowingGraph {
     extend(id, members);
     return id;
   }
-  /// kTuple, kFrozenSet, kGlobal or kPersistent.
+  /// Adds a kTuple, kFrozenSet, kGlobal or kPersistent.
   Id fixed(Kind kind, std::span<const Id> members);
-  /// kRow. A graph with rows cannot become as large as one without.
+  /// A kRow needs room: a graph with rows cannot become as large as one without.
   bool has_room_for_rows() const noexcept { return graph_.words_.size() < Graph::kInPickle / 2; }
   Id row(std::size_t type, std::span<const Id> cells);
-  /// kCall or kNew.
+  /// Adds a kCall or kNew.
   Id object(Kind kind, std::span<const Id> parts) {
     const Id id = add_head(kind, parts.size(), parts.size() + 2);
     Word* const words = graph_.words_.data() + id;

@@ -9,13 +9,14 @@
 
 namespace dckpt::pickle {
 
-/// What PUT stored. Indices are any 32-bit numbers: those that a pickler counts up lie in an array,
-/// strays in a tree, so that memory follows the number of entries and not the largest index.
+/// The values that PUT stored. Indices are any 32-bit numbers. Those that a pickler counts up are
+/// in an array and strays in a tree, so that memory follows the number of entries and not the
+/// largest index.
 class Memo {
  public:
   using Id = Graph::Id;
 
-  /// kNil if nothing was stored there.
+  /// Returns kNil if nothing was stored there.
   Id find(std::uint32_t index) const {
     if (index < dense_.size() && dense_[index] != Graph::kNil) return dense_[index];
     return find_stray(index);
@@ -36,7 +37,8 @@ class Memo {
     (index < dense_.size() ? dense_[index] : strays_[index]) = id;
   }
 
-  /// Whether all indices so far were counted up, as MEMOIZE does. Only then the following three.
+  /// Returns whether all indices so far were counted up, as MEMOIZE does. The following three
+  /// functions require it.
   bool is_counted_up() const noexcept { return strays_.empty() && size_ == dense_.size(); }
   void count_up(Id id) {
     dense_.push_back(id);
@@ -48,7 +50,7 @@ class Memo {
     size_ = size;
   }
 
-  /// MEMOIZE stores at this index: the number of different indices in use.
+  /// The number of different indices in use, which is the index at which MEMOIZE stores.
   std::uint32_t size() const noexcept { return size_; }
 
  private:

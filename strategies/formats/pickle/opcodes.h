@@ -6,7 +6,7 @@ namespace dckpt::pickle {
 
 constexpr int kHighestProtocol = 5;
 
-/// The opcodes of Python's pickle module, by its names.
+/// The opcodes of Python's pickle module, with its names.
 enum class Op : std::uint8_t {
   kMark = '(',
   kStop = '.',
@@ -78,7 +78,7 @@ enum class Op : std::uint8_t {
   kReadonlyBuffer,  // protocol 5
 };
 
-/// An int of one to four bytes, or of so many as it says.
+/// True for an int of one to four bytes, or of a length that it states.
 constexpr bool is_count(Op op) noexcept {
   return op == Op::kBinInt1 || op == Op::kBinInt2 || op == Op::kBinInt || op == Op::kLong1;
 }

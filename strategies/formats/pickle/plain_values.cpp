@@ -50,7 +50,7 @@ std::optional<Value> value_of_builtin(const std::string& name, const ValueList& 
   return std::nullopt;
 }
 
-/// Keys or members whose hashes are all the same take quadratic time; only hostile pickles have
+/// Limits keys or members with equal hashes, which take quadratic time; only hostile pickles have
 /// many.
 class CollisionLimit {
  public:
@@ -74,7 +74,7 @@ bool has_extras(const Opaque& object) {
   return !object.states.empty() || !object.list_items.empty() || !object.dict_items.empty();
 }
 
-/// copyreg.__newobj__(class, *args) and copyreg.__newobj_ex__(class, args, kwargs).
+/// Converts copyreg.__newobj__(class, *args) and copyreg.__newobj_ex__(class, args, kwargs).
 std::optional<Value> new_object_of(const Opaque& call, const std::string& name) {
   const ValueList& args = call.args.items();
   Opaque object = call;

@@ -10,9 +10,9 @@
 
 namespace dckpt::pickle {
 
-/// A growing array of plain values for millions of small ones. Other than std::vector it does not
-/// write elements before they have a value, and large arrays grow without a copy, because realloc
-/// moves their pages.
+/// A growing array for millions of small plain values. Unlike std::vector it does not write
+/// elements before they have a value, and large arrays grow without a copy, because realloc moves
+/// their pages.
 template <typename T>
 requires std::is_trivially_copyable_v<T>
 class PodArray {
@@ -39,7 +39,7 @@ class PodArray {
   T& back() noexcept { return data_[size_ - 1]; }
   const T& back() const noexcept { return data_[size_ - 1]; }
 
-  /// Asks for the room in advance; what is not used stays address space.
+  /// Allocates in advance; unused room only takes address space.
   void reserve(std::size_t capacity) {
     if (capacity > capacity_) grow(capacity - size_);
   }
@@ -47,7 +47,7 @@ class PodArray {
     if (size_ == capacity_) grow(1);
     data_[size_++] = value;
   }
-  /// Room for `count` more elements, which the caller fills.
+  /// Adds room for `count` more elements, which the caller fills.
   T* extend(std::size_t count) {
     if (capacity_ - size_ < count) grow(count);
     size_ += count;

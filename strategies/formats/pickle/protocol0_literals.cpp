@@ -17,7 +17,7 @@ bool is_digit(char c) {
   return c >= '0' && c <= '9';
 }
 
-/// Exactly `count` hexadecimal digits at the front of `text`, which is advanced.
+/// Takes exactly `count` hexadecimal digits from the front of `text`.
 std::optional<std::uint32_t> take_hex(std::string_view& text, std::size_t count) {
   if (text.size() < count) return std::nullopt;
   std::uint32_t value = 0;
@@ -42,7 +42,7 @@ std::optional<Bytes> parse_decimal(std::string_view text) {
       !std::all_of(text.begin(), text.end(), is_digit))
     return std::nullopt;
   if (text.size() > 1 && text.front() == '0') return std::nullopt;
-  std::vector<std::uint32_t> limbs;  // of the magnitude, least significant first
+  std::vector<std::uint32_t> limbs;  // the magnitude, least significant limb first
   for (const char digit : text) {
     std::uint64_t carry = static_cast<std::uint64_t>(digit - '0');
     for (std::uint32_t& limb : limbs) {

@@ -114,7 +114,7 @@ constexpr std::pair<std::string_view, std::string_view> kMovedModules[] = {
 
 static_assert(std::ranges::is_sorted(kRenamed) && std::ranges::is_sorted(kMovedModules));
 
-/// Returns what a sorted table has for `key`; null if it has nothing.
+/// Returns the entry of a sorted table for `key`; null if there is none.
 template <typename Key, typename Entry, std::size_t kSize>
 const Entry* find_in(const std::pair<Key, Entry> (&table)[kSize], const Key& key) {
   const auto* const found = std::ranges::lower_bound(table, key, {}, &std::pair<Key, Entry>::first);

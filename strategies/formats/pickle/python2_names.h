@@ -5,9 +5,9 @@
 
 namespace dckpt::pickle {
 
-/// Module and name that Python 3 looks up when a pickle of protocol 0–2 says `module` and `name`
-/// (Python's `fix_imports`); the same texts when it has no other name for them. Texts that differ
-/// are static.
+/// Returns the module and name that Python 3 looks up for `module` and `name` in a pickle of
+/// protocol 0–2 (Python's `fix_imports`); the same texts if it has no other name for them. Texts
+/// that differ are static.
 std::pair<std::string_view, std::string_view> python3_name(std::string_view module,
                                                            std::string_view name);
 

@@ -26,7 +26,7 @@ using Id = Graph::Id;
 using Kind = Graph::Kind;
 using Part = GraphBuilder::Part;
 
-// Out of line, so that the code which runs for every opcode stays small.
+// Out of line, so that the code that runs for every opcode stays small.
 [[noreturn, gnu::cold, gnu::noinline]] void corrupt(const std::string& message) {
   throw CheckpointError(ErrorCode::kCorrupt, "malformed pickle: " + message);
 }
@@ -51,7 +51,7 @@ using Part = GraphBuilder::Part;
       str_format("the pickle has more than {} nested MARKs, which is the limit", limit));
 }
 
-/// What is left of the pickle.
+/// The rest of the pickle.
 class Cursor {
  public:
   explicit Cursor(ByteView bytes) : at_(bytes.data()), end_(bytes.data() + bytes.size()) {}
@@ -92,24 +92,24 @@ class Cursor {
   const std::byte* end_;
 };
 
-/// The stack machine that a pickle is a program for, building nodes instead of objects.
+/// The stack machine that executes a pickle as its program, building nodes instead of objects.
 class Machine {
  public:
   Machine(ByteView pickle, const Limits& limits, const RowTypes* rows)
       : in_(pickle), limits_(limits), graph_(pickle, limits.max_nodes), at_(pickle.data()) {
     if (rows != nullptr) rows_.emplace(*rows, pickle, graph_, memo_);
   }
-  Machine(const Machine&) = delete;  // rows_ refers to the others
+  Machine(const Machine&) = delete;  // rows_ refers to other members
 
   /// Runs until STOP.
   Graph run();
-  /// After run() behind STOP, after an error at the opcode that caused it.
+  /// The position behind STOP after run(), or that of the opcode that caused an error.
   std::size_t position() const noexcept { return static_cast<std::size_t>(at_ - in_.data()); }
 
  private:
   void execute(Op op, Cursor& in);
 
-  // The stack. What lies below the last MARK is out of reach.
+  // The stack. Values below the last MARK are out of reach.
   void push(Id id) { stack_.push_back(id); }
   void need(std::size_t count) const {
     if (stack_.size() - floor_ < count) too_few_values(count);
@@ -175,13 +175,13 @@ class Machine {
   const std::byte* at_;
   unsigned protocol_ = 0;
   PodArray<Id> stack_;
-  PodArray<std::size_t> marks_;  // sizes of the stack
-  std::size_t floor_ = 0;        // the last of them, or 0
+  PodArray<std::size_t> marks_;  // sizes of the stack at the MARKs
+  std::size_t floor_ = 0;        // the last of marks_, or 0
   Memo memo_;
   std::optional<RowScanner> rows_;
 };
 
-/// The opcodes that pickles of protocol 2 and above consist of almost wholly are in this loop, so
+/// This loop handles the opcodes that make up almost all of a pickle of protocol 2 and above, so
 /// that the cursor stays in registers.
 Graph Machine::run() {
   for (Cursor in(in_);;) {
@@ -348,7 +348,7 @@ void Machine::execute(Op op, Cursor& in) {
             str_format("pickle protocol {}; protocols 0 to 5 are known", protocol_));
       }
       return;
-    case Op::kFrame: {  // a hint for readers that buffer; where it ends means nothing
+    case Op::kFrame: {  // a hint for readers that buffer; its end has no meaning
       const auto length = in.number<std::uint64_t>();
       if (length > in.left())
         corrupt(str_format("a frame of {} bytes, but {} are left", length, in.left()));
@@ -381,7 +381,7 @@ void Machine::push_object(Kind kind, std::size_t parts) {
   push(id);
 }
 
-/// INST and OBJ. Python makes a class without arguments by __new__ alone.
+/// Handles INST and OBJ. Python makes a class without arguments by __new__ alone.
 void Machine::push_instance(Id callable, std::size_t first, std::size_t first_argument) {
   const Kind kind = above(first_argument).empty() ? Kind::kNew : Kind::kCall;
   const Id arguments = graph_.fixed(Kind::kTuple, above(first_argument));
@@ -481,8 +481,8 @@ void Machine::get(std::uint32_t index) {
   push(Graph::is_in_pickle(id) ? graph_.row(Graph::kCountsRow, {&id, 1}) : id);
 }
 
-/// If the bytes at `at` make a row of the class on top of the stack, puts it there. Returns where
-/// to go on.
+/// If the bytes at `at` form a row of the class on top of the stack, pushes the row. Returns the
+/// position at which to continue.
 const std::byte* Machine::behind_row(const std::byte* at) {
   constexpr std::size_t kMarks = 2;  // inside a row
   if (!rows_ || marks_.size() + kMarks > limits_.max_depth) return at;

@@ -17,7 +17,7 @@ namespace {
 constexpr std::uint64_t kBlock = std::uint64_t{64} << 10;
 constexpr std::size_t kMaxLine = 4096;
 
-/// Number of bytes of the length that an opcode's argument begins with; 0: it has none.
+/// Returns the size of the length field that begins an opcode's argument; 0 if it has none.
 std::size_t length_bytes(Op op) {
   switch (op) {
     case Op::kShortBinString:
@@ -35,7 +35,7 @@ std::size_t length_bytes(Op op) {
   }
 }
 
-/// Lines of text that follow an opcode.
+/// Returns the number of text lines that follow an opcode.
 std::size_t lines(Op op) {
   switch (op) {
     case Op::kFloat:
@@ -52,12 +52,12 @@ std::size_t lines(Op op) {
   }
 }
 
-/// Whether a line may hold a value of any length, not a number or a name.
+/// Returns whether a line may hold a value of any length, rather than a number or a name.
 bool has_long_lines(Op op) {
   return op == Op::kString || op == Op::kUnicode || op == Op::kLong;
 }
 
-/// Bytes of an argument of fixed size; empty if there is no such opcode.
+/// Returns the bytes of an argument of fixed size; empty if there is no such opcode.
 std::optional<std::size_t> fixed_bytes(Op op) {
   switch (op) {
     case Op::kBinInt1:
@@ -85,7 +85,7 @@ std::optional<std::size_t> fixed_bytes(Op op) {
   return without ? std::optional<std::size_t>(0) : std::nullopt;
 }
 
-/// Where in the beginning of a file something is that no pickler writes.
+/// Returns the position of a byte at the beginning of a file that no pickler writes.
 std::optional<std::size_t> foreign_byte(ByteView block) {
   std::size_t at = 0;
   while (at < block.size()) {

@@ -7,7 +7,7 @@
 
 namespace dckpt::pickle {
 
-/// What is left of the pickle. The object is on the stack of take() and its functions are inlined
+/// The rest of the pickle. The object is on the stack of take() and its functions are inlined
 /// there, so that the position stays in a register.
 class RowScanner::Cursor {
  public:
@@ -17,7 +17,7 @@ class RowScanner::Cursor {
   bool has(std::uint64_t bytes) const noexcept {
     return static_cast<std::uint64_t>(end_ - at_) >= bytes;
   }
-  /// What comes next; Op{} at the end.
+  /// Returns the next opcode; Op{} at the end.
   Op peek() const noexcept { return at_ == end_ ? Op{} : static_cast<Op>(*at_); }
   bool next(Op op) noexcept {
     if (peek() != op) return false;
@@ -31,13 +31,13 @@ class RowScanner::Cursor {
     at_ += 1 + sizeof(T);
     return true;
   }
-  /// A place in the memo.
+  /// Takes a reference to the memo.
   bool reference(std::uint32_t& index) noexcept {
     const Op op = peek();
     if (op == Op::kBinGet) return number<std::uint8_t>(index);
     return op == Op::kLongBinGet && number<std::uint32_t>(index);
   }
-  /// An int from 0 to 2^63 - 1.
+  /// Takes an int from 0 to 2^63 - 1.
   bool count() noexcept {
     switch (peek()) {
       case Op::kBinInt1: return skip(2);
@@ -121,7 +121,7 @@ inline bool RowScanner::is_counts_class(Id node) {
   return true;
 }
 
-/// `type()`, made without arguments, and its attributes.
+/// Takes `type()`, made without arguments, and its attributes.
 inline bool RowScanner::object(Cursor& in, const RowType& type, Type& known) {
   if (!in.next(Op::kEmptyTuple) || !in.next(Op::kNewObj)) return false;
   instance_is_memoized_ = memoize(in, Graph::kNil);
@@ -137,7 +137,7 @@ inline bool RowScanner::object(Cursor& in, const RowType& type, Type& known) {
   return in.next(Op::kBuild);
 }
 
-/// The name of a field, in most objects that of `field`.
+/// Takes the name of a field, which is that of `field` in most objects.
 inline bool RowScanner::name(Cursor& in, const RowType& type, Type& known, std::size_t& field) {
   std::uint32_t index = 0;
   if (!in.reference(index) || index >= memo_.size()) return false;
@@ -179,7 +179,7 @@ inline bool RowScanner::value(Cursor& in, Id& cell) {
   return counts(in, here);
 }
 
-/// `counts_class((count, …))`, behind the reference to the class.
+/// Takes `counts_class((count, …))`, behind the reference to the class.
 inline bool RowScanner::counts(Cursor& in, Id here) {
   const bool marked = in.next(Op::kMark);
   std::size_t size = 0;

@@ -14,43 +14,44 @@
 
 namespace dckpt::pickle {
 
-/// Takes rows (rows.h) off a pickle before they become nodes. What is not exactly as a pickler of
-/// protocol 4 or 5 writes such an object is left alone, and so is all of a pickle whose memo is not
-/// counted up: it is then read as nodes.
+/// Takes rows (rows.h) off a pickle before they become nodes. Objects that are not exactly as a
+/// pickler of protocol 4 or 5 writes them are left to be read as nodes, and so is all of a pickle
+/// whose memo is not counted up.
 class RowScanner {
  public:
   using Id = Graph::Id;
 
   RowScanner(const RowTypes& types, ByteView pickle, GraphBuilder& graph, Memo& memo);
 
-  /// If the bytes from `at` on, behind the opcode that pushed `type`, make an object of a row type:
-  /// its node, and `at` is behind them. Otherwise kNil, and nothing has changed.
+  /// Returns the node of an object of a row type that is formed by the bytes from `at` on, behind
+  /// the opcode that pushed `type`, and moves `at` behind them. Otherwise returns kNil, and nothing
+  /// has changed.
   Id take(Id type, const std::byte*& at);
 
   bool took_any() const noexcept { return took_any_; }
 
  private:
   class Cursor;
-  /// A name as it is referred to: where the memo has it.
+  /// A name in the form in which it is referred to: its memo index.
   static constexpr std::uint32_t kUnknown = 0xFFFFFFFF;
   struct Type {
-    Id node = Graph::kNil;  ///< of the class, once it was seen
+    Id node = Graph::kNil;  ///< node of the class, once it was seen
     std::array<std::uint32_t, kMaxRowFields> names{};
   };
 
-  /// Position in types_.classes; behind the last for another global.
+  /// Returns the position in types_.classes, or the number of classes for another global.
   std::size_t type_of(Id node);
   std::size_t find_type(Id node);
   bool is_counts_class(Id node);
   std::size_t find_field(const RowType& type, Type& known, std::uint32_t index);
 
-  // Each goes over what it expects, or returns false.
+  // Each function skips what it expects, or returns false.
   bool object(Cursor& in, const RowType& type, Type& known);
   bool name(Cursor& in, const RowType& type, Type& known, std::size_t& field);
   bool value(Cursor& in, Id& cell);
   bool counts(Cursor& in, Id here);
   bool text(Cursor& in, Id& cell);
-  /// Whether there was a MEMOIZE.
+  /// Takes a MEMOIZE of `id`. Returns false if none is next.
   bool memoize(Cursor& in, Id id);
 
   const RowTypes& types_;
@@ -60,7 +61,7 @@ class RowScanner {
   Memo& memo_;
   std::vector<Type> known_;
   Id counts_class_ = Graph::kNil;
-  std::array<Id, kMaxRowFields> cells_{};  // of the object at hand
+  std::array<Id, kMaxRowFields> cells_{};  // cells of the current object
   bool instance_is_memoized_ = false;
   bool took_any_ = false;
 };

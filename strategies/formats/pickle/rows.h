@@ -10,9 +10,9 @@ namespace dckpt::pickle {
 
 inline constexpr std::size_t kMaxRowFields = 6;
 
-/// A class of whose objects a pickle may have millions, each with a few attributes that are counts
-/// (ints that are not negative), tuples of counts, None, texts, or references to anything. Such an
-/// object is one node with a word for each attribute, instead of a dozen nodes: a row.
+/// A class with possibly millions of objects in a pickle, each with a few attributes that are
+/// counts (ints that are not negative), tuples of counts, None, texts, or references to anything.
+/// Such an object becomes a row: one node with a word for each attribute, instead of a dozen nodes.
 struct RowType {
   std::string_view module;
   std::string_view name;
@@ -27,7 +27,7 @@ struct RowType {
 
 struct RowTypes {
   std::span<const RowType> classes;  ///< at most 15
-  /// What makes a value of a tuple of counts, such as torch.Size.
+  /// The class that makes a value of a tuple of counts, such as torch.Size.
   std::string_view counts_module;
   std::string_view counts_name;
 };

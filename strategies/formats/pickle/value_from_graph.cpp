@@ -29,8 +29,8 @@ std::uint64_t saturating_add(std::uint64_t a, std::uint64_t b) {
 
 }  // namespace
 
-/// Walks the graph depth first without recursion and makes each node's Value once, after those of
-/// its parts.
+/// Walks the graph depth first without recursion and makes each node's Value once, after the Values
+/// of its parts.
 class GraphValues::Impl {
  public:
   Impl(const Graph& graph, ValueHooks hooks, const Limits& limits)
@@ -68,7 +68,7 @@ class GraphValues::Impl {
 
   struct Visit {
     Id id;
-    std::uint32_t list = 0;  // which of parts()
+    std::uint32_t list = 0;  // position in parts()
     std::size_t next = 0;
   };
 
@@ -86,10 +86,10 @@ class GraphValues::Impl {
     return slot_of_[id] == kNoSlot ? State::kUntouched : slot_at(id).state;
   }
   bool is_done(Id id) const { return state(id) == State::kDone; }
-  /// While a node is open, a reference: what is asked for is a part of it.
+  /// Returns a reference while a node is open: the requested node is a part of itself.
   const Value& made(Id id) const { return slot_at(id).value; }
 
-  /// All that a node refers to.
+  /// Returns all nodes that a node refers to.
   std::array<std::span<const Id>, 4> parts(Id id) const {
     const Graph::Extras extras = graph_.extras(id);
     return {graph_.children(id), extras.states, extras.list_items, extras.dict_items};
@@ -101,8 +101,8 @@ class GraphValues::Impl {
     if (const auto text = latin1_text(id)) finish_bytes(id, *text);
   }
 
-  /// The text in `_codecs.encode(text, 'latin1')`, which is how bytes are pickled at protocol 2:
-  /// they may be large, so no value is made of the text.
+  /// Returns the text in `_codecs.encode(text, 'latin1')`, the form of bytes in protocol 2. The
+  /// bytes may be large, so no value is made of the text.
   std::optional<std::string_view> latin1_text(Id id) const {
     if (graph_.kind(id) != Kind::kCall || !has_no_extras(id)) return std::nullopt;
     const std::span<const Id> call = graph_.children(id);
@@ -123,7 +123,7 @@ class GraphValues::Impl {
     return extras.states.empty() && extras.list_items.empty() && extras.dict_items.empty();
   }
 
-  /// Of a node that was just opened. A text with other characters stays a call.
+  /// Finishes the bytes of a node that was just opened. A text with other characters stays a call.
   void finish_bytes(Id id, std::string_view text) {
     std::optional<Bytes> bytes = encode_latin1(text);
     if (!bytes) return;
@@ -135,7 +135,7 @@ class GraphValues::Impl {
     open_.pop_back();
   }
 
-  /// Gives parts that are open a label, because the visited node leads back to them.
+  /// Labels parts that are open, because the visited node leads back to them.
   Id next_missing_part(Visit& visit) {
     const auto lists = parts(visit.id);
     for (; visit.list < lists.size(); ++visit.list, visit.next = 0) {
@@ -158,8 +158,8 @@ class GraphValues::Impl {
     slot.state = State::kDone;
   }
 
-  /// Nothing may walk the value for ever or run out of stack: not a chain of a million lists, nor
-  /// 64 lists that each hold the next one twice.
+  /// Limits the value, so that no code walks it forever or runs out of stack: neither for a chain
+  /// of a million lists, nor for 64 lists that each hold the next one twice.
   void measure(Id id, Slot& slot) {
     std::uint64_t own = is_text(graph_.kind(id)) ? graph_.bytes(id).size() / 16 : 0;
     for (const auto list : parts(id)) {
@@ -267,7 +267,7 @@ class GraphValues::Impl {
   ValueHooks hooks_;
   Limits limits_;
   std::vector<std::uint32_t> slot_of_;  // by id
-  std::deque<Slot> slots_;              // of the nodes that were visited
+  std::deque<Slot> slots_;              // slots of the nodes that were visited
   std::vector<Visit> open_;
   std::uint64_t unshared_ = 0;
 };

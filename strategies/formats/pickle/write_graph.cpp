@@ -38,7 +38,7 @@ class GraphWriter {
                            graph_.text(graph_.children(id)[1]));
       case Kind::kStr:
         if (graph_.text(id).size() <= PickleWriter::kLongestSharedText)
-          return out_.text(graph_.text(id));  // equal ones are written once
+          return out_.text(graph_.text(id));  // equal texts are written once
         break;
       default: break;
     }
@@ -51,8 +51,8 @@ class GraphWriter {
     --depth_;
   }
 
-  /// Values with an identity of their own. What can be filled later is remembered before it is, so
-  /// that it may contain itself.
+  /// Writes values with an identity of their own. Containers are remembered before they are filled,
+  /// so that they may contain themselves.
   void shared(Id id) {
     switch (graph_.kind(id)) {
       case Kind::kLong:
@@ -129,8 +129,8 @@ class GraphWriter {
     }
   }
 
-  /// As Python's pickler does it: if a part has led back to the value and so has written it, the
-  /// second one is dropped. Returns whether this is the first one.
+  /// Acts as Python's pickler does: if a part has led back to the value and has thus written it,
+  /// the second one is dropped. Returns whether this is the first one.
   bool remember(Id id) {
     if (slots_[id] != kUnwritten) {
       out_.pop();

@@ -13,7 +13,7 @@ namespace {
 
 using Kind = Value::Kind;
 
-constexpr int kMaxDepth = 1100;  // what value_from_graph accepts, and what tensors add to it
+constexpr int kMaxDepth = 1100;  // the limit of value_from_graph, and the levels that tensors add
 
 class ValueWriter {
  public:
@@ -53,8 +53,8 @@ class ValueWriter {
     --depth_;
   }
 
-  /// Values with an identity of their own. Each is remembered at the moment when Python's pickler
-  /// does it: containers before they are filled.
+  /// Writes values with an identity of their own. Each is remembered when Python's pickler does so:
+  /// containers before they are filled.
   void shared(const Value& value) {
     switch (value.kind()) {
       case Kind::kStr: return text(value);
@@ -97,8 +97,8 @@ class ValueWriter {
     }
   }
 
-  /// As Python's pickler does it: if a part has led back to the value and so has written it, the
-  /// second one is dropped. Returns whether this is the first one.
+  /// Acts as Python's pickler does: if a part has led back to the value and has thus written it,
+  /// the second one is dropped. Returns whether this is the first one.
   bool remember(const Value& value) {
     if (const auto known = slots_.find(value.identity()); known != slots_.end()) {
       out_.pop();
@@ -109,8 +109,8 @@ class ValueWriter {
     return true;
   }
 
-  /// Mostly the value is remembered. A tuple, or an object whose arguments lead back to it, is
-  /// written inside of itself then; this ends at the container between the two.
+  /// Mostly the value is remembered. Otherwise a tuple, or an object whose arguments lead back to
+  /// it, is written inside itself; this ends at the container between the two.
   void reference(std::uint32_t label) {
     const auto known = labelled_.find(label);
     if (known == labelled_.end())
@@ -126,10 +126,10 @@ class ValueWriter {
         str_format("a {} cannot be written into this pickle", to_string(value.kind())));
   }
 
-  /// The memo knows values by address, so those made on the way have to stay.
+  /// Keeps a value made on the way: the memo knows values by address.
   const Value& kept(Value value) { return kept_.emplace_back(std::move(value)); }
 
-  /// Equal texts are written once, too, as long as they are short.
+  /// Equal texts are also written once, as long as they are short.
   void text(const Value& value) {
     out_.text(value.as_str());
     if (value.as_str().size() > PickleWriter::kLongestSharedText) remember(value);

@@ -99,7 +99,7 @@ void PickleWriter::text_size(std::uint64_t bytes) {
   }
 }
 
-/// Each byte as the character with that number: how protocol 2 spells bytes.
+/// Writes each byte as the character with that number, the form of bytes in protocol 2.
 void PickleWriter::latin1_text(ByteView value) {
   constexpr std::byte kHighBit{0x80};
   const auto high = std::ranges::count_if(value, [](std::byte b) { return b >= kHighBit; });
@@ -173,7 +173,7 @@ void PickleWriter::plain_global(std::string_view module, std::string_view name) 
     text(name);
     op(Op::kStackGlobal);
   } else {
-    // A name that Python would read as another one: see python2_names.h.
+    // A renamed name would be read as another one by Python: see python2_names.h.
     const bool renamed = python3_name(module, name) != std::pair(module, name);
     if (module.empty() || name.empty() || renamed ||
         std::count(key.begin(), key.end(), '\n') != 1) {
@@ -217,7 +217,7 @@ void PickleWriter::get(Slot slot) {
   }
 }
 
-/// By blocks that stay in the cache while they are filled.
+/// Grows by blocks that stay in the cache while they are filled.
 void PickleBytes::grow(std::size_t bytes) {
   constexpr std::size_t kBlock = 1 << 14;
   out_.resize(size_ + bytes + std::min(kBlock, size_ + bytes));

@@ -14,8 +14,7 @@
 
 namespace dckpt::pickle {
 
-/// The bytes of a pickle as they are written, and the values that take nothing from the stack and
-/// the memo.
+/// The bytes of a pickle being written, and the values that do not use the stack or the memo.
 class PickleBytes {
  public:
   void none() { op(Op::kNone); }
@@ -25,11 +24,11 @@ class PickleBytes {
   void real(double value);
 
   std::size_t size() const noexcept { return size_; }
-  /// Asks for room in advance; what is not used stays address space.
+  /// Allocates in advance; unused room only takes address space.
   void reserve(std::size_t bytes) { out_.reserve(bytes); }
 
  protected:
-  /// The next `bytes` of the pickle, to be written.
+  /// Returns the next `bytes` of the pickle, to be written.
   std::byte* room(std::size_t bytes) {
     if (out_.size() - size_ < bytes) grow(bytes);
     size_ += bytes;
@@ -66,8 +65,7 @@ class PickleWriter : public PickleBytes {
   /// Longer texts are rarely repeated and would make the memo large.
   static constexpr std::size_t kLongestSharedText = 256;
 
-  /// A text or global that is written again and again; spares looking it up each time. For one
-  /// writer only.
+  /// A text or global that is written repeatedly; saves a lookup each time. For one writer only.
   struct RepeatedText {
     std::string_view text;
     std::optional<Slot> slot{};
@@ -78,7 +76,7 @@ class PickleWriter : public PickleBytes {
     std::optional<Slot> slot{};
   };
 
-  /// Protocol 2, or 4 without frames.
+  /// Writes protocol 2, or 4 without frames.
   explicit PickleWriter(int protocol = 2);
 
   int protocol() const noexcept { return protocol_; }
@@ -88,7 +86,7 @@ class PickleWriter : public PickleBytes {
   void text(RepeatedText& repeated) { repeated.slot ? get(*repeated.slot) : first_text(repeated); }
   void bytes(ByteView value);
   void byte_array(ByteView value);
-  /// A class or function. At protocol 2 a dotted name becomes getattr calls, as Python's own
+  /// Writes a class or function. At protocol 2 a dotted name becomes getattr calls, as Python's own
   /// pickler writes it. Throws CheckpointError (invalid argument) for names that protocol 2 cannot
   /// express: empty, with a line break, or taken for a Python 2 name.
   void global(std::string_view module, std::string_view name);
@@ -102,9 +100,9 @@ class PickleWriter : public PickleBytes {
   void empty_set() { op(Op::kEmptySet); }  ///< protocol 4
 
   void mark() { op(Op::kMark); }
-  void tuple() { op(Op::kTuple); }           ///< of everything since mark
-  void tuple(int count);                     ///< of the 1, 2 or 3 values on top
-  void frozen_set() { op(Op::kFrozenSet); }  ///< of everything since mark; protocol 4
+  void tuple() { op(Op::kTuple); }           ///< takes everything since mark
+  void tuple(int count);                     ///< takes the 1, 2 or 3 values on top
+  void frozen_set() { op(Op::kFrozenSet); }  ///< takes everything since mark; protocol 4
   void append() { op(Op::kAppend); }         ///< list, value → list
   void append_items() { op(Op::kAppends); }  ///< list, mark, values → list
   void set_item() { op(Op::kSetItem); }      ///< dict, key, value → dict
@@ -114,7 +112,7 @@ class PickleWriter : public PickleBytes {
   void new_object() { op(Op::kNewObj); }     ///< class, args tuple → class.__new__(class, *args)
   void new_object_ex() { op(Op::kNewObjEx); }  ///< class, args tuple, kwargs dict → …; protocol 4
   void build() { op(Op::kBuild); }             ///< object, state → object
-  void persistent_id() { op(Op::kBinPersId); }  ///< id → the object it stands for
+  void persistent_id() { op(Op::kBinPersId); }  ///< id → the object that it stands for
 
   void pop() { op(Op::kPop); }  ///< drops the top of the stack
   Slot put();                   ///< remembers the top of the stack, which stays there
@@ -126,7 +124,7 @@ class PickleWriter : public PickleBytes {
  private:
   void first_text(RepeatedText& repeated);
   void first_global(RepeatedGlobal& repeated);
-  void text_size(std::uint64_t bytes);  ///< what stands before a text
+  void text_size(std::uint64_t bytes);  ///< writes the opcode and the length before a text
   void plain_text(std::string_view utf8);
   void latin1_text(ByteView value);
   void plain_global(std::string_view module, std::string_view name);

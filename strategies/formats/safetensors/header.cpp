@@ -18,7 +18,7 @@ namespace {
 constexpr const char* kMetadataName = "__metadata__";
 constexpr std::uint32_t kMaxDepth = 16;  // a sound header has 3
 
-/// In the reference's order, which is that of element sizes.
+/// The dtypes in the reference's order, which is that of element sizes.
 constexpr std::array kTypes = {
     std::pair{DType::kBool, "BOOL"},
     std::pair{DType::kFloat4E2M1FNx2, "F4"},
@@ -41,11 +41,11 @@ constexpr std::array kTypes = {
     std::pair{DType::kInt64, "I64"},
     std::pair{DType::kUInt64, "U64"},
 };
-/// Elements across bytes, for which torch has no type.
+/// Types whose elements cross bytes, which torch does not have.
 constexpr std::array<std::string_view, 2> kSixBitTypes = {"F6_E2M3", "F6_E3M2"};
 
-/// Elements of the last axis that share one of the dtype's items: the format counts elements, and
-/// torch counts bytes.
+/// Returns the number of elements of the last axis that share one item of the dtype: the format
+/// counts elements, and torch counts bytes.
 std::int64_t elements_per_item(DType dtype) noexcept {
   return dtype == DType::kFloat4E2M1FNx2 ? 2 : 1;
 }
@@ -95,7 +95,7 @@ class HeaderParser {
  private:
   using Range = std::pair<std::uint64_t, std::uint64_t>;
 
-  /// Most files list their tensors so already.
+  /// Sorts the tensors by place. Most files list them in this order.
   void order_by_place() {
     const auto ends_first = [&](std::size_t a, std::size_t b) {
       return std::tuple(begins_[a], begins_[a] + header_.tensors[a].nbytes(), a) <
@@ -220,7 +220,7 @@ class HeaderParser {
   std::uint64_t data_bytes_;
   const std::string& file_;
   SafetensorsHeader header_;
-  std::vector<std::uint64_t> begins_;  // of the tensors' bytes, beside them
+  std::vector<std::uint64_t> begins_;  // beginnings of the tensors' bytes, parallel to the tensors
 };
 
 std::uint64_t read_length(const ReadableFile& file) {

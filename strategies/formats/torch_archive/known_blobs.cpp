@@ -13,17 +13,18 @@
 namespace dckpt {
 namespace {
 
-constexpr std::size_t kMaxFrame = std::size_t{8} << 10;  // of one blob
+constexpr std::size_t kMaxFrame = std::size_t{8} << 10;  // bytes of one frame
 constexpr std::size_t kMaxFrames = std::size_t{8} << 20;
-constexpr std::size_t kMaxAlike =
-    64;  // of one length: the padding that aligns the elements differs
-constexpr std::uint64_t kOneRequest = std::uint64_t{4} << 10;  // blobs up to here are read at once
+// The maximum number of blobs kept of one length, which differ in the padding that aligns elements.
+constexpr std::size_t kMaxAlike = 64;
+// Blobs up to this size are read at once.
+constexpr std::uint64_t kOneRequest = std::uint64_t{4} << 10;
 
 using FrameBuffer = std::array<std::byte, kMaxFrame>;
 
 }  // namespace
 
-/// A blob without its elements: the frame, what lies before them and after them.
+/// A blob without its elements. The frame is the bytes before and after the elements.
 class KnownBlobs::Blob {
  public:
   /// Throws CheckpointError if the other members of the archive cannot be read.
@@ -65,7 +66,7 @@ class KnownBlobs::Blob {
   bool elements_lie_as_in(const Blob& other) const noexcept {
     return elements_ == other.elements_ && elements_end_ == other.elements_end_;
   }
-  /// The frame of the blob of the same length at `base`.
+  /// Returns the frame of the blob of the same length at `base`.
   ByteView read_frame(const ReadableFile& file, std::uint64_t base, FrameBuffer& buffer) const {
     const MutableByteView all(buffer);
     const std::size_t tail = length_ - elements_end_;
@@ -89,7 +90,7 @@ class KnownBlobs::Blob {
                                [&](const Member& member) { return agrees(frame, member); });
   }
 
-  /// The tensor of a blob that matches and lies at `base`.
+  /// Returns the tensor of a matching blob at `base`.
   TensorBlob at(std::uint64_t base, ByteView frame) const {
     TensorBlob tensor = tensor_;
     tensor.offset += base - base_;
@@ -99,16 +100,16 @@ class KnownBlobs::Blob {
   }
 
  private:
-  /// Positions in the frame.
+  /// A range of positions in the frame.
   struct Range {
     std::size_t begin = 0;
     std::size_t end = 0;
   };
-  /// Where its CRCs and its data stand.
+  /// The positions of a member's CRCs and data.
   struct Member {
     std::size_t local = 0;
     Range data;                  // empty for the elements
-    std::size_t descriptor = 0;  // 0: it has none
+    std::size_t descriptor = 0;  // 0: the member has none
     std::size_t entry = 0;
   };
 
@@ -128,7 +129,7 @@ class KnownBlobs::Blob {
                         in_frame(member.entry_offset + 16)});
   }
 
-  /// What all readers of zip archives demand of the CRCs.
+  /// Checks the CRCs as all readers of zip archives do.
   static bool agrees(ByteView frame, const Member& member) {
     const auto crc = load_le<std::uint32_t>(frame, member.entry);
     const auto local = load_le<std::uint32_t>(frame, member.local);
@@ -138,12 +139,12 @@ class KnownBlobs::Blob {
 
   std::uint64_t base_;
   std::uint64_t length_;
-  std::uint64_t elements_;  // where they begin in the blob
+  std::uint64_t elements_;  // offset of the elements in the blob
   std::uint64_t elements_end_;
   TensorBlob tensor_;
   Bytes frame_;
   std::vector<Member> members_;  // the storage first
-  std::vector<Range> same_;      // what must be equal
+  std::vector<Range> same_;      // ranges that must be equal
 };
 
 std::shared_ptr<const KnownBlobs::Blob> KnownBlobs::candidate(std::uint64_t length,
@@ -175,7 +176,7 @@ void KnownBlobs::keep(const ZipArchive& archive, const ZipMember& storage,
   try {
     blob = std::make_shared<const Blob>(archive, storage, tensor);
   } catch (const CheckpointError&) {
-    return;  // a member that nobody asked for is odd
+    return;  // a member other than the requested one is malformed
   }
   const std::unique_lock lock(mutex_);
   auto& alike = by_length_[archive.length()];

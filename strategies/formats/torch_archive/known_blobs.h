@@ -14,15 +14,17 @@
 
 namespace dckpt {
 
-/// Blobs that were understood already. One of the same dtype and shape that is written in the same
-/// manner differs from it only in the elements, the serialization id, which nobody reads, and the
-/// CRCs of both: it is understood by comparing the other bytes. Safe to share between threads.
+/// Remembers parsed blobs. A blob of the same dtype and shape that is written in the same manner
+/// differs from a known one only in the elements, the serialization id, which nobody reads, and the
+/// CRCs of both: comparing the other bytes replaces parsing it. Safe to share between threads.
 class KnownBlobs {
  public:
-  /// Empty for a blob that is not like a known one, or lies outside the file.
+  /// Returns the tensor of a blob; empty if the blob does not match a known one or lies outside the
+  /// file.
   std::optional<TensorBlob> find(const ReadableFile& file, std::uint64_t base,
                                  std::uint64_t length) const;
-  /// `tensor` is what the archive holds in the member `storage`. Does nothing when enough is known.
+  /// Adds a blob whose member `storage` holds the elements of `tensor`. Does nothing if enough
+  /// blobs are known.
   void keep(const ZipArchive& archive, const ZipMember& storage, const TensorBlob& tensor);
 
  private:

@@ -43,7 +43,8 @@ Tensor read_lazy_tensor(const Tensor& tensor, const ReadableFile& file,
 
 namespace {
 
-/// Makes each value once, so that what was shared is shared in the result, and keeps labels.
+/// Replaces tensors in values. Makes each value once, so that shared values are shared in the
+/// result, and keeps labels.
 class Replacement {
  public:
   explicit Replacement(const std::function<Tensor(const Tensor&)>& tensor) : tensor_(tensor) {}

@@ -53,7 +53,7 @@ Tensor StorageTable::elements(const StorageId& id) {
 
 void StorageTable::compare(const Tensor& elements, const RecordedCrc& record) const {
   const ByteView bytes = elements.numel() == 0 ? ByteView() : ByteView(elements.bytes());
-  Bytes rest(record.length - bytes.size());  // of an untyped storage, less than an element
+  Bytes rest(record.length - bytes.size());  // for an untyped storage, less than an element
   if (!rest.empty()) file_.read(record.offset + bytes.size(), rest);
   if (crc32(rest, crc32(bytes)) == record.crc) return;
   throw CheckpointError(ErrorCode::kCorrupt,

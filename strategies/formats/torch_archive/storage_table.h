@@ -14,23 +14,23 @@
 
 namespace dckpt {
 
-/// The storages of one torch file: each is read (or described) once, when the pickle refers to it
-/// first.
+/// The storages of one torch file. Each is read (or described) once, when the pickle first refers
+/// to it.
 class StorageTable {
  public:
   struct Located {
     std::uint64_t offset = 0;
     std::optional<RecordedCrc> record{};  ///< begins at `offset` and holds at least the storage
   };
-  /// `locate` gives the place in the file of a storage's first byte, after it has made sure that
-  /// all its bytes are in the file.
+  /// Returns the position in the file of a storage's first byte, after checking that all its bytes
+  /// are in the file.
   using Locate = std::function<Located(const StorageId&)>;
 
   StorageTable(const ReadableFile& file, const TorchFileOptions& options, Locate locate)
       : file_(file), options_(options), locate_(std::move(locate)) {}
 
-  /// Hooks that turn persistent ids into storages and rebuild calls into tensors; they refer to
-  /// this table.
+  /// Returns hooks that turn persistent ids into storages and rebuild calls into tensors. They
+  /// refer to this table.
   pickle::ValueHooks hooks();
 
  private:
@@ -51,7 +51,7 @@ class StorageTable {
   std::uint64_t bytes_read_ = 0;
 };
 
-/// The stream form, without the zip archive around it.
+/// Loads the stream form, which has no zip archive around it.
 Value load_torch_stream(const ReadableFile& file, std::uint64_t base, std::uint64_t length,
                         const TorchFileOptions& options);
 

@@ -26,14 +26,14 @@ namespace dckpt {
 namespace {
 
 constexpr std::uint64_t kMaxBlobPickle = std::uint64_t{1} << 20;
-constexpr std::uint64_t kMemberAlignment = 64;                 // of members that are no storages
-constexpr std::size_t kMaxKeptWriters = std::size_t{1} << 12;  // of about 2 KiB
+constexpr std::uint64_t kMemberAlignment = 64;  // alignment of members that are not storages
+constexpr std::size_t kMaxKeptWriters = std::size_t{1} << 12;  // of about 2 KiB each
 constexpr std::size_t kMaxCachedPickle = 4096;
 constexpr std::size_t kMaxCachedEntries = std::size_t{1} << 16;
 
 void write_extents(pickle::PickleWriter& writer, ShapeView extents) {
   if (extents.empty()) {
-    writer.empty_tuple();  // which is not remembered
+    writer.empty_tuple();  // not remembered
     return;
   }
   if (extents.size() > 3) writer.mark();
@@ -46,8 +46,8 @@ void write_extents(pickle::PickleWriter& writer, ShapeView extents) {
   writer.put();
 }
 
-/// The pickle of a row-major tensor with a storage of its own, opcode for opcode as torch writes
-/// it.
+/// Returns the pickle of a row-major tensor with a storage of its own, opcode for opcode as torch
+/// writes it.
 Bytes tensor_pickle(DType dtype, ShapeView shape, std::int64_t numel, bool requires_grad) {
   const std::string type(storage_class(dtype));
   const bool untyped = type == "UntypedStorage";
@@ -79,7 +79,7 @@ Bytes tensor_pickle(DType dtype, ShapeView shape, std::int64_t numel, bool requi
   return writer.finish();
 }
 
-/// What a blob's pickle says: all but the place of the storage in the file.
+/// The content of a blob's pickle: everything except the position of the storage in the file.
 struct PickledTensor {
   TensorBlob tensor;  // offsets relative to the storage
   std::string storage_key;
@@ -87,7 +87,7 @@ struct PickledTensor {
   std::uint64_t storage_item = 1;
 };
 
-/// What is stored in the place of a plain tensor, and what to save instead.
+/// Returns a description of the value stored in place of a plain tensor, and what to save instead.
 std::pair<std::string, const char*> describe(const Value& value) {
   if (!value.is(Value::Kind::kOpaque)) return {to_string(value.kind()), "a tensor"};
   const Opaque& object = value.as_opaque();
@@ -96,7 +96,7 @@ std::pair<std::string, const char*> describe(const Value& value) {
     return {"a quantized tensor", "its dequantize()"};
   if (path.starts_with("torch._utils._rebuild_tensor_v"))
     return {"a conjugate or negative view, or a tensor with hooks", "its resolve_conj().detach()"};
-  // _rebuild_from_type_v2(function, class, …) and _rebuild_wrapper_subclass(class, …)
+  // Matches _rebuild_from_type_v2(function, class, …) and _rebuild_wrapper_subclass(class, …).
   if (path.starts_with("torch._") && object.args.is(Value::Kind::kTuple)) {
     for (const Value& argument : object.args.items()) {
       if (argument.is(Value::Kind::kGlobal) && !argument.as_global().module.starts_with("torch._"))
@@ -113,8 +113,8 @@ PickledTensor parse_tensor_pickle(const Bytes& pickle, const std::string& what) 
   pickle::ValueHooks hooks;
   hooks.persistent = [&storages](const Value& id) -> Value {
     StorageId storage = parse_storage_id(id);
-    // Only described, with the key in the place of a file name: so the tensor will tell which
-    // storage it is a view of.
+    // The elements are only described, with the key in place of a file name, so that the tensor
+    // tells which storage it is a view of.
     Tensor elements =
         Tensor::in_file(storage.dtype, Shape(1, storage.numel), Shape(1, 1), {storage.key, 0});
     TorchStorage value{
@@ -181,7 +181,7 @@ Bytes TensorBlobWriter::tail(std::uint32_t crc) const {
 }
 
 struct TensorBlobWriters::Impl {
-  using Key = std::tuple<DType, Shape, std::uint64_t>;  // the offset counts only by its alignment
+  using Key = std::tuple<DType, Shape, std::uint64_t>;  // only the alignment of the offset counts
 
   TensorBlobOptions options;
   std::shared_mutex mutex;

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::string_view kUntyped = "UntypedStorage";
 /// A tensor that repeats stored elements (stride 0) may describe more bytes than the file has. Up
-/// to here that is taken for an expanded tensor.
+/// to this size that is taken for an expanded tensor.
 constexpr std::uint64_t kMaxExpandedBytes = std::uint64_t{1} << 30;
 
 constexpr std::array<std::pair<std::string_view, DType>, 16> kStorageClasses = {{
@@ -52,7 +52,7 @@ bool is_plain_call(const Opaque& object) {
          object.states.empty() && object.list_items.empty() && object.dict_items.empty();
 }
 
-/// What torch writes for "no hooks": None or an empty OrderedDict; a dict in hand-made files.
+/// Matches torch's spelling of "no hooks": None or an empty OrderedDict; a dict in hand-made files.
 bool is_empty_mapping(const Value& value) {
   if (value.is_none()) return true;
   if (value.is(Value::Kind::kOpaque) &&
@@ -80,8 +80,8 @@ Shape parse_extents(const Value& value, const char* what) {
   return extents;
 }
 
-/// One past the last element that a view touches, in elements of the storage; empty on overflow.
-/// Axes of extent 1 do not move.
+/// Returns the position after the last element that a view touches, in elements of the storage;
+/// empty on overflow. Axes of extent 1 do not count.
 std::optional<std::int64_t> view_end(std::int64_t offset, ShapeView shape, ShapeView strides) {
   std::optional<std::int64_t> last = offset;
   for (std::size_t axis = 0; axis < shape.size() && last; ++axis) {
@@ -125,8 +125,8 @@ Tensor view_storage(const TorchStorage& storage, DType dtype, const ValueList& a
   return slice_storage(storage.elements, dtype, offset, std::move(shape), std::move(strides));
 }
 
-/// The tensor of _rebuild_tensor_v2's or _v3's arguments. Empty if its elements are not its values,
-/// and for one with hooks unless they are to be ignored.
+/// Returns the tensor of _rebuild_tensor_v2's or _v3's arguments. Empty if its elements are not its
+/// values, and for a tensor with hooks unless they are to be ignored.
 std::optional<Tensor> rebuild(const std::string& function, const ValueList& args,
                               bool ignore_hooks) {
   const bool v3 = function == "_rebuild_tensor_v3";
@@ -143,7 +143,7 @@ std::optional<Tensor> rebuild(const std::string& function, const ValueList& args
         args[6].is(Value::Kind::kGlobal) && args[6].as_global().module == "torch"
             ? parse_dtype(args[6].as_global().name)
             : std::nullopt;
-    if (!named) return std::nullopt;  // an element type of another torch
+    if (!named) return std::nullopt;  // an element type of another torch version
     dtype = *named;
   }
   if (!args[4].is(Value::Kind::kBool))
@@ -265,7 +265,7 @@ Value reduce_tensor(const Tensor& tensor) {
     for (const std::int64_t extent : extents) items.emplace_back(extent);
     return Value::tuple(std::move(items));
   };
-  // The storage keeps the tensor as it is, also a strided one: whoever writes the storage makes it
+  // The storage keeps the tensor as it is, even if strided: the writer of the storage makes it
   // row-major, one at a time.
   ValueList args = {
       TorchStorage{.type = std::string(type), .elements = tensor},

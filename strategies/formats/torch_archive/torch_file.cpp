@@ -20,14 +20,14 @@ namespace dckpt {
 namespace {
 
 constexpr std::uint64_t kMaxPickleBytes = std::uint64_t{1} << 30;
-constexpr std::uint64_t kAlignment = 64;  // of storages, as torch aligns them
+constexpr std::uint64_t kAlignment = 64;  // alignment of storages, as in torch
 constexpr std::string_view kZipStart = "PK\3\4";
-/// LONG1 with the ten bytes of 0x1950a86a20f9469cfc6c, then STOP; before it PROTO, and from
-/// protocol 4 on maybe FRAME.
+/// LONG1 with the ten bytes of 0x1950a86a20f9469cfc6c, then STOP. PROTO precedes it, and from
+/// protocol 4 on possibly FRAME.
 constexpr std::string_view kStreamMagic = "\x8a\x0a\x6c\xfc\x9c\x46\xf9\x20\x6a\xa8\x50\x19.";
 constexpr std::size_t kStreamStart = 2 + 9 + kStreamMagic.size();
 
-/// Bytes that somebody else keeps, as a file.
+/// A file of bytes that another object keeps.
 class ViewFile final : public ReadableFile {
  public:
   ViewFile(ByteView bytes, const std::string& name) : bytes_(bytes), name_(name) {}
@@ -67,7 +67,7 @@ struct PickledTensors {
   std::vector<TorchStorage> storages;  ///< in the order of their keys
 };
 
-/// `check` throws for elements that cannot be saved.
+/// Pickles a value. `check` throws for elements that cannot be saved.
 PickledTensors pickle_tensors(const Value& value,
                               const std::function<void(const Tensor& elements)>& check) {
   PickledTensors pickled;

@@ -10,11 +10,11 @@
 namespace dckpt {
 namespace {
 
-constexpr std::uint64_t kMinVersion = 1;  // of the archive format, as torch checks it
+constexpr std::uint64_t kMinVersion = 1;  // version of the archive format, as torch checks it
 constexpr std::uint64_t kMaxVersion = 10;
 constexpr std::uint64_t kMaxSmallMember = 64;
 
-// FNV-1a
+// FNV-1a.
 constexpr std::uint64_t kHashStart = 0xcbf29ce484222325;
 std::uint64_t hash_on(std::uint64_t hash, ByteView bytes) noexcept {
   for (const std::byte byte : bytes)
@@ -80,7 +80,7 @@ void TorchArchiveWriter::end_storage(std::uint32_t crc, Bytes& out) {
 
 void TorchArchiveWriter::finish(Bytes& out) {
   add("version", as_bytes("3\n"), out);
-  // Torch, too, makes it of the names and the CRCs; nobody compares it with them.
+  // Torch also makes it of the names and the CRCs; nobody compares it with them.
   add(".data/serialization_id", as_bytes(str_format("{:020}{:020}", names_hash_, content_hash_)),
       out);
   zip_.finish(out);

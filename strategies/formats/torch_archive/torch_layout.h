@@ -11,18 +11,18 @@
 
 namespace dckpt {
 
-/// The members of a torch.save archive, in torch 2.11's order: data.pkl, .format_version,
+/// Writes the members of a torch.save archive, in torch 2.11's order: data.pkl, .format_version,
 /// .storage_alignment, byteorder, data/0, data/1, …, version, .data/serialization_id, all in one
-/// folder. As with ZipWriter, `out` receives the records, the caller sends storages itself.
+/// folder. As with ZipWriter, `out` receives the records, and the caller sends the storages itself.
 class TorchArchiveWriter {
  public:
   TorchArchiveWriter(std::string prefix, ByteView pickle, std::uint64_t alignment,
                      const ZipWriterOptions& options, Bytes& out);
-  /// The same, where a large pickle is not copied: it becomes `out`.
+  /// Does the same without copying a large pickle: it becomes `out`.
   TorchArchiveWriter(std::string prefix, Bytes&& pickle, std::uint64_t alignment,
                      const ZipWriterOptions& options, Bytes& out);
 
-  /// Storages come with the keys 0, 1, 2, …
+  /// Storages have the keys 0, 1, 2, …
   void begin_storage(std::uint64_t size, Bytes& out);
   void end_storage(std::uint32_t crc, Bytes& out);
   void finish(Bytes& out);
@@ -49,10 +49,10 @@ class TorchArchive {
   TorchArchive(const ReadableFile& file, std::uint64_t base, std::uint64_t length);
 
   const ZipArchive& zip() const noexcept { return zip_; }
-  /// data.pkl, at most `limit` bytes.
+  /// Returns data.pkl, at most `limit` bytes.
   Bytes pickle(std::uint64_t limit) const;
-  /// The member that holds a storage. Throws (corrupt) if it is missing or has not the size that
-  /// the pickle says.
+  /// Returns the member that holds a storage. Throws (corrupt) if it is missing or does not have
+  /// the size given in the pickle.
   const ZipMember& storage(std::string_view key, std::uint64_t size, std::uint64_t item_size) const;
   [[noreturn]] void fail(ErrorCode code, const std::string& message) const;
 

@@ -33,14 +33,14 @@ constexpr std::uint64_t kFirstWindow = std::uint64_t{64} << 10;
 constexpr std::uint64_t kMaxPickles = std::uint64_t{512} << 20;  // all five together
 constexpr std::uint64_t kWindowGrowth = 8;
 
-/// 'storage' or 'module'; empty for anything else.
+/// Returns 'storage' or 'module'; empty for anything else.
 std::string_view id_kind(const Value& id) {
   return id.is(Value::Kind::kTuple) && id.size() > 0 && id.items()[0].is_str()
              ? std::string_view(id.items()[0].as_str())
              : std::string_view();
 }
 
-/// The id without its sixth field.
+/// Returns the id without its sixth field.
 Value storage_id(const Value& id) {
   if (id.size() != 6)
     throw CheckpointError(ErrorCode::kCorrupt,
@@ -67,10 +67,10 @@ TorchStorage slice(const TorchStorage& storage, const Value& view) {
 }
 
 struct Pickles {
-  Bytes bytes;  // the graphs point into them
+  Bytes bytes;  // the graphs point into these bytes
   pickle::Graph object;
   pickle::Graph keys;
-  std::size_t end = 0;  // of the last pickle
+  std::size_t end = 0;  // end of the last pickle
 };
 
 Pickles read_pickles(Bytes window, const std::string& what) {
@@ -84,7 +84,7 @@ Pickles read_pickles(Bytes window, const std::string& what) {
     at += consumed;
     return graph;
   };
-  next();  // the magic number: looked at when the form was detected
+  next();  // the magic number, which was checked when the form was detected
   const pickle::Graph protocol = next();
   if (protocol.kind(protocol.root()) != pickle::Graph::Kind::kInt ||
       protocol.integer(protocol.root()) != kProtocol) {
@@ -123,7 +123,7 @@ Pickles read_pickles(const ReadableFile& file, std::uint64_t base, std::uint64_t
   }
 }
 
-/// Element sizes by key, from all persistent ids of the object.
+/// Returns the storages by key, with their element sizes, from all persistent ids of the object.
 std::unordered_map<std::string, StorageId> storage_ids(const pickle::Graph& object) {
   std::unordered_map<std::string, StorageId> ids;
   pickle::GraphValues values(object);
@@ -137,7 +137,7 @@ std::unordered_map<std::string, StorageId> storage_ids(const pickle::Graph& obje
   return ids;
 }
 
-/// Offsets of the storages' elements in the file.
+/// Returns the offsets of the storages' elements in the file.
 std::unordered_map<std::string, std::uint64_t> locate_storages(
     const ReadableFile& file, std::uint64_t begin, std::uint64_t end, const Value& keys,
     const std::unordered_map<std::string, StorageId>& ids) {

@@ -10,7 +10,7 @@ constexpr std::uint64_t kHeadBytes =
     4096;  // holds all but the payload of a tensor blob, even one padded to pages
 constexpr std::uint64_t kTailBytes =
     2048;  // holds the directory of a tensor blob and the two members after the payload
-constexpr std::uint64_t kWholeBytes = 16384;  // archives up to here are read at once
+constexpr std::uint64_t kWholeBytes = 16384;  // archives up to this size are read at once
 
 }  // namespace
 

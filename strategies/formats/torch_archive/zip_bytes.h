@@ -9,7 +9,7 @@
 
 namespace dckpt {
 
-/// A zip archive that occupies [base, base + length) of a file, as bytes. Its ends, where small
+/// The bytes of a zip archive that occupies [base, base + length) of a file. Its ends, where small
 /// members and the directory lie, are read at once. Offsets count from the first byte of the
 /// archive.
 class ZipBytes {
@@ -22,10 +22,10 @@ class ZipBytes {
   const ReadableFile& file() const noexcept { return *file_; }
   std::uint64_t base() const noexcept { return base_; }
   std::uint64_t length() const noexcept { return length_; }
-  /// A view of what has been read already, or of `scratch`, which then receives the bytes. They
-  /// must lie inside.
+  /// Returns a view of bytes that have been read already, or of `scratch`, which then receives the
+  /// bytes. They must lie inside the archive.
   ByteView window(std::uint64_t offset, std::uint64_t size, Bytes& scratch) const;
-  /// Reads everything from `offset` on, which windows then view as long as this lives.
+  /// Reads everything from `offset` on; windows view these bytes for the lifetime of this object.
   void keep_from(std::uint64_t offset);
 
   [[noreturn]] void fail(ErrorCode code, const std::string& message, std::uint64_t offset) const;
@@ -37,8 +37,8 @@ class ZipBytes {
   const ReadableFile* file_;
   std::uint64_t base_;
   std::uint64_t length_;
-  Bytes head_;  // the first bytes, where small archives and the headers of large ones lie
-  Bytes tail_;  // the last bytes, the directory among them
+  Bytes head_;  // the first bytes, with small archives and the headers of large ones
+  Bytes tail_;  // the last bytes, with the directory
   std::uint64_t tail_offset_ = 0;
 };
 

@@ -73,11 +73,11 @@ class ZipDirectoryReader {
   }
 
  private:
-  /// What the end records say.
+  /// The content of the end records.
   struct End {
     std::uint64_t count = 0;
-    std::uint64_t size = 0;    // of the directory
-    std::uint64_t offset = 0;  // of the directory
+    std::uint64_t size = 0;    // size of the directory
+    std::uint64_t offset = 0;  // offset of the directory
   };
 
   End read_end() const {
@@ -130,7 +130,7 @@ class ZipDirectoryReader {
     return result;
   }
 
-  /// Of the zip64 records before the classic one, if there are any.
+  /// Reads the zip64 records before the classic one, if there are any.
   std::optional<End> read_end64(std::uint64_t end_offset, const End& classic) const {
     if (end_offset < zip::kLocatorSize + zip::kEnd64Size) return std::nullopt;
     Bytes scratch;
@@ -182,7 +182,7 @@ class ZipDirectoryReader {
     std::size_t used = 0;
     bool complete = sound;
     for (std::uint64_t* field :
-         {&member.size, &stored_size, &member.header_offset}) {  // the order of the zip64 field
+         {&member.size, &stored_size, &member.header_offset}) {  // in the order of the zip64 field
       if (*field != zip::kMarker32) continue;
       if (zip64.size() < used + 8) {
         complete = false;

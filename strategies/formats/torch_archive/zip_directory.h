@@ -20,25 +20,25 @@ struct ZipLimits {
 /// archive.
 struct ZipMember {
   std::string_view name;            ///< points into the bytes of the archive
-  std::uint64_t header_offset = 0;  ///< of the local header
-  std::uint64_t entry_offset = 0;   ///< of the entry in the central directory
-  std::uint64_t size = 0;           ///< of the stored data
+  std::uint64_t header_offset = 0;  ///< offset of the local header
+  std::uint64_t entry_offset = 0;   ///< offset of the entry in the central directory
+  std::uint64_t size = 0;           ///< size of the stored data
   std::uint32_t crc = 0;
   std::uint16_t flags = 0;
-  std::uint16_t method = 0;  ///< 0 = stored, the only one that can be read
+  std::uint16_t method = 0;  ///< 0 = stored, the only method that can be read
 };
 
 struct ZipDirectory {
-  std::uint64_t offset = 0;        ///< of the central directory
-  std::vector<ZipMember> members;  ///< in its order
+  std::uint64_t offset = 0;        ///< offset of the central directory
+  std::vector<ZipMember> members;  ///< in the directory's order
 };
 
 /// Reads the end records and the central directory, which `archive` keeps from then on. Throws
 /// CheckpointError (corrupt), or (unsupported) for archives in several parts.
 ZipDirectory read_zip_directory(ZipBytes& archive);
 
-/// The zip64 field of an extra area; empty if there is none. False as second result if the area is
-/// not a sequence of fields or has two of them.
+/// Returns the zip64 field of an extra area; empty if there is none. The second result is false if
+/// the area is not a sequence of fields or has two zip64 fields.
 std::pair<ByteView, bool> find_zip64(ByteView extra) noexcept;
 
 }  // namespace dckpt

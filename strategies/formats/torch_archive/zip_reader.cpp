@@ -9,11 +9,11 @@
 #include "mapping/base/text.h"
 #include "strategies/formats/torch_archive/zip_format.h"
 
-// What is refused, beside plain damage, because readers (torch's miniz, Python's zipfile, scanners)
-// take it differently:
+// Archives that are refused, besides damaged ones, because readers (torch's miniz, Python's
+// zipfile, scanners) interpret them differently:
 //  - bytes before the first member or after the end record, archive comments, several disks;
 //  - a zip64 end record that contradicts the classic one, that is not where the locator says, or
-//  that has an extension;
+//    that has an extension;
 //  - names that are equal but for case, empty, not UTF-8, with control bytes or "..";
 //  - members that overlap each other or the directory;
 //  - local headers whose name, flags, method, CRC or sizes contradict the directory;
@@ -22,14 +22,15 @@
 namespace dckpt {
 namespace {
 
-constexpr std::size_t kFewMembers = 16;  // up to here names are found by looking at all of them
+// Names of up to this many members are found by a linear search.
+constexpr std::size_t kFewMembers = 16;
 constexpr std::size_t kCheckBuffer = std::size_t{1} << 20;
 
 char fold(char c) noexcept {
   return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
 }
 
-/// Order without regard to the case of ASCII letters.
+/// Orders names without regard to the case of ASCII letters.
 bool folded_less(std::string_view a, std::string_view b) noexcept {
   return std::lexicographical_compare(a.begin(), a.end(), b.begin(), b.end(),
                                       [](char x, char y) { return fold(x) < fold(y); });
@@ -82,7 +83,7 @@ void ZipArchive::refuse_ambiguous_names() {
   }
 }
 
-/// By the directory alone: what local headers add is looked at when a member is used.
+/// Checks the directory alone; the local header is checked when a member is used.
 void ZipArchive::refuse_overlaps() {
   header_offsets_.reserve(members_.size());
   for (const ZipMember& member : members_) header_offsets_.push_back(member.header_offset);

@@ -13,7 +13,7 @@
 namespace dckpt {
 namespace {
 
-constexpr std::uint64_t kMaxAlignment = 32768;  // the padding's length has 16 bits
+constexpr std::uint64_t kMaxAlignment = 32768;  // the length of the padding has 16 bits
 constexpr std::size_t kMaxName = 1024;
 constexpr std::size_t kEntryCrc = 16;  // offset of the CRC in a directory entry
 
@@ -24,9 +24,9 @@ constexpr std::uint32_t field32(std::uint64_t value) noexcept {
   return needs_zip64(value) ? zip::kMarker32 : static_cast<std::uint32_t>(value);
 }
 
-/// Sizes and offset, those of them that do not fit into 32 bits, as one extra field; nothing if all
-/// fit. Torch writes it in the local header too, with 0 for the stored size, which its writer does
-/// not know yet.
+/// Appends those of the sizes and the offset that do not fit into 32 bits as one extra field;
+/// nothing if all fit. Torch also writes it in the local header, with 0 for the stored size, which
+/// its writer does not know yet.
 void append_zip64_extra(std::uint64_t size, std::uint64_t stored_size, std::uint64_t offset,
                         Bytes& out) {
   const auto length =
@@ -61,7 +61,7 @@ void ZipWriter::begin_member(std::string_view name, std::uint64_t size, Bytes& o
   }
   const auto flags = static_cast<std::uint16_t>(
       zip::kFlagUtf8 |
-      (size > 0 ? zip::kFlagDescriptor : 0));  // torch writes no descriptor after nothing
+      (size > 0 ? zip::kFlagDescriptor : 0));  // torch writes no descriptor for empty data
   const std::uint64_t header = position_;
   position_ += append_local_header(name, size, flags, alignment, out);
   append_entry(name, size, flags, header);
@@ -163,7 +163,7 @@ void ZipWriter::finish(Bytes& out) {
   out.insert(out.end(), directory_.begin(), directory_.end());
 
   append_le(out, zip::kEnd64Signature);
-  append_le(out, std::uint64_t{zip::kEnd64Size - 12});  // what follows
+  append_le(out, std::uint64_t{zip::kEnd64Size - 12});  // size of the rest of the record
   append_le(out, std::uint16_t{0x031e});                // made by: Unix, 3.0
   append_le(out, std::uint16_t{45});                    // needed: zip64
   append_le(out, std::uint64_t{0});                     // disks

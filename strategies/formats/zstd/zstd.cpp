@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::uint64_t kReadBytes = std::uint64_t{1} << 20;
 constexpr std::uint64_t kLeastGrowth = std::uint64_t{64} << 10;
-/// Memory for the content before there is any, per compressed byte.
+/// The maximum number of bytes allocated ahead of the content, per compressed byte.
 constexpr std::uint64_t kTrustedRatio = 64;
 
 [[noreturn]] void throw_corrupt(const std::string& message) {
@@ -35,9 +35,9 @@ struct ZstdDecoder::State {
   DecodeContext zstd{ZSTD_createDCtx()};
   Bytes piece{};
   ZSTD_inBuffer in{nullptr, 0, 0};
-  std::uint64_t taken = 0;  ///< compressed bytes
+  std::uint64_t taken = 0;  ///< compressed bytes taken
   std::size_t hint = 1;     ///< 0: a frame has ended
-  bool full = false;        ///< the decoder may hold back what did not fit
+  bool full = false;        ///< the decoder may hold back bytes that did not fit
 };
 
 ZstdDecoder::ZstdDecoder(const ReadableFile& file, std::uint64_t offset, std::uint64_t length)

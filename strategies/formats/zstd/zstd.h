@@ -11,14 +11,14 @@
 namespace dckpt {
 
 /// Decodes the zstd frames that fill `length` bytes of `file` from `offset` on, from front to back.
-/// Throws CheckpointError (corrupt) for damaged or incomplete frames, and for one that needs a
+/// Throws CheckpointError (corrupt) for damaged or incomplete frames, and for a frame that needs a
 /// window above 128 MiB. The file must outlive it.
 class ZstdDecoder {
  public:
   ZstdDecoder(const ReadableFile& file, std::uint64_t offset, std::uint64_t length);
   ~ZstdDecoder();
 
-  /// Fills `into` with what follows; fewer bytes only at the end. Returns how many.
+  /// Fills `into` with the next bytes; fewer only at the end. Returns their number.
   std::size_t read(MutableByteView into);
 
  private:
@@ -30,9 +30,9 @@ class ZstdDecoder {
   std::unique_ptr<State> state_;
 };
 
-/// The content of the zstd frames that fill `length` bytes of `file` from `offset` on. `likely` is
-/// about what it will have. Throws as ZstdDecoder, and before more than `limit` bytes have been
-/// decoded.
+/// Returns the content of the zstd frames that fill `length` bytes of `file` from `offset` on.
+/// `likely` is its approximate size. Throws as ZstdDecoder does, and before more than `limit` bytes
+/// have been decoded.
 Bytes zstd_decode(const ReadableFile& file, std::uint64_t offset, std::uint64_t length,
                   std::uint64_t likely, std::uint64_t limit);
 
@@ -41,7 +41,7 @@ class ZstdEncoder {
  public:
   using Sink = std::function<void(ByteView)>;
 
-  /// Compressed bytes go to `sink`.
+  /// Sends compressed bytes to `sink`.
   explicit ZstdEncoder(Sink sink);
   ~ZstdEncoder();
 
