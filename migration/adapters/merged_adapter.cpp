@@ -24,11 +24,12 @@ constexpr std::string_view kWeight = ".weight";
 constexpr std::string_view kBias = ".bias";
 constexpr std::string_view kHead = "lm_head.weight";
 
-/// Files of a model may lack the first part of its keys, or have one more: models and their bare
-/// backbones have different ones, and transformers loads both.
+/// The difference between the beginnings of a model's keys and an adapter's. Files of a model may
+/// lack the first part of the keys, or have one more: models and their bare backbones have
+/// different ones, and transformers loads both.
 struct KeyStart {
-  bool drop_first = false;    ///< the part of the adapter's keys before the first dot
-  std::string_view add = {};  ///< in front of the adapter's keys
+  bool drop_first = false;    ///< drop the part of the adapter's keys before the first dot
+  std::string_view add = {};  ///< put in front of the adapter's keys
 
   std::string operator()(const std::string& key) const {
     if (!drop_first) return std::string(add) + key;
@@ -57,7 +58,7 @@ std::size_t count_found(const Positions& base, const PeftAdapter& adapter, const
   return static_cast<std::size_t>(modules + whole);
 }
 
-/// Those under which the base has the most of the adapter's keys.
+/// Returns the beginning under which the base has the most of the adapter's keys.
 KeyStart start_of_keys(const Positions& base, const PeftAdapter& adapter) {
   return *std::ranges::max_element(
       kKeyStarts, {}, [&](const KeyStart& start) { return count_found(base, adapter, start); });
@@ -100,7 +101,7 @@ class Merge {
     return found == positions_.end() ? nullptr : &base_->metadata().tensors[found->second];
   }
 
-  /// Whether a key belongs to a module that was trained as a whole.
+  /// Returns whether a key belongs to a module that was trained as a whole.
   bool is_saved_module(const std::string& key) const {
     return std::ranges::any_of(adapter_.config.modules_to_save, [&](const std::string& module) {
       return ("." + key).find("." + module + ".") != std::string::npos;
@@ -196,9 +197,9 @@ class Merge {
     note_rounding(*stored);
   }
 
-  /// Whether lora_B × lora_A, of the shape `product`, is the transpose of what is added. Empty if
-  /// neither fits. Shapes decide where they can, because PEFT, too, looks at the modules and
-  /// corrects the flag.
+  /// Returns whether lora_B × lora_A, of the shape `product`, is the transpose of what is added;
+  /// empty if neither fits. Shapes decide where they can, because PEFT, too, looks at the modules
+  /// and corrects the flag.
   std::optional<bool> is_turned(const LoraModule& module, const Shape& weight,
                                 const Shape& product) const {
     const Shape transposed{product[1], product[0]};
@@ -213,8 +214,8 @@ class Merge {
     if (!comes_back(DType::kFloat32, stored.properties.dtype)) rounded_.push_back(stored.key);
   }
 
-  /// Modules that adapter_config.json names, that the base has, and of which the adapter has
-  /// nothing: a file that was cut short would be merged in part otherwise.
+  /// Refuses an adapter that has nothing of a module which adapter_config.json names and the base
+  /// has: a file that was cut short would otherwise be merged in part.
   void require_complete() const {
     std::set<std::string_view> names;
     for (const LoraModule& module : adapter_.modules) {

@@ -21,7 +21,7 @@ namespace {
 constexpr std::uint64_t kMaxConfig = std::uint64_t{16} << 20;
 constexpr std::string_view kBaseLayer = ".base_layer";
 
-/// A part of a module, by the end of its key.
+/// A part of a module, told by the end of its key.
 struct PartName {
   std::string_view suffix;
   bool embedding;

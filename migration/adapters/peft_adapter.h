@@ -13,21 +13,21 @@
 
 namespace dckpt {
 
-/// Keys of an adapter begin with the names of PEFT's wrappers around the model.
+/// The names of PEFT's wrappers around the model, with which an adapter's keys begin.
 inline constexpr std::string_view kPeftPrefix = "base_model.model.";
 
-/// A module with LoRA: positions of its tensors in the adapter.
+/// A module with LoRA, and the positions of its tensors in the adapter.
 struct LoraModule {
-  std::string path;  ///< in the model: "model.layers.0.self_attn.q_proj"
+  std::string path;  ///< path in the model: "model.layers.0.self_attn.q_proj"
   bool embedding = false;
   std::optional<std::size_t> a{};     ///< lora_A.weight or lora_embedding_A
   std::optional<std::size_t> b{};     ///< lora_B.weight or lora_embedding_B
   std::optional<std::size_t> bias{};  ///< lora_B.bias
 };
 
-/// A tensor that the adapter holds as a whole: of modules_to_save, or a bias.
+/// A tensor that the adapter holds as a whole: one of modules_to_save, or a bias.
 struct WholeTensor {
-  std::string key;  ///< in the model
+  std::string key;  ///< key in the model
   std::size_t tensor = 0;
 };
 
@@ -48,12 +48,12 @@ struct PeftAdapter {
 };
 
 /// Opens the folder of an adapter. Throws CheckpointError: (incomplete) if one of the two files is
-/// missing, or a module lacks one of its tensors; (unsupported) for weights of torch.save, and as
-/// parse_peft_config; (mismatch) for tensors that do not belong to a LoRA adapter, or if there are
-/// none.
+/// missing, or a module lacks one of its tensors; (unsupported) for weights written by torch.save;
+/// (mismatch) for tensors that do not belong to a LoRA adapter, or if there are no tensors. Throws
+/// as parse_peft_config(), too.
 PeftAdapter open_peft_adapter(std::shared_ptr<const Storage> folder);
 
-/// Tells whether all tensors have keys of an adapter. False if there are none.
+/// Returns whether there are tensors and all have keys of an adapter.
 bool holds_peft_adapter(const Metadata& metadata);
 
 }  // namespace dckpt

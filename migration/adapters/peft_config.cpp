@@ -15,7 +15,7 @@ namespace {
 constexpr std::string_view kMergeWithPeft =
     "merge it with PEFT (PeftModel.from_pretrained(...).merge_and_unload()) and convert the result";
 
-/// Fields that change what the adapter adds to the model, and their meaning.
+/// Fields that change what the adapter adds to the model, and the methods they select.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 12> kOtherMethods{{
     {"use_dora", "DoRA"},
     {"use_qalora", "QALoRA"},
@@ -31,7 +31,7 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 12> kOtherMe
     {"megatron_config", "LoRA of Megatron's own layers"},
 }};
 
-/// Other fields of LoraConfig up to PEFT 0.21. They are either read here, or matter for training
+/// Other fields of LoraConfig up to PEFT 0.21, which are either read here or matter for training
 /// only.
 constexpr std::array<std::string_view, 31> kKnownFields{"alpha_pattern",
                                                         "auto_mapping",
@@ -149,7 +149,7 @@ class Fields {
         ErrorCode::kUnsupported, str_format("{}; {}", message, kMergeWithPeft), {.file = file_}};
   }
 
-  /// What turns a module that `pattern` matches into nothing.
+  /// Returns a rule that makes a module empty if `pattern` matches it.
   static RenameRule whole_match(const std::string& pattern) {
     return {.from = str_format("^(?:.*\\.)?(?:{})$", pattern), .to = ""};
   }

@@ -11,33 +11,34 @@
 
 namespace dckpt {
 
-/// A regular expression for modules, and the number that they have instead of the usual one.
+/// A regular expression for modules, and the number that replaces the usual one for them.
 using ModulePattern = std::pair<std::string, double>;
 
-/// What adapter_config.json of a LoRA adapter says, as far as it matters for a merge.
+/// The fields of a LoRA adapter's adapter_config.json that matter for a merge.
 struct PeftConfig {
   double rank = 8;
   double alpha = 8;
   std::vector<ModulePattern> ranks{};   ///< rank_pattern, in order
   std::vector<ModulePattern> alphas{};  ///< alpha_pattern, in order
   bool root_scaled = false;             ///< use_rslora: alpha / √rank instead of alpha / rank
-  bool fan_in_fan_out = false;          ///< weights are (in, out), as those of Conv1D
+  bool fan_in_fan_out = false;          ///< weights are (in, out), like those of Conv1D
   std::vector<std::string> modules_to_save{};
   std::vector<std::string> target_modules{};  ///< empty if it is an expression or limited further
-  std::string base_model{};                   ///< the name that PEFT has noted
-  std::vector<std::string> unknown{};         ///< fields with a value that mean nothing here
+  std::string base_model{};                   ///< the name that PEFT has recorded
+  std::vector<std::string> unknown{};         ///< set fields that are not known here
 
-  /// `module`: its path in the model, "model.layers.0.self_attn.q_proj". The first pattern counts
-  /// that matches the whole path, or a part of it that begins after a dot, as in PEFT.
+  /// Returns the rank of `module`, its path in the model: "model.layers.0.self_attn.q_proj". As in
+  /// PEFT, the first pattern counts that matches the whole path, or a part of it that begins after
+  /// a dot.
   double rank_of(const std::string& module) const;
   double alpha_of(const std::string& module) const;
-  /// The factor of lora_B × lora_A.
+  /// Returns the factor of lora_B × lora_A.
   float scale_of(const std::string& module) const;
 };
 
 /// Parses the content of `file`. Throws CheckpointError: (unsupported) for adapters that are not
 /// merged by adding lora_B × lora_A to the weights of the base model (DoRA, LoKr, IA3, …), naming
-/// the method; (corrupt) for fields of another type.
+/// the method; (corrupt) for fields of the wrong type.
 PeftConfig parse_peft_config(const Value& config, const std::string& file);
 
 }  // namespace dckpt

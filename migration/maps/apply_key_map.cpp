@@ -28,7 +28,7 @@ std::string describe(const MapSide& side) {
   return str_format("Megatron's keys in the {} layout", name_of(kMegatronLayoutNames, side.layout));
 }
 
-/// Of tensors whose keys have a prefix, and are at `positions` of the source.
+/// Adds the tensors of optimizer state whose keys have a prefix, at `positions` of the source.
 void add_state(MappedKeys mapped, const std::string& prefix,
                const std::vector<std::uint32_t>& positions, MappedKeys& result) {
   for (RearrangedTensor& tensor : mapped.tensors) {

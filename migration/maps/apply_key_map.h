@@ -18,54 +18,58 @@
 
 namespace dckpt {
 
-/// Whose names keys have.
+/// The naming scheme of keys.
 enum class KeyNames : std::uint8_t { kMegatron, kHf };
 inline constexpr EnumNames<KeyNames, 2> kKeyNamesNames{
     {{KeyNames::kMegatron, "megatron"}, {KeyNames::kHf, "hf"}}};
 
-/// Where Megatron keeps the numbers of layers and experts.
+/// The place where Megatron keeps the numbers of layers and experts.
 enum class MegatronLayout : std::uint8_t {
-  kHomogeneous,     ///< axes of the tensors
-  kNonHomogeneous,  ///< layers in the keys, experts an axis
-  kSingleton,       ///< both in the keys; the halves of gated matrices apart
+  kHomogeneous,     ///< both are axes of the tensors
+  kNonHomogeneous,  ///< layers are in the keys, experts are an axis
+  kSingleton,       ///< both are in the keys, and the halves of gated matrices are apart
 };
 inline constexpr EnumNames<MegatronLayout, 3> kMegatronLayoutNames{
     {{MegatronLayout::kHomogeneous, "homogeneous"},
      {MegatronLayout::kNonHomogeneous, "non-homogeneous"},
      {MegatronLayout::kSingleton, "singleton"}}};
 
-/// What the result shall be; what is empty follows from the checkpoint.
+/// The wanted result. Empty fields follow from the checkpoint.
 struct MapTarget {
-  std::optional<KeyNames> names{};  ///< the other ones
-  /// Homogeneous, unless the source has another or some layers are dense and some are not.
+  std::optional<KeyNames> names{};  ///< by default, the naming scheme that the source does not have
+  /// Homogeneous by default, unless the source has another layout, or some layers are dense and
+  /// some are not.
   std::optional<MegatronLayout> layout{};
-  /// Names of Megatron's local layers, or Transformer Engine's; by default those of the source, or
-  /// the latter.
+  /// True for the names of Megatron's local layers, false for Transformer Engine's. By default
+  /// those of the source, or Transformer Engine's.
   std::optional<bool> local_names{};
-  /// Of all elements but an optimizer's, where rows and models allow it; by default they stay.
+  /// The dtype of all elements except an optimizer's, where rows and models allow it. By default
+  /// dtypes stay as they are.
   std::optional<DType> dtype{};
-  bool text_only = false;  ///< drop what a model of text and images has beside its language model
-  /// What keys start with: "language_model.", or Hugging Face's "model.language_model.".
+  /// Drop everything beside the language model of a model of text and images.
+  bool text_only = false;
+  /// The prefix of keys: "language_model.", or Hugging Face's "model.language_model.".
   std::string prefix{};
-  /// How the source of a round trip calls rows, for the way back: MappedKeys::spelled.
+  /// The names that the source of a round trip uses for rows, for the way back:
+  /// MappedKeys::spelled.
   std::map<std::string, std::string> spelled{};
   std::map<std::string, std::size_t> forms{};  ///< the same for MappedKeys::forms
-  /// What the tensors of the source of a round trip were, for the way back: MappedKeys::dtypes.
+  /// The dtypes of a round trip's source tensors, for the way back: MappedKeys::dtypes.
   std::map<std::string, DType> dtypes{};
-  /// Keys that the checkpoint has and the source lacks on request. A row of which it has only such
-  /// keys is not made.
+  /// Keys that the checkpoint has and the source lacks on request. A row whose keys are all among
+  /// them is not made.
   std::vector<std::string> left_out{};
-  std::set<std::string> absent{};  ///< for the way back of a round trip: MappedKeys::absent
+  std::set<std::string> absent{};  ///< MappedKeys::absent, for the way back of a round trip
 };
 
-/// An object that Megatron asks for beside a module's weights.
+/// An object that Megatron expects beside a module's weights.
 struct ExtraState {
   std::string key;     ///< unique key
   std::string source;  ///< its unique key in a source with Megatron's names
 };
 
 struct DroppedKeys {
-  std::string keys;  ///< those of one kind: "model.layers.{}.rotary_emb.inv_freq"
+  std::string keys;  ///< pattern of the keys of one kind: "model.layers.{}.rotary_emb.inv_freq"
   std::uint64_t count = 0;
   std::string why;
 };
@@ -76,40 +80,43 @@ struct MappedKeys {
   KeyNames to = KeyNames::kHf;
   MegatronLayout from_layout = MegatronLayout::kHomogeneous;  ///< if `from` is Megatron
   MegatronLayout to_layout = MegatronLayout::kHomogeneous;    ///< if `to` is Megatron
-  KeyPrefix prefix{};                                         ///< of the source's keys
+  KeyPrefix prefix{};                                         ///< prefix of the source's keys
   std::vector<RearrangedTensor> tensors;
-  std::vector<std::size_t> rows{};               ///< of the map that made them, same order
+  std::vector<std::size_t> rows{};               ///< map rows that made `tensors`, same order
   std::vector<ExtraState> extra_states;          ///< if `to` is Megatron
-  std::vector<DroppedKeys> dropped;              ///< of tensors
-  std::map<std::string, std::string> spelled{};  ///< rows whose source has an alias: which
-  std::map<std::string, std::size_t> forms{};    ///< rows whose source has another form: which
-  /// Of the source, by the map's keys, where a row casts or MapTarget::dtype is set.
+  std::vector<DroppedKeys> dropped;              ///< dropped tensors
+  std::map<std::string, std::string> spelled{};  ///< names of the rows whose source uses an alias
+  /// Form numbers of rows whose source uses another form.
+  std::map<std::string, std::size_t> forms{};
+  /// Dtypes of the source, by the map's keys, where a row casts or MapTarget::dtype is set.
   std::map<std::string, DType> dtypes{};
-  std::set<std::string> absent{};  ///< rows, by Megatron's keys, that are left out
-  std::vector<DroppedKeys>
-      other_types{};  ///< of the result, that are not MapTarget::dtype, and why
-  /// Of the source's elements, by position, before `tensors` are made of them.
+  std::set<std::string> absent{};  ///< Megatron's keys of the rows that are left out
+  /// Result tensors whose dtype is not MapTarget::dtype, and why.
+  std::vector<DroppedKeys> other_types{};
+  /// Conversions of the source's elements, by position, applied before `tensors` are made of them.
   std::map<std::uint32_t, ElementConversion> conversions{};
-  /// Positions of the source's tensors that the result has, and the rows that are not padding.
+  /// Positions of the source's tensors that the result has, and their number of rows without
+  /// padding.
   std::vector<std::pair<std::uint32_t, std::optional<std::int64_t>>> kept;
-  std::uint64_t elements_in = 0;  ///< of `kept`
+  std::uint64_t elements_in = 0;  ///< elements of `kept`
   std::uint64_t elements_out = 0;
-  std::uint64_t padding_in = 0;  ///< of these, in rows that pad the vocabulary
+  std::uint64_t padding_in = 0;  ///< elements of `elements_in` in rows that pad the vocabulary
   std::uint64_t padding_out = 0;
-  std::uint64_t state_elements = 0;  ///< of optimizers' state that goes along; not in these counts
-  std::optional<std::int64_t> mtp_layers{};   ///< for multi-token prediction, if the map has rows
-  std::optional<std::int64_t> padded_rows{};  ///< of a vocabulary, as Megatron has it
+  /// Elements of optimizer state that goes along, not counted above.
+  std::uint64_t state_elements = 0;
+  /// Layers for multi-token prediction, if the map has rows for them.
+  std::optional<std::int64_t> mtp_layers{};
+  std::optional<std::int64_t> padded_rows{};  ///< rows of the vocabulary as padded by Megatron
 };
 
-/// Names and arranges the tensors of `source` as the map says: every one is used or named as
-/// dropped, every one of the result is made once, and all elements are used once, but for rows that
-/// pad the vocabulary. Reads nothing. Throws CheckpointError (mismatch) with all that does not fit,
-/// in groups: keys that the map does not know, keys that are missing, shapes and numbers that
-/// contradict each other.
+/// Renames and rearranges the tensors of `source` by the map. Every source tensor is used or listed
+/// as dropped, every result tensor is made once, and all elements are used once, except rows that
+/// pad the vocabulary. Reads no elements. Throws CheckpointError (mismatch) that lists all misfits
+/// in groups: unknown keys, missing keys, and contradictory shapes and numbers.
 MappedKeys apply_key_map(const KeyMap& map, const MapNumbers& numbers, const Metadata& source,
                          const MapTarget& target = {});
 
-/// Layers, experts and tensors that a map may make.
+/// Limits of the layers, experts and tensors that a map may make.
 inline constexpr std::int64_t kMaxMapLayers = 10'000;
 inline constexpr std::int64_t kMaxMapExperts = 100'000;
 inline constexpr std::uint64_t kMaxMappedTensors = 4'000'000;

@@ -20,13 +20,13 @@ bool has_step(std::span<const MapTransform> steps, MapStep step) {
   return std::ranges::find(steps, step, &MapTransform::step) != steps.end();
 }
 
-/// Where an instance of a row finds its elements.
+/// The source of a row instance's elements.
 struct SourceTensor {
   std::uint32_t position = 0;
   RowNumbers prefix{};  ///< offsets on its leading axes
 };
 
-/// Elements that pieces of two relations have: a part.
+/// The overlap of a source piece and a target piece.
 struct Common {
   std::size_t to;
   std::size_t from;
@@ -56,7 +56,7 @@ class Arrangement {
   }
 
  private:
-  /// The numbers of a pattern's instances, the last running fastest.
+  /// Returns the numbers of a pattern's instances; the last number runs fastest.
   std::vector<RowNumbers> instances(const KeyPattern& pattern, const std::string& kind) const {
     std::vector<RowNumbers> result{{}};
     for (const std::string& name : pattern.numbers()) {
@@ -122,7 +122,7 @@ class Arrangement {
     return target_.local_names.value_or(false) && !entry.local.empty() ? names[1] : names.front();
   }
 
-  /// A row's name by its position among all.
+  /// Returns a row's name by its position among all its names.
   static const std::string& spelling(const MapRow& row, std::size_t name) {
     if (name == 0) return row.megatron;
     if (!row.local.empty()) {
@@ -211,13 +211,13 @@ class Arrangement {
     }
   }
 
-  /// Once, also if all layers would be in the tensor.
+  /// Reports a missing key once, even if the tensor has several layers.
   void miss(std::string key) {
     if (const auto [name, inserted] = missed_.insert(std::move(key)); inserted)
       completeness_.missing.add(*name);
   }
 
-  /// Of a vocabulary that is padded on the way to Megatron.
+  /// Returns the rows of a vocabulary that is padded on the way to Megatron; 0 if it is not.
   std::int64_t padded_rows(const SideForm& form, const std::vector<Shape>& shapes) const {
     if (rows_.side.names != KeyNames::kHf || shapes.front().empty() ||
         !has_step(form.steps, MapStep::kPadRows))
@@ -241,7 +241,8 @@ class Arrangement {
                                      quote(key), to_string(size), expected));
   }
 
-  /// Elements that share a byte stay together where rows of a matrix move, and nowhere else.
+  /// Refuses to split elements that share a byte: they stay together only where rows of a matrix
+  /// move.
   void require_whole_elements(std::size_t row, std::uint32_t position) const {
     const TensorStorageMetadata& tensor = source_.tensors[position];
     if (tensor.properties.dtype != DType::kFloat4E2M1FNx2) return;
@@ -260,7 +261,7 @@ class Arrangement {
         {.key = tensor.key});
   }
 
-  /// As many as the configuration says, if it does.
+  /// Checks that there are as many columns as the configuration says, if it does.
   void require_columns(const MapRow& row, const Shape& whole) const {
     const auto said = row.columns.empty() ? std::nullopt : numbers_.find(row.columns);
     if (!said || whole.empty() || whole.back() == *said) return;
@@ -269,7 +270,7 @@ class Arrangement {
         str_format("there are {} columns, but {}", whole.back(), numbers_.describe(row.columns)));
   }
 
-  /// The elements that the two relations have in common are the parts.
+  /// Returns the overlaps of the two relations' pieces, which are the parts.
   std::vector<Common> common_pieces() const {
     std::vector<Common> result;
     for (std::size_t to = 0; to < relations_.to.pieces.size(); ++to) {
@@ -305,7 +306,7 @@ class Arrangement {
     }
   }
 
-  /// The dtype of the tensor `key` whose elements are `stored` as this.
+  /// Returns the dtype of the tensor `key` whose elements are stored as `stored`.
   DType dtype_of(const MapRow& row, const std::string& key, DType stored) {
     if (partial_) return stored;  // state has a type of its own
     if (const auto was = target_.dtypes.find(key); was != target_.dtypes.end()) return was->second;
@@ -318,7 +319,7 @@ class Arrangement {
     return usual;
   }
 
-  /// What is added on the way to the result.
+  /// Returns the constant that is added on the way to the result.
   float added(const MapRow& row) const {
     if (partial_ || rows_.side.names == to_.names ||
         (!row.add.only_if.empty() && !numbers_.is_true(row.add.only_if)))
@@ -326,7 +327,7 @@ class Arrangement {
     return to_.names == KeyNames::kMegatron ? row.add.value : -row.add.value;
   }
 
-  /// The elements of a source that go into a tensor of this type.
+  /// Records the conversion of a source's elements that go into a tensor of dtype `to`.
   void convert(const MapRow& row, std::uint32_t position, DType to) {
     const TensorStorageMetadata& source = source_.tensors[position];
     const DType from = source.properties.dtype;
@@ -372,7 +373,7 @@ class Arrangement {
     return box;
   }
 
-  /// None where all entries are adjacent.
+  /// Returns the steps behind the leading axes; empty if all entries are adjacent.
   static Shape steps_behind(const RowNumbers& prefix, const StridedBox& box) {
     if (std::ranges::all_of(box.steps, [](std::int64_t step) { return step == 1; })) return {};
     Shape steps = box.steps;
@@ -406,7 +407,7 @@ class Arrangement {
     return found->second;
   }
 
-  /// Of layers or experts that are axes of one tensor.
+  /// Checks that layers or experts that are axes of one tensor have the same shape.
   void require_equal(ShapeView first, ShapeView shape, const std::string& key) const {
     if (equal(first, shape)) return;
     throw CheckpointError(ErrorCode::kMismatch,
@@ -418,7 +419,8 @@ class Arrangement {
                                          : ""));
   }
 
-  /// Layers follow each other, between what comes before and behind them.
+  /// Returns the sort key of an instance: layers follow each other, between the rows before and
+  /// after them.
   std::tuple<int, std::int64_t, std::size_t> place_of(std::size_t row,
                                                       const RowNumbers& instance) const {
     const auto is_layered = [](const KeyPattern& pattern) { return pattern.has(kLayer); };
@@ -427,7 +429,7 @@ class Arrangement {
     return {static_cast<std::ptrdiff_t>(row) < first ? 0 : 2, 0, row};
   }
 
-  /// `module`: of these instances of a row.
+  /// Adds the extra states of `module`, which these row instances share.
   void add_extra_states(const std::string& module, const std::vector<RowNumbers>& all) {
     if (result_.to != KeyNames::kMegatron || !modules_.insert(module).second) return;
     const KeyPattern row(module);
@@ -436,8 +438,8 @@ class Arrangement {
                                       extra_state(row, instance, result_.from_layout)});
   }
 
-  /// The kind of layers that has a module without rows of its own name: the one whose rows alone
-  /// are in the module around it. Empty if all layers have it.
+  /// Returns the kind of layers that has a module without rows of its own name, or "" if all layers
+  /// have it: the kind whose rows alone are in the module around it.
   std::string kind_with(const std::string& module) const {
     std::set<std::string> kinds;
     for (const std::string& inside : {module + ".", module.substr(0, module.rfind('.') + 1)}) {
@@ -497,7 +499,7 @@ class Arrangement {
     }
   }
 
-  /// Those of the last shapes: all layers have the same.
+  /// The relations of the last shapes, which all layers of a row share.
   struct Relations {
     std::size_t row = SIZE_MAX;
     Relation from{};
@@ -521,7 +523,7 @@ class Arrangement {
   bool partial_;
   MappedKeys& result_;
   Completeness& completeness_;
-  std::vector<KeyPattern> patterns_;  // of rows, by Megatron's names
+  std::vector<KeyPattern> patterns_;  // rows by Megatron's names
   MapSide to_;
   Relations relations_;
   std::vector<Made> made_;
@@ -529,7 +531,7 @@ class Arrangement {
   std::map<std::uint32_t, std::optional<std::int64_t>> used_;  // rows that are not padding
   std::set<std::string> modules_;
   std::set<std::string> missed_;
-  std::map<std::string, KeyGroups> other_types_;  // by what they are, and why
+  std::map<std::string, KeyGroups> other_types_;  // keys by dtype and reason
   std::uint64_t parts_ = 0;
 };
 

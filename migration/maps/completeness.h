@@ -11,7 +11,7 @@
 
 namespace dckpt {
 
-/// Counts keys by what they have in common.
+/// Counts keys by their common pattern.
 class KeyGroups {
  public:
   void add(const std::string& key);
@@ -23,22 +23,21 @@ class KeyGroups {
   std::map<std::string, std::pair<std::uint64_t, std::string>> groups_;  ///< count and first
 };
 
-/// What is in the way of a map that uses every key of a checkpoint and makes every one of the
-/// result.
+/// The obstacles to a map that uses every key of a checkpoint and makes every key of the result.
 struct Completeness {
   KeyGroups unknown{};                  ///< keys that no row has
   KeyGroups others{};                   ///< keys beside those of a language model
   KeyGroups missing{};                  ///< keys that rows need
-  std::vector<std::string> problems{};  ///< sentences
+  std::vector<std::string> problems{};  ///< other problems, as sentences
 
-  /// Throws CheckpointError (mismatch) with all of it. `keys`: "Hugging Face keys". `left_out`:
-  /// MapTarget::left_out.
+  /// Throws CheckpointError (mismatch) that lists all of them. `keys` names the source's keys:
+  /// "Hugging Face keys". `left_out` is MapTarget::left_out.
   void raise_if_any(const KeyMap& map, const Metadata& source, const std::string& keys,
                     const std::vector<std::string>& left_out) const;
 };
 
-/// All elements are used once, but for rows that pad the vocabulary. Throws CheckpointError
-/// (mismatch).
+/// Checks that all elements are used once, except rows that pad the vocabulary. Throws
+/// CheckpointError (mismatch) otherwise.
 void require_balance(const KeyMap& map, const MappedKeys& mapped);
 
 }  // namespace dckpt

@@ -8,8 +8,8 @@
 
 namespace dckpt {
 
-/// Why a tensor of a row stays as it is `stored` when all others become `wanted`, as the end of a
-/// sentence. Empty if it becomes that, too.
+/// Returns why a row's tensor, stored as `stored`, keeps its dtype when all others become `wanted`,
+/// as the end of a sentence; empty if it becomes `wanted`, too.
 std::string why_type_stays(const MapRow& row, KeyNames to, DType stored, DType wanted);
 
 }  // namespace dckpt

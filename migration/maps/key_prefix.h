@@ -5,22 +5,22 @@
 
 namespace dckpt {
 
-/// What the keys of a checkpoint start with where those of the map start with something else: what
-/// some writers put in front of all keys, what files of a bare model lack, and how models of text
-/// and images tell their language model apart.
+/// A difference between the beginning of a checkpoint's keys and of the map's: a prefix that some
+/// writers put in front of all keys, one that files of a bare model lack, or one that marks the
+/// language model in models of text and images.
 struct KeyPrefix {
   std::string stored{};     ///< "module.", "model.language_model."
-  std::string of_map{};     ///< in its place: nothing, "model."
-  bool is_of_text = false;  ///< other keys are those of other parts of the model
+  std::string of_map{};     ///< the map's prefix in its place: empty, or "model."
+  bool is_of_text = false;  ///< keys without the prefix belong to other parts of the model
 
-  /// The map's key for a stored one; empty if it is no key of the model. Keys that start with
-  /// neither are the same on both sides ("lm_head.weight"), if there is something in place.
+  /// Returns the map's key for a stored key; empty if it is not a key of the model. A key with
+  /// neither prefix is the same on both sides ("lm_head.weight"), if `of_map` is not empty.
   std::optional<std::string> key(const std::string& stored_key) const;
-  /// The stored key for one of the map's.
+  /// Returns the stored key for a key of the map.
   std::string stored_key(const std::string& key) const;
 };
 
-/// In front of the keys of a language model, in models of text and images.
+/// The prefix of a language model's keys in models of text and images.
 inline constexpr const char* kTextPrefix = "language_model.";
 
 }  // namespace dckpt

@@ -12,9 +12,9 @@ namespace {
 
 constexpr std::int64_t kAll = -1;
 
-/// What a configuration lists by layer: texts or numbers, or the letters of a pattern such as
-/// "M*-M|E", in which | divides pipeline stages and / begins what is behind the layers. Empty for
-/// other values.
+/// Returns the words that a configuration lists by layer: texts or numbers, or the letters of a
+/// pattern such as "M*-M|E", in which | divides pipeline stages and / begins what is behind the
+/// layers. Other values have no words.
 std::vector<std::string> words_of(const Value& value) {
   std::vector<std::string> words;
   if (value.is_str()) {

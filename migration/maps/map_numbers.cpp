@@ -26,7 +26,7 @@ constexpr std::array kFalse{"false", "False", "FALSE"};
 constexpr std::uint64_t kMaxHfConfig = std::uint64_t{4} << 20;
 constexpr std::int64_t kMaxNumber = std::int64_t{1} << 48;
 
-/// The attributes of a Namespace; a dict is one itself.
+/// Returns the attributes of a Namespace, or a dict itself.
 Value attributes(const Value* value) {
   if (value == nullptr) return {};
   if (value->is_dict()) return *value;
@@ -43,8 +43,8 @@ std::optional<double> parse_decimal(std::string_view text) {
   return error == std::errc{} && rest == end ? std::optional(value) : std::nullopt;
 }
 
-/// A plain value; what is nested is none. What YAML files may not have here is a text of its own,
-/// so that nobody takes it for nothing.
+/// Returns a plain value; none for nested ones. Whatever a YAML file may not have here becomes a
+/// text of its own, so that it is not taken for none.
 Value plain_value(const YamlNode& node) {
   if (node.kind == YamlNode::Kind::kRefused) return "what an anchor, alias or tag says";
   if (node.kind != YamlNode::Kind::kText) return {};
@@ -66,7 +66,8 @@ Value plain_values(const YamlNode& map) {
   return dict;
 }
 
-/// What is under a path: "quantization_config.weight_block_size.0". Null if nothing is.
+/// Returns the value at a path such as "quantization_config.weight_block_size.0"; null if there is
+/// none.
 const Value* find_path(const Value& config, const std::string& path) {
   const Value* at = &config;
   for (const std::string& name : split(path, '.')) {
@@ -82,7 +83,8 @@ const Value* find_path(const Value& config, const std::string& path) {
   return at;
 }
 
-/// What a value of a configuration says; empty for none, and for what is no number.
+/// Returns the number in a configuration's value; empty for none and for a value that is not a
+/// number.
 std::optional<KnownNumber> number_of(const Value* value, const std::string& origin) {
   if (value == nullptr) return std::nullopt;
   if (value->is(Value::Kind::kBool)) return KnownNumber{value->as_bool() ? 1 : 0, true, origin};
@@ -98,7 +100,7 @@ std::optional<KnownNumber> number_of(const std::string& text, const std::string&
   return std::nullopt;
 }
 
-/// That yields `count` of `whole` when it is rounded down.
+/// Returns the share that yields `count` of `whole` when it is rounded down.
 double part_that_is(std::int64_t count, std::int64_t whole) {
   const double part = static_cast<double>(count) / static_cast<double>(whole);
   return part * static_cast<double>(whole) < static_cast<double>(count) ? std::nextafter(part, 2)
@@ -109,7 +111,7 @@ CheckpointError mismatch(const std::string& message) {
   return {ErrorCode::kMismatch, message};
 }
 
-/// Evaluates what refers to each other.
+/// Evaluates numbers and formulas that refer to each other.
 class Evaluation {
  public:
   Evaluation(const KeyMap& map, const ModelConfig& config,
@@ -156,7 +158,7 @@ class Evaluation {
     return number.otherwise.empty() ? std::nullopt : result_of(number.otherwise);
   }
 
-  /// By Megatron's side and by Hugging Face's.
+  /// Returns the numbers given by Megatron's side and by Hugging Face's.
   std::array<std::optional<KnownNumber>, 2> said(const MapNumber& number) {
     std::optional<KnownNumber> megatron = in_megatron(number, config_.args, "args");
     if (!megatron) megatron = in_megatron(number, config_.run_config, kRunConfig);
@@ -191,7 +193,8 @@ class Evaluation {
     return opposite;
   }
 
-  /// Rounded down, if it is a part of another number, as Megatron and transformers do.
+  /// Returns a value, rounded down, if it is a part of another number, as in Megatron and
+  /// transformers.
   std::optional<KnownNumber> value_of(const MapNumber& number, const Value* value,
                                       const std::string& origin) {
     if (number.part_of.empty()) return number_of(value, origin);
@@ -214,7 +217,7 @@ class Evaluation {
     if (formula->op == MapFormula::Op::kNone) return left;
     const std::optional<KnownNumber> right = evaluate(formula->right);
     if (formula->op == MapFormula::Op::kTimes && right && right->value == 0)
-      return KnownNumber{0, false, text};  // what is multiplied with false need not be known
+      return KnownNumber{0, false, text};  // a factor of false need not be known
     if (!left || !right) return std::nullopt;
     const std::int64_t a = left->value;
     const std::int64_t b = right->value;
@@ -255,7 +258,7 @@ ModelConfig model_config(const CheckpointReader& reader, const Storage* model_fi
     config.hf = parse_json(read_file(*file, kMaxHfConfig), file->name());
   }
   if (storage.stat(kRunConfig)) {
-    ConfigProblems problems;  // of other sections, if there is a document
+    ConfigProblems problems;  // problems of other sections, if there is a document
     const auto file = storage.open(kRunConfig);
     const Bytes text = read_file(*file, kMaxYamlBytes);
     const auto root = parse_yaml(as_text(text), problems);

@@ -13,56 +13,59 @@
 
 namespace dckpt {
 
-/// A model's configuration, as far as a checkpoint has it. What it lacks is none.
+/// A model's configuration, as far as a checkpoint has it. Missing parts are none.
 struct ModelConfig {
   Value args;        ///< Megatron's args, as a dict
   Value run_config;  ///< the section `model` of Megatron-Bridge's run_config.yaml, as a dict
   Value hf;          ///< config.json, as a dict
 };
 
-/// Where config.json of a model of text and images has what the other ones have at the top.
+/// The section of config.json in which a model of text and images has the values that other models
+/// have at the top level.
 inline constexpr const char* kHfTextConfig = "text_config";
 
-/// Reads them from the common state and from files beside the checkpoint, config.json from the
-/// folder `model_files` if it is given. Throws CheckpointError (corrupt) for a config.json that is
-/// none.
+/// Reads the configuration from the common state and from files beside the checkpoint; config.json
+/// is taken from the folder `model_files` if it is given. Throws CheckpointError (corrupt) for a
+/// malformed config.json.
 ModelConfig model_config(const CheckpointReader& reader, const Storage* model_files = nullptr);
 
-/// A number, and who says so: "num_attention_heads of args", "--set".
+/// A number and its origin: "num_attention_heads of args", "--set".
 struct KnownNumber {
   std::int64_t value = 0;
-  bool flag = false;  ///< true or false
+  bool flag = false;  ///< the value is true or false
   std::string origin{};
 };
 
-/// What is set beside numbers, see mapped_reader().
+/// The settings that are not numbers, see mapped_reader().
 inline constexpr std::array kMapSettings{"keys",  "layout", "names",      "extra_state",
                                          "parts", "prefix", "dequantize", "dtype"};
 
 /// The numbers of a model. The map must outlive them.
 class MapNumbers {
  public:
-  /// `given` comes before what the configuration says. Throws CheckpointError (invalid argument)
-  /// for a name that the map does not have, (mismatch) for values that are no numbers and for
-  /// formulas that have no result.
+  /// Values in `given` take precedence over the configuration. Throws CheckpointError: (invalid
+  /// argument) for a name that the map does not have, (mismatch) for values that are not numbers
+  /// and for formulas that have no result.
   MapNumbers(const KeyMap& map, const ModelConfig& config,
              const std::map<std::string, std::string>& given);
 
   std::optional<std::int64_t> find(const std::string& name) const;
   bool is_true(const std::string& name) const { return find(name).value_or(0) != 0; }
-  /// Throws CheckpointError (mismatch) that says where it could come from.
+  /// Returns the number. Throws CheckpointError (mismatch) naming its possible origins if it is
+  /// unknown.
   std::int64_t require(const std::string& name) const;
-  /// "num_query_groups is 2 (num_key_value_heads of config.json)"
+  /// Returns "num_query_groups is 2 (num_key_value_heads of config.json)".
   std::string describe(const std::string& name) const;
 
-  /// Numbers that are given against what the configuration says, in sentences.
+  /// Sentences about given numbers that contradict the configuration.
   const std::vector<std::string>& overridden() const noexcept { return overridden_; }
 
-  /// What the tensors show of a flag for which the map has only a default, if any.
+  /// Sets a flag to the value that the tensors show, unless more than a default of the map gives
+  /// it.
   void guess(const std::string& name, bool value);
   void set(const std::string& name, std::int64_t value);
 
-  /// The args that Megatron would have: what the next conversion takes them from.
+  /// Returns the args that Megatron would have, from which the next conversion takes the numbers.
   Value as_args() const;
 
   const ModelConfig& config() const noexcept { return config_; }

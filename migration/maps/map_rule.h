@@ -7,15 +7,15 @@
 
 namespace DCKPT_API dckpt {
 
-/// What a map does with one key.
+/// The treatment of one key by a map.
 struct MapRule {
-  std::string map;                  ///< its family
+  std::string map;                  ///< the map's family
   std::string row{};                ///< Megatron's key of the row that touches it
-  std::string file{};               ///< where the row is: a shipped map's name, or a path
-  int line = 0;                     ///< from 1
+  std::string file{};               ///< file of the row: a shipped map's name, or a path
+  int line = 0;                     ///< line of the row, from 1
   std::vector<std::string> from{};  ///< keys of the checkpoint
   std::vector<std::string> to{};    ///< keys that are made of them
-  std::string dropped{};            ///< why; then there is no row
+  std::string dropped{};            ///< why the key is dropped; then there is no row
 };
 
 }  // namespace dckpt

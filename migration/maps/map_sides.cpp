@@ -12,7 +12,8 @@ namespace {
 constexpr const char* kGateSuffix = "_w";
 constexpr const char* kUpSuffix = "_v";
 
-/// Makes one tensor of those that the last step of a row with several keys of Megatron has made.
+/// Returns the step that joins the tensors made by the last step of a row with several Megatron
+/// keys.
 MapTransform joins(const MapRow& row) {
   return {.step = MapStep::kConcatRows, .parts = shares_of(row.hf.transform.back())};
 }

@@ -12,45 +12,47 @@
 
 namespace dckpt {
 
-/// Values of the numbers in a row's key: which layer and expert.
+/// The values of the numbers in a row's key: its layer and expert.
 using RowNumbers = std::vector<std::int64_t>;
 
-/// The numbers of a row that a pattern lacks: leading axes of its tensors.
+/// Returns the names of a row's numbers that a pattern lacks. They are leading axes of its tensors.
 std::vector<std::string> stacked_numbers(const KeyPattern& row, const KeyPattern& pattern);
 
-/// Those of `names`, from the numbers of an instance of `row`.
+/// Returns the values of `names` among the numbers of an instance of `row`.
 RowNumbers pick(const KeyPattern& row, std::span<const std::int64_t> instance,
                 const std::vector<std::string>& names);
 
-/// A tensor that a row has on one side: under one of these names.
+/// A tensor that a row has on one side, under one of several names.
 struct SideTensor {
   std::vector<KeyPattern> names;  ///< the first is written
 };
 
-/// How one side has a row.
+/// The form of a row on one side.
 struct SideForm {
   std::vector<SideTensor> tensors;
-  std::vector<MapTransform> steps;  ///< that make Megatron's tensor of them, or all of these as one
+  /// Make Megatron's tensor, or all of its tensors joined, from `tensors`.
+  std::vector<MapTransform> steps;
 };
 
-/// How one side has every row. Numbers of a row that its names lack are leading axes.
+/// The forms of every row on one side. Numbers of a row that its names lack are leading axes.
 struct MapSide {
   KeyNames names = KeyNames::kMegatron;
   MegatronLayout layout = MegatronLayout::kHomogeneous;
   std::vector<std::vector<SideForm>> rows;  ///< forms of each row; the first is written
 };
 
-/// `layers`: how many, so that Hugging Face's keys can count on behind them.
+/// Returns a side of the map. `layers` is the number of layers after which some of Hugging Face's
+/// keys continue to count.
 MapSide side_of(const KeyMap& map, KeyNames names, MegatronLayout layout,
                 std::optional<std::int64_t> layers);
 
-/// Whether rows have layers that Hugging Face's keys count on behind the model's.
+/// Returns whether some of Hugging Face's keys number layers after those of the model.
 bool has_layers_behind(const KeyMap& map);
 
-/// A pattern of Megatron's keys as a layout has it.
+/// Returns a pattern of Megatron's keys in the form that a layout gives it.
 KeyPattern in_layout(const KeyPattern& pattern, MegatronLayout layout);
 
-/// Which tensor of a row a key is.
+/// The tensor of a row that a key belongs to, as positions in MapSide.
 struct KeyUse {
   std::size_t row = 0;
   std::size_t form = 0;
@@ -59,12 +61,12 @@ struct KeyUse {
   RowNumbers numbers{};
 };
 
-/// Finds the rows that keys belong to, in time linear in the key.
+/// An index that finds the rows of a key, in time linear in the key.
 class SideIndex {
  public:
   explicit SideIndex(const MapSide& side);
-  /// Several, where rows for dense and for other layers have the same key. A key that counts on
-  /// behind the layers is none of a layer.
+  /// Returns several uses where rows for dense and for other layers have the same key. A key that
+  /// continues to count after the model's layers is not a key of one of those layers.
   std::vector<KeyUse> find(const std::string& key) const;
 
  private:

@@ -30,11 +30,11 @@ constexpr EnumNames<ExtraStates, 2> kExtraStatesNames{
 constexpr EnumNames<bool, 2> kPartsNames{{{false, "all"}, {true, "text"}}};
 constexpr EnumNames<bool, 2> kLocalNames{{{false, "te"}, {true, "local"}}};
 
-/// `options.set`, parsed.
+/// The parsed `options.set`.
 struct Settings {
   MapTarget target{};
   ExtraStates extra_states = ExtraStates::kNone;
-  std::optional<DType> values{};  ///< of weights that were quantised
+  std::optional<DType> values{};  ///< dtype of dequantized weights
   std::map<std::string, std::string> numbers{};
 };
 
@@ -85,7 +85,7 @@ Settings parse_settings(const std::vector<std::string>& set) {
   return settings;
 }
 
-/// The shipped map for a model by its config.json, if there is one.
+/// Returns the shipped map for a model by its config.json, if there is one.
 std::optional<KeyMap> shipped_map(const Value& config) {
   const auto is_named = [&](const std::vector<std::string>& names, const Value* value) {
     return value != nullptr && value->is_str() &&
@@ -103,7 +103,7 @@ std::optional<KeyMap> shipped_map(const Value& config) {
   return std::nullopt;
 }
 
-/// For a model of text and images, that of its language model.
+/// Returns the shipped map for a model; for a model of text and images, that of its language model.
 KeyMap map_for(const Value& config) {
   if (auto map = shipped_map(config)) return *std::move(map);
   const Value* const text = config.find(kHfTextConfig);
@@ -138,8 +138,8 @@ void set_layout(Value& content_metadata, MegatronLayout layout) {
     content_metadata.mutable_dict().erase(kApart);
 }
 
-/// What Megatron needs to start from weights (--finetune), and what the way back takes numbers
-/// from.
+/// Returns the common state that Megatron needs to start from weights (--finetune), and from which
+/// the way back takes numbers.
 Value megatron_common(const MapNumbers& numbers, const MappedKeys& keys) {
   Value args = numbers.as_args();
   args["tensor_model_parallel_size"] = 1;
@@ -159,7 +159,7 @@ bool is_extra_state(const std::string& key) {
   return key.find("._extra_state/") != key.npos;
 }
 
-/// Objects of one kind: "decoder.layers.{}.mlp.linear_fc1._extra_state".
+/// Returns the pattern of an object's key: "decoder.layers.{}.mlp.linear_fc1._extra_state".
 std::string kind_of_object(const std::string& key) {
   return skeleton_of(key.substr(0, key.find('/')));
 }
@@ -170,7 +170,7 @@ std::string name_of_keys(KeyNames names, MegatronLayout layout) {
              : str_format("Megatron's ({})", std::string(name_of(kMegatronLayoutNames, layout)));
 }
 
-/// A stored tensor with zeros behind its first `rows`.
+/// Returns a stored tensor with zeros after its first `rows`.
 RearrangedTensor without_padding(const Metadata& metadata, std::uint32_t position,
                                  std::optional<std::int64_t> rows) {
   const TensorStorageMetadata& tensor = metadata.tensors[position];
@@ -209,8 +209,9 @@ class Mapping {
     numbers_.emplace(map_, config_, settings_.numbers);
   }
 
-  /// How closely the map takes Megatron's keys to Hugging Face's: rows that every model of it has
-  /// and this one uses, then, negative, rows that it does not use. Throws if it does not.
+  /// Returns how closely the map fits a conversion of Megatron's keys to Hugging Face's: the number
+  /// of rows that every model of the map has and this one uses, then the negative number of rows
+  /// that it does not use. Throws if the map does not fit.
   std::pair<std::ptrdiff_t, std::ptrdiff_t> closeness(const Metadata& source) const {
     const MappedKeys keys = apply_key_map(map_, *numbers_, source, settings_.target);
     if (keys.from != KeyNames::kMegatron || keys.to != KeyNames::kHf)
@@ -221,7 +222,7 @@ class Mapping {
         std::ssize(used) - std::ssize(map_.tensors)};
   }
 
-  /// With values in place of weights that are quantised.
+  /// Returns a reader with values in place of quantized weights.
   std::unique_ptr<CheckpointReader> dequantized(std::unique_ptr<CheckpointReader> source) const {
     const MapDequantize& map = map_.dequantize;
     if (map.scales.empty() || !is_quantised(source->metadata(), map.scales)) return source;
@@ -240,7 +241,7 @@ class Mapping {
     return reader(std::move(source), report);
   }
 
-  /// `report`: of apply().
+  /// Returns the reverse of apply(), whose report is `report`.
   std::unique_ptr<CheckpointReader> undo(std::unique_ptr<CheckpointReader> mapped,
                                          const MapReport& report) const {
     MapNumbers numbers = *numbers_;
@@ -291,7 +292,7 @@ class Mapping {
   }
 
  private:
-  /// The type of weights that were quantised.
+  /// Returns the dtype of dequantized weights.
   DType values() const {
     return settings_.values.value_or(settings_.target.dtype.value_or(DType::kBFloat16));
   }
@@ -440,7 +441,7 @@ class Mapping {
                           "dropped: the common state, which Hugging Face files do not have"});
   }
 
-  /// Tensors of the same kind in one sentence.
+  /// Describes conversions, with tensors of the same kind in one sentence.
   static void describe_conversions(const MappedKeys& keys, const Metadata& metadata,
                                    Findings& findings) {
     std::map<std::pair<FindingCode, std::string>, std::uint64_t> counts;
@@ -463,7 +464,7 @@ class Mapping {
       findings.push_back({what.first, str_format("converted: {} {}", grouped(count), what.second)});
   }
 
-  /// What the setting dtype has not changed.
+  /// Describes the tensors that the setting dtype has not changed.
   void describe_dtype(const MappedKeys& keys, Findings& findings) const {
     for (const DroppedKeys& kept : keys.other_types)
       findings.push_back(
@@ -487,7 +488,7 @@ class Mapping {
 
 }  // namespace
 
-/// The values that a map's casts leave, in the types that they came from. Throws CheckpointError
+/// Returns the values that a map's casts leave, in their original dtypes. Throws CheckpointError
 /// (unsupported) for sums that do not come back.
 static std::unique_ptr<CheckpointReader> rounded(
     std::unique_ptr<CheckpointReader> source,
@@ -539,7 +540,7 @@ std::vector<std::string> fitting_maps(const CheckpointReader& source, const Stor
       if (wanted && wanted->family == map.family) return {std::string(shipped.name)};
       names[closeness].emplace_back(shipped.name);
     } catch (const CheckpointError&) {
-      continue;  // of another model
+      continue;  // the map is of another model
     }
   }
   return names.empty() ? std::vector<std::string>() : names.rbegin()->second;

@@ -13,7 +13,7 @@
 namespace dckpt {
 namespace {
 
-/// A tensor on the way: pieces of what there was.
+/// A tensor between two steps: a shape, and pieces of the original tensors.
 struct Canvas {
   Shape shape;
   std::vector<RelationPiece> pieces;
@@ -59,7 +59,7 @@ Shape with_rows(Shape shape, std::int64_t rows) {
 }
 
 /// Puts these rows of a tensor into another: the first one at `to_row`, the next ones `step` apart.
-/// The caller adds them to its rows.
+/// The caller adjusts the shape of `to`.
 void put_rows(Canvas& to, std::int64_t to_row, std::int64_t step, const Canvas& from,
               const Progression& rows) {
   StridedBox wanted{whole(from.shape)};
@@ -86,7 +86,7 @@ Canvas without_rows(const Shape& like) {
   return {with_rows(like, 0), {}};
 }
 
-/// How many rows each part has.
+/// Returns the number of rows of each part.
 std::vector<std::int64_t> row_counts(const MapTransform& step, std::size_t count, std::int64_t rows,
                                      const MapNumbers& numbers) {
   std::vector<std::int64_t> shares(count, 1);
@@ -118,7 +118,7 @@ Heads heads_of(const MapNumbers& numbers) {
   return result;
 }
 
-/// Rows of a head, which must agree with what the configuration says.
+/// Returns the rows of a head, and checks that they agree with the configuration.
 std::int64_t head_rows(std::int64_t rows, std::int64_t heads, const std::string& what,
                        const MapNumbers& numbers) {
   const auto said = numbers.find("kv_channels");
@@ -129,12 +129,12 @@ std::int64_t head_rows(std::int64_t rows, std::int64_t heads, const std::string&
   return rows / heads;
 }
 
-/// With a gate, each head of the query is followed by its gate; a group of the result has the heads
-/// of its queries, then their gates.
+/// Interleaves query, key and value by group. With a gate, each head of the query is followed by
+/// its gate; a group of the result has the heads of its queries, then their gates.
 Canvas interleave(const std::vector<Canvas>& qkv, bool gated, const MapNumbers& numbers) {
   const Heads heads = heads_of(numbers);
   require_same_columns({qkv[0].shape, qkv[1].shape, qkv[2].shape});
-  const std::int64_t parts = gated ? 2 : 1;  // of each head of the query
+  const std::int64_t parts = gated ? 2 : 1;  // per query head
   const std::int64_t rows = head_rows(rows_of(qkv[0].shape), heads.heads * parts,
                                       gated ? "query with gates" : "query", numbers);
   for (const std::size_t i : {1, 2})
@@ -157,7 +157,7 @@ Canvas interleave(const std::vector<Canvas>& qkv, bool gated, const MapNumbers& 
   return result;
 }
 
-/// Row i of the first half of what turns, and row i of the second, become rows 2i and 2i + 1.
+/// Makes row i of the first half of the rotated rows, and row i of the second, rows 2i and 2i + 1.
 Canvas rope(const Canvas& canvas, std::int64_t heads, bool interleave, const MapNumbers& numbers) {
   if (heads == 0) return canvas;
   const std::int64_t rows = rows_of(canvas.shape);
@@ -200,7 +200,8 @@ std::vector<Canvas> split(const MapTransform& step, const Canvas& canvas,
   return parts;
 }
 
-/// Each part has its rows of the first group, then those of the second, and so on.
+/// Splits rows into parts: each part has its rows of the first group, then those of the second, and
+/// so on.
 std::vector<Canvas> split_groups(const MapTransform& step, const Canvas& canvas,
                                  const MapNumbers& numbers) {
   const std::int64_t groups = numbers.require(step.parts.front());

@@ -13,10 +13,10 @@
 
 namespace dckpt {
 
-/// A box whose entries on each axis are `steps` apart: every second row, say.
+/// A box whose entries on each axis are `steps` apart, such as every second row.
 struct StridedBox {
   Shape offsets;
-  Shape sizes;  ///< entries
+  Shape sizes;  ///< numbers of entries
   Shape steps;
 
   StridedBox() = default;
@@ -28,38 +28,38 @@ struct StridedBox {
   Box box() const { return {offsets, sizes}; }  ///< without steps
 };
 
-/// What both have; empty if that is nothing.
+/// Returns the entries that both boxes have; empty if there are none.
 std::optional<StridedBox> intersect(const StridedBox& a, const StridedBox& b);
 
-/// A box of a tensor of Megatron, and where its elements are in one of the tensors that make it up.
+/// A box of a Megatron tensor, and the location of its elements in one of the tensors that make it
+/// up.
 struct RelationPiece {
   StridedBox box;
-  std::size_t tensor = 0;  ///< kPadding: nowhere, they are zero
+  std::size_t tensor = 0;  ///< kPadding if the elements are zero and not stored
   StridedBox in_tensor{};
-  bool transposed = false;  ///< of the first two axes
+  bool transposed = false;  ///< the first two axes are swapped
 
   static constexpr std::size_t kPadding = SIZE_MAX;
 };
 
-/// How tensors make up one of Megatron, for one layer and expert.
+/// The composition of a Megatron tensor from other tensors, for one layer and expert.
 struct Relation {
   Shape whole;
   std::vector<Shape> tensors;
   std::vector<RelationPiece> pieces;
 };
 
-/// Shapes of the tensors before each step; the last is what the steps make. Throw CheckpointError
-/// (mismatch) for shapes and numbers that do not fit.
+/// The following functions throw CheckpointError (mismatch) for shapes and numbers that do not fit.
 
-/// From the tensors to the whole, which has `padded_rows` rows if they are padded.
+/// Relates the tensors to the whole, which has `padded_rows` rows if the steps pad it.
 Relation relate(std::span<const MapTransform> steps, std::vector<Shape> tensors,
                 std::int64_t padded_rows, const MapNumbers& numbers);
 
-/// The shapes of `count` tensors that make up a whole.
+/// Returns the shapes of the `count` tensors that make up a whole.
 std::vector<Shape> tensors_of(std::span<const MapTransform> steps, std::size_t count,
                               const Shape& whole, const MapNumbers& numbers);
 
-/// The part of `piece` in `box`, which has only entries of the piece's: where it is in its tensor.
+/// Returns where `box`, which has only entries of `piece`, is in the piece's tensor.
 StridedBox place_in_tensor(const RelationPiece& piece, const StridedBox& box);
 
 }  // namespace dckpt

@@ -14,7 +14,7 @@ namespace {
 constexpr const char* kRotaryInterleaved = "rotary_interleaved";
 constexpr const char* kAttention = "*.self_attention.*";
 
-/// Model types whose code in transformers turns x[..., 0::2] together with x[..., 1::2].
+/// Model types whose code in transformers rotates x[..., 0::2] together with x[..., 1::2].
 constexpr std::array<std::string_view, 20> kTypes{
     "blt",         "chatglm",  "codegen",      "cohere",          "cohere2",
     "cohere2_moe", "ernie4_5", "ernie4_5_moe", "ernie4_5_vl_moe", "glm",
@@ -37,8 +37,9 @@ bool turns_back(const MapRow& row) {
          });
 }
 
-/// Whether somebody says that Megatron's weights have halves: its args, or who converts. A map
-/// whose number does not follow the args says that its rows are right as they are.
+/// Returns whether Megatron's weights are known to have halves, from the args or from settings of
+/// the conversion. A map whose number does not follow the args says that its rows are right as they
+/// are.
 bool has_halves(const KeyMap& map, const MapNumbers& numbers) {
   const MapNumber* const number = map.find_number(kRotaryInterleaved);
   return number != nullptr && !number->args.empty() &&

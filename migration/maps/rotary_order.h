@@ -10,21 +10,22 @@
 
 namespace dckpt {
 
-/// The number that says whether rows of query and key that turn together are neighbours in Hugging
-/// Face files.
+/// The map number that says whether query and key rows that are rotated together are adjacent in
+/// Hugging Face files.
 inline constexpr const char* kHfRotaryInterleaved = "hf_rotary_interleaved";
 
-/// The model type, in config.json or of the map, whose Hugging Face files have such neighbours.
-/// Empty if it is not known to have them.
+/// Returns a text naming the model type, from config.json or of the map, whose Hugging Face files
+/// have such rows adjacent; empty if none is known to.
 std::optional<std::string> type_with_rotary_neighbors(const KeyMap& map, const Value& config);
 
-/// The steps of a row without those that would make neighbours of neighbours.
+/// Returns the steps of a row without those that would interleave rows that are already adjacent.
 std::vector<MapTransform> steps_without_second_turn(const MapRow& row,
                                                     const std::vector<MapTransform>& steps,
                                                     const MapNumbers& numbers);
 
-/// Refuses a model whose Hugging Face files have neighbours and Megatron's weights halves, unless
-/// the map has a step for that. Throws CheckpointError (unsupported).
+/// Refuses a model whose rows that are rotated together are adjacent in Hugging Face files and in
+/// two halves in Megatron's weights, unless the map has a step for that. Throws CheckpointError
+/// (unsupported).
 void require_rotary_order(const KeyMap& map, const MapNumbers& numbers);
 
 }  // namespace dckpt

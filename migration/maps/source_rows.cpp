@@ -39,7 +39,7 @@ class Assignment {
   }
 
  private:
-  /// The side, layout and prefix under which most keys are known.
+  /// Chooses the side, layout and prefix under which most keys are known.
   void choose_side() {
     std::size_t best = 0;
     const KeyPrefix text{.stored = kTextPrefix, .is_of_text = true};
@@ -83,7 +83,7 @@ class Assignment {
     }
   }
 
-  /// What no configuration says, the tensors show: a row's flag, by its being there.
+  /// Sets flags that no configuration gives to what the tensors show: whether their rows are there.
   void find_flags() {
     const SideIndex index(result_.side);
     std::set<std::size_t> present;
@@ -107,7 +107,7 @@ class Assignment {
                                [&](const std::string& glob) { return glob_match(glob, key); });
   }
 
-  /// The layer of a key, if its name has one.
+  /// Returns the layer of a key, if its name has one.
   std::optional<std::int64_t> layer_of(const KeyUse& use) const {
     const KeyPattern& pattern = pattern_of(use);
     const auto& names = pattern.numbers();
@@ -120,7 +120,8 @@ class Assignment {
     return result_.side.rows[use.row][use.form].tensors[use.tensor].names[use.name];
   }
 
-  /// Layers behind the model's own, for multi-token prediction, of which the map knows nothing.
+  /// Returns whether a key is of a layer after the model's own, for multi-token prediction, and the
+  /// map has no rows for such layers.
   bool is_behind(const std::string& key) const {
     const auto layers = numbers_.find("num_layers");
     if (result_.side.names != KeyNames::kHf || !layers || has_layers_behind_ ||
@@ -169,7 +170,7 @@ class Assignment {
       assign(static_cast<std::uint32_t>(i), uses[i]);
   }
 
-  /// Notes the rows that keys which are left out belong to, and appends their uses.
+  /// Marks the rows to which left-out keys belong, and appends the uses of these keys.
   void add_left_out(const SideIndex& index, std::vector<std::vector<KeyUse>>& uses) {
     for (const std::string& stored : target_.left_out) {
       const auto key = result_.prefix.key(stored);
@@ -179,7 +180,7 @@ class Assignment {
     }
   }
 
-  /// Keys beside those of the language model.
+  /// Handles keys beside those of the language model.
   void add_others(const KeyGroups& others) {
     if (target_.text_only && !result_.prefix.is_of_text)
       completeness_.problems.emplace_back(
@@ -191,8 +192,8 @@ class Assignment {
       completeness_.others = others;
   }
 
-  /// Whether a key is that of an optimizer's state for a tensor that the map knows, which goes with
-  /// it between Megatron's layouts: "optimizer.state.exp_avg.decoder.layers.…".
+  /// Returns whether a key is that of optimizer state for a tensor that the map knows, which goes
+  /// with the tensor between Megatron's layouts: "optimizer.state.exp_avg.decoder.layers.…".
   bool is_state(const SideIndex& index, const std::string& key, std::uint32_t position) {
     if (result_.side.names != KeyNames::kMegatron || target_.names != KeyNames::kMegatron)
       return false;
@@ -204,7 +205,8 @@ class Assignment {
     return false;
   }
 
-  /// A layer is of a kind if it has a tensor that only layers of this kind have.
+  /// Finds the kinds of layers: a layer is of a kind if it has a tensor that only layers of this
+  /// kind have.
   void find_kinds(const std::vector<std::vector<KeyUse>>& uses) {
     for (const std::vector<KeyUse>& of_key : uses) {
       if (of_key.empty()) continue;
@@ -314,7 +316,7 @@ class Assignment {
   std::optional<MegatronLayout> state_layout_;
   Completeness& completeness_;
   bool has_layers_behind_ = has_layers_behind(map_);
-  std::vector<KeyPattern> patterns_;  // of rows, by Megatron's names
+  std::vector<KeyPattern> patterns_;  // rows by Megatron's names
   SourceRows result_;
 };
 

@@ -14,16 +14,17 @@
 namespace dckpt {
 namespace {
 
-/// Which conversions an argument matters for.
+/// The conversions that an argument matters for.
 enum class Scope : std::uint8_t {
-  kMegatron,  ///< from Megatron's names to others
+  kMegatron,  ///< conversions from Megatron's names to others
   kHalves,    ///< the same, and those that divide or join gate and up; rows with `gated` only
   kHf,        ///< an argument of config.json, for both directions
 };
 
 /// An argument that neither keys nor shapes show.
 struct WeightArgument {
-  std::vector<std::string_view> names;  ///< in args and in run_config.yaml; flags of one meaning
+  /// Names in args and in run_config.yaml; flags of one meaning.
+  std::vector<std::string_view> names;
   std::vector<std::string_view> usual;  ///< values that maps take for granted
   std::string_view rows;                ///< Megatron's keys that it matters for
   Scope scope;
@@ -103,7 +104,8 @@ const std::vector<WeightArgument>& weight_arguments() {
   return all;
 }
 
-/// Bare of the spelling: "1" for 1.0 and "true" for True. Empty for none and for what is nested.
+/// Returns a value as text without differences of spelling: "1" for 1.0 and "true" for True. Empty
+/// for none and for nested values.
 std::string text_of(const Value& value) {
   if (value.is(Value::Kind::kBool)) return value.as_bool() ? "true" : "false";
   if (value.is_int()) return std::to_string(value.as_int());
@@ -129,7 +131,8 @@ std::pair<std::string, const Value*> find_any(const Value& config,
   return result;
 }
 
-/// The map's author has thought of it: a number has that name or is made of it.
+/// Returns whether the map's author has thought of an argument: a number has that name or is made
+/// from it.
 bool is_known_to(const KeyMap& map, const WeightArgument& argument) {
   const auto named = [&](const std::string& name) {
     return std::ranges::find(argument.names, name) != argument.names.end();
@@ -140,7 +143,7 @@ bool is_known_to(const KeyMap& map, const WeightArgument& argument) {
   });
 }
 
-/// Whether the model has a row that the argument matters for.
+/// Returns whether the model has a row that the argument matters for.
 bool has_row(const KeyMap& map, const MapNumbers& numbers, const SourceRows& rows,
              const WeightArgument& argument) {
   for (std::size_t i = 0; i < map.tensors.size(); ++i) {
@@ -153,7 +156,7 @@ bool has_row(const KeyMap& map, const MapNumbers& numbers, const SourceRows& row
   return false;
 }
 
-/// Keys in Hugging Face files whose tensors have an axis of one more than Megatron's.
+/// Keys in Hugging Face files whose tensors have one more axis, of extent 1, than Megatron's.
 constexpr std::array<const char*, 1> kSqueezed{"*.moe_statics.e_score_correction_bias"};
 
 }  // namespace

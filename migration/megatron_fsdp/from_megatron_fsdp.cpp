@@ -31,7 +31,7 @@ namespace {
 constexpr std::string_view kModel = "model.";
 constexpr std::string_view kGroups = "optimizer.param_to_group_meta.";
 constexpr const char* kReshardable = "fully_reshardable";
-constexpr std::uint64_t kMaxRngBytes = std::uint64_t{64} << 20;  // of all states together
+constexpr std::uint64_t kMaxRngBytes = std::uint64_t{64} << 20;  // all states together
 
 class FromMegatronFsdp {
  public:
@@ -71,7 +71,7 @@ class FromMegatronFsdp {
     return {std::move(contents_), std::move(findings_)};
   }
 
-  /// Of weights, by their positions in what run() has made.
+  /// Returns the casts of weights, by their positions in the result of run().
   std::map<std::uint32_t, ElementConversion> casts() { return std::move(casts_); }
 
  private:
@@ -112,14 +112,14 @@ class FromMegatronFsdp {
     args_ = run_args(common_);
   }
 
-  /// Without the modules around the model, whose number is noted.
+  /// Returns a key without the modules around the model, and records their number.
   std::string_view unwrapped(std::string_view key) {
     const std::string_view inner = without_wrappers(key);
     wrappers_ = static_cast<int>((key.size() - inner.size()) / std::string_view("module.").size());
     return inner;
   }
 
-  /// A parameter's options, in the order of their first appearance.
+  /// Returns a parameter's options, which are kept in the order of their first appearance.
   Value& options_of(const std::string& parameter) {
     const auto [found, added] = option_index_.try_emplace(parameter, options_.size());
     if (added) options_.push_back(Value::dict());
@@ -171,8 +171,8 @@ class FromMegatronFsdp {
     keep(tensor);
   }
 
-  /// Of local layers, which alone have a norm in front of linear_qkv as a module of its own;
-  /// torch_dist calls theirs as Transformer Engine's.
+  /// Renames norms of local layers, which alone have a norm in front of linear_qkv as a module of
+  /// its own. torch_dist uses Transformer Engine's names for them.
   void rename_norms() {
     std::set<std::string> local;
     for (const auto& [name, parts] : weights_) {
@@ -210,13 +210,14 @@ class FromMegatronFsdp {
          {kept.key}});
   }
 
-  /// Whether all layers have the same tensors, so that Megatron stacks them.
+  /// Returns whether all layers have the same tensors, so that Megatron stacks them.
   bool is_homogeneous() const {
     const Value* const content = common_.find(kContentMetadataKey);
     const Value* const apart =
         content == nullptr ? nullptr : content->find("non_homogeneous_layers");
     if (apart != nullptr && *apart == Value(true)) return false;
-    std::map<std::string, std::set<std::int64_t>> layers;  // of what is in front of them
+    // The key is the part of the name in front of the layers.
+    std::map<std::string, std::set<std::int64_t>> layers;
     for (const auto& [name, parts] : weights_) {
       for (const Part& part : parts) {
         if (part.part.layer) layers[stack_of(name)].insert(*part.part.layer);
@@ -240,12 +241,12 @@ class FromMegatronFsdp {
     return name.substr(0, name.find(".layers."));
   }
 
-  /// Key and layer: the key of a tensor whose layers are not stacked.
+  /// Returns the key of a tensor whose layers are not stacked, from its name and layer.
   static std::string key_of(const std::string& name, const ModelKey& part) {
     return fsdp_key({.name = name, .layer = part.layer}, true);
   }
 
-  /// The tensors of a name: one, or one for each layer.
+  /// Adds the tensors of a name: one, or one for each layer.
   void make(const std::string& name, const std::string& state, const Parts& parts, bool stacks) {
     std::map<std::int64_t, Parts> by_layer;
     for (const Part& part : parts)
@@ -270,7 +271,8 @@ class FromMegatronFsdp {
                       kOptimizerState, state, key);
   }
 
-  /// What a conversion back would choose without a record. What cannot be seen is as usual.
+  /// Returns the names that a conversion back would choose without a record. Names that cannot be
+  /// seen are as usual.
   FsdpNames usual_names() {
     Metadata made;
     for (std::size_t i = 0; i < contents_.tensors.size(); ++i) {
@@ -288,7 +290,7 @@ class FromMegatronFsdp {
     return usual;
   }
 
-  /// The tensor of which these are all parts.
+  /// Returns the tensor that consists of these parts.
   std::optional<RearrangedTensor> join(const Parts& parts, bool stacks) const {
     const TensorStorageMetadata& first = metadata_.tensors[parts.front().tensor];
     std::int64_t layers = 0, experts = 0, halves = 0;
@@ -335,7 +337,8 @@ class FromMegatronFsdp {
     return made;
   }
 
-  /// The weights, `first` of what is made and following, are the main parameters of what has state.
+  /// Makes the weights, `first` of `contents_.tensors` and following, the main parameters of a name
+  /// that has state.
   void add_main_parameters(const std::string& name, const Parts& parts, bool stacks,
                            std::size_t first) {
     const auto states = states_.find(name);
@@ -365,7 +368,8 @@ class FromMegatronFsdp {
     has_main_parameters_ = true;
   }
 
-  /// Without the optimizer nothing else holds the values.
+  /// Reports weights that stay float32, since without the optimizer nothing else holds their
+  /// values.
   void tell_of_kept_precision() {
     const DType dtype = compute_dtype(args_);
     const auto any = [&](const auto& is) { return std::ranges::any_of(contents_.tensors, is); };
@@ -381,7 +385,8 @@ class FromMegatronFsdp {
                to_string(dtype))});
   }
 
-  /// Megatron asks for an extra state of every module; without content they do no harm.
+  /// Adds an extra state without content for every module: Megatron asks for them, and they do no
+  /// harm.
   void add_extra_states(bool stacks) {
     std::set<std::string> made;
     const auto add_state = [&](const std::string& module, const std::string& at,
@@ -416,7 +421,7 @@ class FromMegatronFsdp {
     }
   }
 
-  /// "(p, t)": [states] becomes a grid of objects.
+  /// Makes a grid of objects of the RNG states, which are listed as "(p, t)": [states].
   void add_rng() {
     Value* const states = common_.mutable_dict().find(Value(std::string(kRng)));
     if (states == nullptr || !states->is_dict()) return;
@@ -476,7 +481,7 @@ class FromMegatronFsdp {
     return common;
   }
 
-  /// Numbers of a chain of optimizers, which are text in paths.
+  /// Returns a chain of optimizers with its numbers, which are text in paths, as integers.
   static Value with_numbers(const Value& optimizer) {
     Dict numbered;
     for (const auto& [key, value] : optimizer.as_dict()) {
@@ -486,9 +491,10 @@ class FromMegatronFsdp {
     return numbered;
   }
 
-  /// Each different set of options once; those of experts are an optimizer of their own.
+  /// Returns the parameter groups, each different set of options once; those of experts are an
+  /// optimizer of their own.
   Value groups_of_options() const {
-    std::array<ValueList, 2> groups;  // of experts: the second
+    std::array<ValueList, 2> groups;  // the second is for experts
     for (const Value& options : options_) {
       const Value* const expert = options.find("is_expert_parallel");
       add_once(groups.at(expert != nullptr && *expert == Value(true) ? 1 : 0), options);
@@ -509,12 +515,12 @@ class FromMegatronFsdp {
   std::vector<std::pair<std::string, Parts>> weights_;  // by Megatron-Core's key, in order
   std::unordered_map<std::string, std::size_t> weight_index_;
   std::map<std::string, std::map<std::string, Parts>> states_;
-  std::vector<Value> options_;  // of parameters
+  std::vector<Value> options_;  // one per parameter
   std::unordered_map<std::string, std::size_t> option_index_;
   Value common_;
   const Value* args_ = nullptr;
-  /// The state came from an optimizer that is not distributed, as the common state that a
-  /// conversion has kept shows.
+  /// The state came from an optimizer that is not distributed, as shown by the common state that a
+  /// conversion has kept.
   bool plain_ = false;
   FsdpNames names_;
   CoreNames core_;

@@ -30,17 +30,16 @@
 
 namespace dckpt {
 
-/// A checkpoint with Megatron-Core's keys as Megatron-FSDP has it. Without a number of
-/// wrappers, the dtype of the model decides, as its args or else its weights say. The findings say
-/// what is not found again. Throws CheckpointError: (unsupported) for state of an optimizer that is
-/// not of the shapes of the model and for layouts with experts or halves as tensors of their own,
-/// (mismatch) for parameters that fit no group, or several.
+/// Returns a checkpoint with Megatron-Core's keys in Megatron-FSDP's form. Without a number of
+/// wrappers, the dtype of the model decides, taken from its args or else its weights. The findings
+/// list what Megatron-FSDP does not find again. Throws CheckpointError: (unsupported) for optimizer
+/// state that does not have the model's shapes, and for layouts with experts or halves as separate
+/// tensors; (mismatch) for parameters that fit no group, or several.
 View to_megatron_fsdp(std::unique_ptr<CheckpointReader> source, const FsdpSaveOptions& options);
 
-/// The way back: weights and fully reshardable state of the optimizer under Megatron-Core's keys.
-/// Weights that are the optimizer's main parameters get the dtype that the model has them in, as
-/// its args say. Throws CheckpointError (mismatch) if layers, experts or halves of a tensor are
-/// missing.
+/// Returns weights and fully reshardable optimizer state under Megatron-Core's keys. Weights that
+/// are the optimizer's main parameters get the model's dtype according to its args. Throws
+/// CheckpointError (mismatch) if layers, experts or halves of a tensor are missing.
 View from_megatron_fsdp(std::unique_ptr<CheckpointReader> source);
 
 }  // namespace dckpt

@@ -25,8 +25,8 @@ bool has_half_precision(const Metadata& core) {
   });
 }
 
-/// Whether linear_fc1's `key` has a gate in front: args say it, or twice as many rows as
-/// linear_fc2 has columns.
+/// Returns whether linear_fc1's `key` has a gate in front: args say so, or it has twice as many
+/// rows as linear_fc2 has columns.
 bool is_gated(const Metadata& core, const Value* args, const std::string& key) {
   if (!is_gated_key(key)) return false;
   if (const auto swiglu = run_flag(args, "swiglu")) return *swiglu;
@@ -55,7 +55,7 @@ std::set<std::string> texts(const Value& record, const char* name) {
   return found;
 }
 
-/// None if there is no record.
+/// Removes the record and returns it; none if there is no record.
 Value take_record(Value& common) {
   const Value* const found = common.is_dict() ? common.find(kRecord) : nullptr;
   if (found == nullptr) return {};

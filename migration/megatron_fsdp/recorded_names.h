@@ -11,8 +11,8 @@
 
 namespace dckpt {
 
-inline constexpr std::string_view kRng = "rng_state";                        ///< of both formats
-inline constexpr const char* kShardingType = "distrib_optim_sharding_type";  ///< of both
+inline constexpr std::string_view kRng = "rng_state";                        ///< key in both
+inline constexpr const char* kShardingType = "distrib_optim_sharding_type";  ///< key in both
 
 /// The part of Megatron-FSDP's keys that does not follow from Megatron-Core's. A conversion to
 /// Megatron-Core's keys records it in the common state where it differs from what is usual for such
@@ -25,7 +25,7 @@ struct FsdpNames {
   std::set<std::string> others{};  ///< keys of tensors outside of the model
   /// Entries of the common state, by dotted path, that only Megatron-Core's form has.
   std::set<std::string> added{};
-  bool added_extra_state = false;  ///< extra state was made, and holds nothing
+  bool added_extra_state = false;  ///< empty extra state was added
 
   bool operator==(const FsdpNames&) const = default;
 };
@@ -34,15 +34,15 @@ struct FsdpNames {
 /// model in half precision, whose dtype `args` or else the weights say.
 FsdpNames usual_fsdp_names(const Metadata& core, const Value* args);
 
-/// The reverse: the part of Megatron-Core's keys that Megatron-FSDP's do not say.
+/// The part of Megatron-Core's keys that does not follow from Megatron-FSDP's.
 struct CoreNames {
-  /// Prefixes of a chain of optimizers by the weight: "chained_1." of K if the state of K is
+  /// Prefixes of chained optimizers, by weight: "chained_1." for K if the state of K is
   /// "chained_1.optimizer.state.exp_avg.K".
   std::map<std::string, std::string> chains{};
   std::set<std::string> without_main{};  ///< weights that have state but no main parameter
 };
 
-/// Takes the record out of the common state. A record that is not understood counts as none.
+/// Removes the record from the common state and returns it. An invalid record counts as none.
 std::optional<FsdpNames> take_fsdp_names(Value& common);
 CoreNames take_core_names(Value& common);
 void record(const FsdpNames& names, Value& common);

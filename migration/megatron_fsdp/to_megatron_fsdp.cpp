@@ -28,7 +28,8 @@ namespace {
 
 constexpr const char* kDecay = "wd_mult";
 
-/// Main parameters, by the names of DistributedOptimizer and of the others.
+/// Returns whether the state is the main parameters, as named by DistributedOptimizer or by other
+/// optimizers.
 bool is_main_parameter(std::string_view state) {
   return state == "param" || state == "fp32_param";
 }
@@ -72,10 +73,10 @@ class ToMegatronFsdp {
     std::size_t tensor = 0;
   };
 
-  /// A part of a tensor: a layer's, an expert's.
+  /// A part of a tensor: that of a layer, or of an expert.
   struct Piece {
     ModelKey part;
-    Box box;                  ///< in the tensor
+    Box box;                  ///< box in the tensor
     std::size_t stacked = 0;  ///< axes in front that it lacks
   };
 
@@ -123,7 +124,7 @@ class ToMegatronFsdp {
     }
   }
 
-  /// Of each tensor of the model, what the optimizer has for it.
+  /// Finds the optimizer state of each tensor of the model.
   void find_state() {
     std::unordered_map<std::string_view, std::size_t> models;
     for (std::size_t i = 0; i < metadata_.tensors.size(); ++i) {
@@ -265,7 +266,7 @@ class ToMegatronFsdp {
     return halves;
   }
 
-  /// The options of the group that a parameter is in: Megatron puts biases and what has one axis
+  /// Adds the options of a parameter's group: Megatron puts biases and parameters with one axis
   /// into groups without weight decay, and experts and embeddings into groups of their own.
   void add_group(const Piece& piece) {
     if (groups_.empty()) return;
@@ -324,8 +325,8 @@ class ToMegatronFsdp {
     }
   }
 
-  /// The state has the model's shapes, which is what a conversion back makes of it, whether or not
-  /// it came from flattened fragments.
+  /// Names the form of the state: it has the model's shapes, which a conversion back makes of it,
+  /// whether or not it came from flattened fragments.
   void name_state_form() {
     Value* const optimizer = common_.mutable_dict().find("optimizer");
     if (optimizer == nullptr || !optimizer->is_dict()) return;
@@ -406,7 +407,7 @@ class ToMegatronFsdp {
   FsdpSaveOptions options_;
   std::map<std::size_t, std::vector<State>> states_;  // by the model's tensor
   std::vector<Value> groups_;
-  std::vector<std::pair<std::string, Value>> meta_;  // of parameters
+  std::vector<std::pair<std::string, Value>> meta_;  // options of parameters
   std::string wrappers_;
   FsdpNames names_;
   CoreNames core_;

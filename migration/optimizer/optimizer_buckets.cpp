@@ -23,10 +23,10 @@
 namespace dckpt {
 namespace {
 
-constexpr std::int64_t kAlignment = 64;         // of parameters in a bucket
+constexpr std::int64_t kAlignment = 64;         // alignment of parameters in a bucket
 constexpr std::int64_t kWindow = 128;           // elements that are compared at a time
 constexpr std::int64_t kBlock = 1 << 16;        // elements of a bucket that are read at a time
-constexpr std::size_t kChunksAtOnce = 1 << 12;  // whose windows are read with one request
+constexpr std::size_t kChunksAtOnce = 1 << 12;  // chunks whose windows are read with one request
 constexpr std::string_view kParam = "param";
 constexpr std::string_view kFloat8Parameters = "dtype_(torch.uint8,";  // as Megatron calls them
 constexpr std::string_view kDistributed = "optimizer.distributed.";
@@ -63,7 +63,7 @@ std::optional<BucketKey> parse_bucket_key(std::string_view key) {
   return parsed;
 }
 
-/// A chunk of the model, and elements of it by which it is recognised.
+/// A chunk of the model, and the elements by which it is recognized.
 struct ModelChunk {
   std::uint32_t tensor = 0;
   Box box;
@@ -73,19 +73,20 @@ struct ModelChunk {
   Bytes sample{};  // the elements of its windows, one after the other
 };
 
-/// Where the windows of so many elements begin and end. Short ones are compared whole.
+/// Returns the windows of a chunk with so many elements. Short chunks are compared whole.
 std::vector<WantedShard::Range> windows(std::int64_t elements) {
   if (elements <= 3 * kWindow) return {{0, elements}};
   const std::int64_t middle = (elements - kWindow) / 2;
   return {{0, kWindow}, {middle, middle + kWindow}, {elements - kWindow, elements}};
 }
 
-/// Where stacked layers have their number.
+/// Returns the layer of a box, whose first axis is that of the layers if they are stacked.
 std::int64_t layer_of(const Box& box) {
   return box.offsets.empty() ? 0 : box.offsets[0];
 }
 
-/// The chunks of the model's floating tensors in Megatron's order, each once, with their samples.
+/// Returns the chunks of the model's floating tensors in Megatron's order, each once, with their
+/// samples.
 std::vector<ModelChunk> model_chunks(const CheckpointReader& reader, const ReadOptions& options) {
   const Metadata& metadata = reader.metadata();
   std::vector<ModelChunk> chunks;
@@ -134,7 +135,7 @@ std::vector<ModelChunk> model_chunks(const CheckpointReader& reader, const ReadO
   return chunks;
 }
 
-/// Elements of one bucket's main parameters, read in blocks.
+/// The elements of one bucket's main parameters, read in blocks.
 class ParameterValues {
  public:
   ParameterValues(const CheckpointReader& reader, std::uint32_t tensor, const ReadOptions& options)
@@ -142,7 +143,7 @@ class ParameterValues {
 
   std::int64_t size() const { return numel(shape()); }
 
-  /// float32, valid until the next call. The range is inside the bucket.
+  /// Returns float32 elements, valid until the next call. The range is inside the bucket.
   const std::byte* read(std::int64_t begin, std::int64_t end) {
     if (begin < begin_ || end > end_) {
       begin_ = begin;
@@ -220,7 +221,7 @@ class BucketSearch {
   struct Found {
     std::uint32_t bucket = 0;
     std::int64_t begin = 0;
-    Fingerprint main;  // of the main parameters in its windows
+    Fingerprint main;  // main parameters in its windows
   };
   using FirstElement = std::pair<DType, std::uint32_t>;
 
@@ -236,7 +237,7 @@ class BucketSearch {
     const std::uint32_t param = buckets_[bucket].state.find(kParam)->second;
     ParameterValues values(reader_, param, options_);
     const std::int64_t end = buckets_[bucket].used;
-    std::int64_t base = 0;      // where the bucket begins
+    std::int64_t base = 0;      // the bucket's first element
     bool in_parameter = false;  // a chunk can follow that is cut from the same parameter
     for (std::int64_t at = 0; at < end;) {
       if (go_on_) go_on_();
@@ -261,7 +262,7 @@ class BucketSearch {
     }
   }
 
-  /// The chunk whose parameters begin at `begin`.
+  /// Returns the chunk whose parameters begin at `begin`.
   std::optional<std::size_t> chunk_at(ParameterValues& values, std::int64_t begin, std::int64_t end,
                                       std::optional<std::uint32_t> only_of) {
     std::vector<std::size_t> candidates;
@@ -299,7 +300,7 @@ class BucketSearch {
                    quoted_list(list), kRemedy));
   }
 
-  /// Leaves those of several whose elements are all equal to the parameters, rounded.
+  /// Leaves only candidates whose elements are all equal to the parameters, rounded.
   void keep_equal(std::vector<std::size_t>& candidates, ParameterValues& values,
                   std::int64_t begin) {
     std::map<std::pair<std::int64_t, DType>, Fingerprint> rounded;  // by length
@@ -343,9 +344,9 @@ class BucketSearch {
     return found->second;
   }
 
-  /// Of chunks with the same values the one that comes next: in the layer of the one before, from
-  /// the end of Megatron's order. Parts of one tensor in one layer (experts) come from the last to
-  /// the first, whatever lies between them.
+  /// Returns, of several chunks with the same values, the one that comes next: in the layer of the
+  /// previous one, from the end of Megatron's order. Parts of one tensor in one layer (experts)
+  /// come from the last to the first, whatever lies between them.
   std::size_t next_in_order(const std::vector<std::size_t>& candidates) const {
     const std::size_t nearest = *std::ranges::min_element(candidates, {}, [&](std::size_t chunk) {
       const bool other_layer =
@@ -362,7 +363,7 @@ class BucketSearch {
     return last;
   }
 
-  /// Whether the parameters from `begin` on, rounded to the chunk's dtype, are the chunk.
+  /// Returns whether the parameters from `begin` on, rounded to the chunk's dtype, are the chunk.
   bool has_values(std::size_t chunk, ParameterValues& values, std::int64_t begin) const {
     std::array<std::byte, 3 * kWindow * sizeof(double)> rounded;
     const Bytes& sample = chunks_[chunk].sample;
@@ -424,15 +425,16 @@ class BucketSearch {
   std::vector<ModelChunk> chunks_;  // in Megatron's order
   std::map<FirstElement, std::vector<std::size_t>> by_first_element_;
   std::set<DType> dtypes_;
-  std::map<std::size_t, Fingerprint> whole_;  // of chunks that look like others
+  std::map<std::size_t, Fingerprint> whole_;  // chunks that look like others
   std::vector<std::optional<Found>> found_;   // beside the chunks
-  std::vector<bool> used_;                    // in this buffer
-  std::size_t previous_ = 0;                  // the chunk before
+  std::vector<bool> used_;                    // chunks used in this buffer
+  std::size_t previous_ = 0;                  // the previous chunk
   std::set<std::uint32_t> alike_;  // tensors of chunks that are told apart by their order
   std::uint64_t drifted_ = 0;
 };
 
-/// The elements that Megatron counts as used in every bucket of a buffer; empty if it does not say.
+/// Returns the elements that Megatron counts as used in every bucket of a buffer; empty if it does
+/// not say.
 std::vector<std::int64_t> used_elements(const CheckpointReader& reader,
                                         const StoredBucket& bucket) {
   const std::string prefix =

@@ -1,4 +1,4 @@
-// What Megatron-Core looks for when it resumes:
+// The state that Megatron-Core looks for when it resumes:
 //
 //                                     0.8 to 0.15                 0.15 and newer
 //   main parameters of K              optimizer.state.            optimizer.state.
@@ -49,8 +49,8 @@ std::string key_for(OptimizerSharding wanted, const std::string& key) {
   return state.model_key.empty() ? key : state_key(wanted, state.name, state.model_key);
 }
 
-/// What of an optimizer's common state a release looks at. `optimizer`: one of a chain, or the only
-/// one.
+/// Converts the parts of an optimizer's common state that a release looks at. `optimizer` is one of
+/// a chain, or the only one.
 void convert_optimizer(Value& optimizer, OptimizerSharding wanted) {
   Dict& entries = optimizer.mutable_dict();
   entries.set("param_state_sharding_type", name_of(kOptimizerShardingNames, wanted));
@@ -124,7 +124,7 @@ RearrangedTensor same_tensor(const Metadata& metadata, std::size_t position, std
                      .source = whole(shape)}}};
 }
 
-/// State that has keys of its own, under those that are wanted.
+/// Returns contents in which state with keys of its own has the wanted keys.
 RearrangedContents rename_state(const Metadata& metadata, OptimizerSharding wanted) {
   std::unordered_map<std::string_view, const Shape*> models;
   for (const TensorStorageMetadata& tensor : metadata.tensors) {
@@ -162,7 +162,7 @@ RearrangedContents rename_state(const Metadata& metadata, OptimizerSharding want
   return contents;
 }
 
-/// The state of one tensor of the model, whose chunks are found in buckets.
+/// Adds the state of one tensor of the model, whose chunks are found in buckets.
 void add_state(std::span<const BucketPlace> places, const Metadata& metadata,
                std::span<const StoredBucket> buckets, OptimizerSharding wanted,
                ProblemList& problems, RearrangedContents& contents) {
@@ -203,7 +203,8 @@ bool is_in_groups(std::string_view key) {
   return is_optimizer_key(key) && key.find(kInGroups) != std::string_view::npos;
 }
 
-/// Throws if anything is lost by which the search could go wrong: not all of it is read.
+/// Throws if any data is lost on which the search depends; the search itself does not read all of
+/// it.
 void require_all_values(const CheckpointReader& source) {
   Metadata needed = source.metadata();
   std::erase_if(needed.objects,
@@ -220,7 +221,7 @@ struct NamedState {
   Findings findings{};
 };
 
-/// State in buckets, under keys that are made of the model's.
+/// Returns the state in buckets under keys derived from the model's.
 NamedState name_state(const CheckpointReader& source, std::span<const StoredBucket> buckets,
                       OptimizerSharding wanted, const ReadOptions& read,
                       const std::function<void()>& go_on) {
@@ -269,8 +270,9 @@ NamedState name_state(const CheckpointReader& source, std::span<const StoredBuck
   return {std::move(contents), std::move(findings)};
 }
 
-/// What each optimizer of the chain keeps apart from tensors is in objects of its groups; the forms
-/// made here have it in the common state, as the first group has it.
+/// Returns the common state with the values that each optimizer of the chain keeps apart from
+/// tensors: they are objects of its groups, and the forms made here have them in the common state,
+/// as the first group does.
 Value with_objects_of_groups(const CheckpointReader& source, Value common) {
   if (!common.is_dict()) common = Value::dict();
   const std::vector<BytesStorageMetadata>& objects = source.metadata().objects;

@@ -19,13 +19,14 @@ namespace {
 
 constexpr std::int64_t kMaxCells = std::int64_t{1} << 24;  // of one tensor
 
-/// Axes in front that Megatron's local tensors lack, each index a cell of its own: of layers that
-/// are stacked, and of experts.
+/// Returns the number of leading axes that Megatron's local tensors lack, each index a cell of its
+/// own: those of stacked layers, and of experts.
 std::size_t prepended_axes(std::string_view key) {
   return (has_layer_axis(key) ? 1U : 0U) + (key.find(".experts.") != key.npos ? 1U : 0U);
 }
 
-/// The tensor cut into `cell`s, each one fragment; bytes come from wherever the source has them.
+/// Returns the tensor cut into cells of shape `cell`, each one fragment; bytes come from wherever
+/// the source has them.
 TensorStorageMetadata reformulated(const TensorStorageMetadata& tensor, const Shape& cell) {
   TensorStorageMetadata out = tensor;
   Shape grid = tensor.size;

@@ -7,12 +7,12 @@
 
 namespace DCKPT_API dckpt {
 
-/// From what Megatron's distributed optimizer resumes (its param_state_sharding_type). Both hold,
-/// for each tensor of the model, main parameters and moments under keys that are made of the
-/// model's.
+/// The form of state from which Megatron's distributed optimizer resumes (its
+/// param_state_sharding_type). Both forms hold main parameters and moments for each tensor of the
+/// model, under keys derived from the model's.
 enum class OptimizerSharding : std::uint8_t {
   kFullyReshardable,       ///< tensors of the model's shapes: Megatron-Core 0.15 and newer
-  kFullyShardedModelSpace  ///< flattened ranges of them: Megatron-Core 0.8 to 0.15
+  kFullyShardedModelSpace  ///< flattened ranges of these tensors: Megatron-Core 0.8 to 0.15
 };
 inline constexpr EnumNames<OptimizerSharding, 2> kOptimizerShardingNames{{
     {OptimizerSharding::kFullyReshardable, "fully_reshardable"},

@@ -6,8 +6,9 @@
 
 namespace dckpt {
 
-/// Megatron's rank folders (open_legacy_torch) as one checkpoint: whole tensors under the keys that
-/// they have in Megatron's distributed checkpoints, layers stacked if they are alike.
+/// Returns Megatron's rank folders (open_legacy_torch) as one checkpoint: whole tensors under the
+/// keys that they have in Megatron's distributed checkpoints, with layers stacked if they are
+/// alike.
 ///
 /// * Tensor, pipeline, virtual pipeline and expert parallel parts are put together, gated MLPs with
 ///   all gate rows before all others. Keys of Megatron-LM before Megatron-Core are understood, and

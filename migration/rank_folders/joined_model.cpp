@@ -15,7 +15,7 @@
 namespace dckpt {
 namespace {
 
-constexpr std::int64_t kMaxQkvRows = std::int64_t{1} << 20;  // of a rank
+constexpr std::int64_t kMaxQkvRows = std::int64_t{1} << 20;  // for one rank
 
 }  // namespace
 
@@ -49,7 +49,8 @@ void JoinedModel::collect_parameters() {
   }
 }
 
-/// Stages hold consecutive layers; the chunks of a virtual pipeline go round the stages.
+/// Gives layers their global numbers. Stages hold consecutive layers; the chunks of a virtual
+/// pipeline go round the stages.
 void JoinedModel::number_layers() {
   std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t> counts;  // by chunk and stage
   for (const LocalParameter& parameter : parameters_) {
@@ -81,7 +82,7 @@ void JoinedModel::number_experts() {
   }
 }
 
-/// Parts of one key; what other ranks hold a copy of is left out.
+/// Groups the parts of each key, without copies that other ranks hold.
 void JoinedModel::group() {
   using Part = std::tuple<std::string, std::int64_t, std::int64_t, std::int64_t>;
   std::map<Part, const LocalParameter*> seen;
@@ -114,8 +115,9 @@ void JoinedModel::group() {
   }
 }
 
-/// Ranks of one stage hold copies of what they do not share out, and the last stage holds one of
-/// the embeddings; everything else that gets the same key is another parameter.
+/// Checks that `other` is a copy of `first`: ranks of one stage hold copies of what they do not
+/// share out, and the last stage holds one of the embeddings. Everything else with the same key is
+/// another parameter.
 void JoinedModel::require_copy(const LocalParameter& first, const LocalParameter& other) const {
   const bool one_stage = first.rank.pipeline == other.rank.pipeline && first.chunk == other.chunk &&
                          first.rank != other.rank;
@@ -150,7 +152,7 @@ void JoinedModel::require_known_experts(const LocalParameter& parameter) const {
          parameter.tensor);
 }
 
-/// The last stage's copy of embeddings that are also the output layer.
+/// Returns whether this is the last stage's copy of embeddings that are also the output layer.
 bool JoinedModel::is_tied_copy(const LocalParameter& parameter) const {
   const bool untied = files_.flag("untie_embeddings_and_output_weights");
   return parameter.key.name.starts_with("word_embeddings_for_head.") ||
@@ -187,7 +189,7 @@ ParameterCut JoinedModel::cut_of(const LocalParameter& parameter) const {
   return cut;
 }
 
-/// 0 where it is absent.
+/// Returns the version; 0 where it is absent.
 double JoinedModel::checkpoint_version() const {
   const Value* const stored = files_.state(files_.main()).find("checkpoint_version");
   if (stored == nullptr || stored->is_none()) return 0;
@@ -198,9 +200,9 @@ double JoinedModel::checkpoint_version() const {
   return stored->as_float();
 }
 
-/// What the rank holds of the whole parameter. The rows of fused QKV get today's order, for each
-/// head those of query, key and value: checkpoints of version 0 have all queries first, those of
-/// version 1 the three interleaved.
+/// Returns the rank's parts of the whole parameter. The rows of fused QKV get today's order, for
+/// each head those of query, key and value: checkpoints of version 0 have all queries first, those
+/// of version 1 the three interleaved.
 std::vector<CutPart> JoinedModel::parts_of(const LocalParameter& parameter,
                                            const ParameterCut& cut) const {
   std::vector<CutPart> parts =

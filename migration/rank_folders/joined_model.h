@@ -19,11 +19,11 @@ namespace dckpt {
 struct LocalParameter {
   std::uint32_t tensor = 0;  ///< position in the ranks' metadata
   ModelParallelRank rank;
-  std::int64_t chunk = 0;  ///< of a virtual pipeline
-  ModelKey key;            ///< with global numbers
+  std::int64_t chunk = 0;  ///< model chunk of a virtual pipeline
+  ModelKey key;            ///< key with global numbers
 };
 
-/// The model whose parameters are spread over the ranks' files. Refers to them.
+/// The model whose parameters are spread over the ranks' files, which must outlive it.
 class JoinedModel {
  public:
   /// Throws as join_ranks() does.
@@ -35,23 +35,23 @@ class JoinedModel {
   const std::vector<LocalParameter>& parameters() const { return parameters_; }
   const Shape& shape(const LocalParameter& parameter) const;
 
-  /// Calls visit(key, parts, stack) for every whole tensor: what ranks hold of it, without copies,
-  /// and whether its first axis is that of the layers.
+  /// Calls visit(key, parts, stack) for every whole tensor. `parts` are the ranks' parts of it,
+  /// without copies; `stack` says whether its first axis is that of the layers.
   using Parts = std::vector<const LocalParameter*>;
   void for_each_tensor(const std::function<void(const std::string& key, const Parts& parts,
                                                 bool stack)>& visit) const;
 
-  /// The tensor that `parts` make up. `range` says where their elements are: box `target` of the
+  /// Returns the tensor that `parts` make up. `range` locates their elements: box `target` of the
   /// tensor, which has `leading` axes for layers and experts, is box `source` of the parameter.
   using Range = std::function<TensorPart(const LocalParameter& part, Box target, Box source,
                                          std::size_t leading)>;
   RearrangedTensor joined(std::string key, const Parts& parts, bool stack,
                           const Range& range) const;
-  /// The same for the parameters themselves.
+  /// Returns the joined tensors of the parameters themselves.
   std::vector<RearrangedTensor> tensors() const;
 
-  /// A key of a rank's file (ModelKey::name, local numbers) and the cell of its object, as Megatron
-  /// writes them: "decoder.layers.mlp.linear_fc1._extra_state/shard_3_4".
+  /// Returns the unique key, as Megatron writes it, of the object under a key of a rank's file
+  /// (ModelKey::name, local numbers): "decoder.layers.mlp.linear_fc1._extra_state/shard_3_4".
   std::string object_key(ModelKey key, std::int64_t chunk, const ModelParallelRank& rank) const;
   ModelKey parse_key(std::string_view path) const { return parse_rank_path(path, local_norms_); }
 
@@ -77,7 +77,7 @@ class JoinedModel {
   std::map<std::pair<std::int64_t, std::int64_t>, std::int64_t> first_layer_;  // by chunk and stage
   std::int64_t local_experts_ = 0;
   bool homogeneous_ = true;         // all layers are alike
-  std::vector<std::string> order_;  // of the names in groups_
+  std::vector<std::string> order_;  // names in groups_, in order
   std::map<std::string, Parts> groups_;
 };
 

@@ -16,13 +16,13 @@
 namespace dckpt {
 namespace {
 
-/// Where a parameter's elements are in its gradient buffer's state.
+/// The location of a parameter's elements in its gradient buffer's state.
 struct BufferRange {
   std::uint32_t tensor = 0;
   std::int64_t begin = 0;
 };
 
-/// State tensors of one buffer of one rank: name → its buckets, in order.
+/// The state tensors of one buffer of one rank: name → its buckets, in order.
 using BufferState = std::map<std::string, std::vector<std::uint32_t>>;
 
 class OptimizerJoin {
@@ -55,7 +55,7 @@ class OptimizerJoin {
                             "for expert parameters cannot be joined");
     for (const auto& [place, state] : buffers) {
       const auto& [rank, buffer] = place;
-      // Buffers of one dtype are those of the chunks, in order.
+      // The buffers of one dtype are those of the chunks, in order.
       std::int64_t chunk = 0;
       for (const auto& [other, unused] : buffers) {
         const BufferKey& key = other.second;
@@ -82,7 +82,7 @@ class OptimizerJoin {
     throw CheckpointError(code, message, {.key = metadata_.tensors[tensor].key});
   }
 
-  /// Whether the parameter, of an expert or not, has its state in the buffer.
+  /// Returns whether the parameter, of an expert or not, has its state in the buffer.
   bool in_buffer(const LocalParameter& parameter, const BufferKey& buffer, std::int64_t chunk,
                  bool experts) const {
     const std::string_view dtype = to_string(metadata_.tensors[parameter.tensor].properties.dtype);
@@ -107,8 +107,8 @@ class OptimizerJoin {
       ranges_[name][parameters[i]] = {buckets[places[i].bucket], places[i].begin};
   }
 
-  /// At the end of a bucket: none where buckets were joined (since April 2024), else up to what
-  /// makes them divisible by the data-parallel ranks.
+  /// Returns the padding at the end of a bucket: none where buckets were joined (since April 2024),
+  /// else up to what makes them divisible by the data-parallel ranks.
   std::int64_t most_padding(std::uint32_t bucket) const {
     const Value& file = files_.state(metadata_.tensors[bucket].places.front().file);
     if (file.is_dict() && file.find("buckets_coalesced") != nullptr) return 0;

@@ -8,9 +8,9 @@
 
 namespace dckpt {
 
-/// The state of the distributed optimizer (distrib_optim.pt), which lies in the gradient buffers'
-/// order: `optimizer.state.NAME.KEY` for each tensor of the model. Empty if there is none. Throws
-/// as join_ranks() does.
+/// Returns the state of the distributed optimizer (distrib_optim.pt), which is stored in the order
+/// of the gradient buffers, as `optimizer.state.NAME.KEY` for each tensor of the model; empty if
+/// there is none. Throws as join_ranks() does.
 std::vector<RearrangedTensor> joined_optimizer(const RankFiles& files, const JoinedModel& model);
 
 }  // namespace dckpt

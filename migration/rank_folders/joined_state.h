@@ -7,14 +7,14 @@
 #include "migration/rank_folders/rank_files.h"
 #include "strategies/views/rearranged_reader.h"
 
-// What the ranks' files hold besides tensors of the model and its optimizer.
+// The content of the ranks' files besides tensors of the model and its optimizer.
 
 namespace dckpt {
 
-/// `_extra_state` of modules and RNG states, under the keys of Megatron's sharded objects.
+/// Returns `_extra_state` of modules and RNG states, under the keys of Megatron's sharded objects.
 std::vector<RearrangedObject> joined_objects(const RankFiles& files, const JoinedModel& model);
 
-/// What the first rank has besides its model and RNG states, in the form of distributed
+/// Returns the first rank's state besides its model and RNG states, in the form of distributed
 /// checkpoints.
 Value joined_common_state(const RankFiles& files, bool has_optimizer);
 

@@ -32,7 +32,7 @@ RankFiles::RankFiles(const CheckpointReader& ranks)
   const auto pipeline_size = run_arg(args_, "pipeline_model_parallel_size");
   const bool second_is_expert = expert_size > 1 && pipeline_size == 1;
   for (std::size_t i = 0; i < files_.size(); ++i) {
-    if (files_[i].stem == kRankOptimizer) continue;  // in a folder of a data-parallel rank
+    if (files_[i].stem == kRankOptimizer) continue;  // it is in a folder of a data-parallel rank
     const std::string& name = metadata_.files[i];
     const std::vector<int> numbers = *rank_folder_numbers(name.substr(0, name.find('/')));
     ModelParallelRank& rank = files_[i].rank;

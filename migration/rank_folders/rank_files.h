@@ -15,8 +15,8 @@
 
 namespace dckpt {
 
-/// The files of rank folders as open_legacy_torch shows them: who wrote which, and what they hold
-/// besides tensors. Refers to the reader.
+/// The files of rank folders as open_legacy_torch shows them, with their ranks and their content
+/// besides tensors. The reader must outlive it.
 class RankFiles {
  public:
   struct File {
@@ -29,32 +29,32 @@ class RankFiles {
 
   const CheckpointReader& reader() const { return ranks_; }
   const Metadata& metadata() const { return metadata_; }
-  /// Those of the metadata, in the same order.
+  /// The files of the metadata, in the same order.
   const std::vector<File>& files() const { return files_; }
   const File& file_of(std::uint32_t tensor) const;
-  /// How many ranks there are of each kind.
+  /// The number of ranks of each kind.
   const ModelParallelRank& sizes() const { return sizes_; }
-  /// Whether folders have two numbers, whose meaning args would tell.
+  /// True if folders have two numbers, whose meaning only args tell.
   bool ambiguous_folders() const { return ambiguous_folders_; }
 
-  /// The file that the common state is from, and its args; null if there are none.
+  /// The position of the file with the common state, and the args; null if there are none.
   std::size_t main() const { return main_; }
   const Value* args() const { return args_; }
-  /// Whether args say that a flag is set.
+  /// Returns whether args set a flag.
   bool flag(const char* name) const;
 
-  /// A file's state without its tensors.
+  /// Returns a file's state without its tensors.
   const Value& state(std::size_t file) const;
-  /// A tensor's path inside its file, without folder and stem.
+  /// Returns a tensor's path inside its file, without folder and stem.
   std::string_view path_in_file(std::uint32_t tensor) const;
 
-  /// A file's state with tensors that have not been read.
+  /// A file's state, with tensors that have not been read.
   struct Loaded {
     std::unique_ptr<ReadableFile> file;
     std::vector<RecordedCrc> records{};
     Value state{};
 
-    /// `part` of the state with its tensors read.
+    /// Returns `part` of the state with its tensors read.
     Value with_tensors(const Value& part) const;
   };
   Loaded load(std::size_t file) const;

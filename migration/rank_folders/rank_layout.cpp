@@ -14,13 +14,11 @@
 namespace dckpt {
 namespace {
 
-/// Args of a run whose pipeline stages have different numbers of layers.
-
 [[noreturn]] void refuse(const std::string& message) {
   throw CheckpointError(ErrorCode::kInvalidArgument, message);
 }
 
-/// A field that is empty unless it is given.
+/// Returns the type of a field that is empty unless it is given.
 template <typename T>
 config::Type<std::optional<T>> optional_value(config::Type<T> type) {
   return {[type](const YamlNode& node, const std::string& path, std::optional<T>& into,

@@ -26,7 +26,7 @@ namespace {
 
 /// A value that belongs to a module.
 struct ExtraState {
-  ModelKey key;  ///< with global numbers
+  ModelKey key;  ///< key with global numbers
   Value value;
 };
 
@@ -150,7 +150,7 @@ class Split {
       findings_.push_back(
           {FindingCode::kOptimizerLeftOut,
            "the optimizer's settings are left out with its state; load with --no-load-optim"});
-    common_.mutable_dict().erase("content_metadata");  // of distributed checkpoints
+    common_.mutable_dict().erase("content_metadata");  // it is for distributed checkpoints
     for (const auto& [key, value] : common_.as_dict()) {
       if (key.is_str() && (is_model_name(key.as_str()) || key.as_str() == "rng_state"))
         unsupported(str_format("the common state has an entry {}, which is the model's in rank "
@@ -215,8 +215,8 @@ class Split {
     contents_.objects.push_back({.key = folder + "/" + kRankFile, .value = std::move(state)});
   }
 
-  /// Adds the parameters of a chunk under `prefix`, and returns what stands for the chunk in the
-  /// rank's state.
+  /// Adds the parameters of a chunk under `prefix`, and returns the value that stands for the chunk
+  /// in the rank's state.
   Value add_model(const ModelParallelRank& rank, std::int64_t stage, const std::string& prefix) {
     Value model = Value::dict();
     const auto add = [&](const WholeParameter& parameter, const ModelKey& key, std::int64_t layer,
@@ -262,7 +262,7 @@ class Split {
       }
       model[Value(rank_path(key, names_))] = extra.value;
     }
-    // Not in distributed checkpoints, but where modules have such state this one has it.
+    // Distributed checkpoints lack this state, but where modules have such state this one has it.
     const Value output(kOutputExtraState);
     if (is_last(stage) && !extra_states_.empty() && !model.contains(output))
       model[output] = Value();
@@ -289,7 +289,7 @@ class Split {
     return *std::ranges::find(whole_.parameters, kWordEmbeddings,
                               [](const WholeParameter& parameter) { return parameter.key.name; });
   }
-  /// Whether the embeddings are also the output layer.
+  /// Returns whether the embeddings are also the output layer.
   bool is_tied() const {
     return metadata_.find_tensor(kOutputLayer) == nullptr &&
            metadata_.find_tensor(kWordEmbeddings) != nullptr &&
@@ -326,7 +326,7 @@ class Split {
   const RankFolderOptions& options_;
   Findings findings_;
   const Value original_;  // common state
-  Value common_;          // of all ranks, except args
+  Value common_;          // shared by all ranks, except args
   const Value* args_;
   RankLayout layout_;
   WholeModel whole_;

@@ -93,7 +93,8 @@ class Cutting {
                      counted(model_.experts, "expert"), layout_.sizes.expert));
   }
 
-  /// Sizes may come from args, and tensors without elements have any shape.
+  /// Limits the number of parts: sizes may come from args, and tensors without elements have any
+  /// shape.
   void require_few_parts() const {
     std::int64_t parts = 0;
     for (const WholeParameter& parameter : model_.parameters) {
@@ -143,7 +144,7 @@ class Cutting {
     }
   }
 
-  /// A rank has whole groups of query, key and value.
+  /// Checks that a rank has whole groups of query, key and value.
   void require_whole_heads() const {
     for (const char* const name : {"num_query_groups", "num_attention_heads"}) {
       const auto heads = run_arg(args_, name);

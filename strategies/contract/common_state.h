@@ -14,25 +14,24 @@
 #include "mapping/state/value.h"
 #include "strategies/storage/storage.h"
 
-// What is not sharded, and where formats keep it: Megatron up to 0.18 (torch_dist and zarr) in a
-// torch file, from 0.19 on in an object. Plain DCP has no common state, as every value is stored
-// under its path; an object with the key of Megatron's is taken for one nevertheless.
+// The common state is the state that is not sharded. Megatron up to 0.18 (torch_dist and zarr)
+// stores it in a torch file, from 0.19 on in an object. Plain DCP has no common state, since every
+// value is stored under its path; an object with Megatron's key is nevertheless taken for one.
 
 namespace DCKPT_API dckpt {
 
 inline constexpr const char* kCommonFile = "common.pt";
-inline constexpr const char* kCommonKey = "common_state";                 ///< of the object
+inline constexpr const char* kCommonKey = "common_state";                 ///< key of the object
 inline constexpr const char* kCommonStateKey = "common_state/shard_0_1";  ///< its unique key
-/// Where it keeps SaveHooks::content_metadata, as Megatron-Core from 0.13 on does.
+/// The entry with SaveHooks::content_metadata, as in Megatron-Core from 0.13 on.
 inline constexpr const char* kContentMetadataKey = "content_metadata";
 
-/// The common state as a strategy gets it to store it: a dict, and the same as torch.save writes
-/// it.
+/// The common state that a strategy stores: a dict, and its bytes as torch.save writes them.
 class CommonState {
  public:
   explicit CommonState(Value value);
-  /// `archive`: the bytes of the torch file that the value was read from, so that nothing of them
-  /// changes on the way.
+  /// `archive` is the content of the torch file that the value was read from, so that its bytes are
+  /// stored unchanged.
   CommonState(Value value, Bytes archive)
       : value_(std::move(value)), archive_(std::move(archive)) {}
 
@@ -45,32 +44,33 @@ class CommonState {
 };
 
 enum class CommonForm : std::uint8_t {
-  kFile,    ///< a strategy's write_index() gets it
-  kObject,  ///< one of the items
+  kFile,    ///< write_index() of a strategy gets it
+  kObject,  ///< it is one of the items
 };
-/// How a save stores it, if there is one.
+/// Returns how a save stores the common state, if there is one.
 CommonForm common_form(Compat compat) noexcept;
 
-/// An object, such as the common state, as these conventions store it: in a list or as it is.
+/// Returns the bytes of an object, such as the common state, as these conventions store it: in a
+/// list or as it is.
 [[nodiscard]] Bytes stored_object(const Value& value, const Conventions& conventions);
-/// What was stored in a list; anything else as it is.
+/// Returns the value in a list of one, or any other value as it is.
 [[nodiscard]] Value unwrap_object(const Value& stored);
 
-/// Takes the object with the common state out of the others, and tells before which of them it was;
-/// empty if there is none.
+/// The object with the common state, and its former position among the objects.
 struct CommonObject {
   BytesStorageMetadata object;
   std::size_t position = 0;
 };
+/// Removes the object with the common state from the others; empty if there is none.
 [[nodiscard]] std::optional<CommonObject> take_common_object(Metadata& metadata);
 
-/// Takes the objects out of the others that are copies of values of the common state
-/// (Metadata::common_paths, which is empty afterwards).
+/// Removes the objects that are copies of values of the common state (Metadata::common_paths, which
+/// is empty afterwards), and returns them.
 [[nodiscard]] std::vector<BytesStorageMetadata> take_common_values(Metadata& metadata);
 
-/// The common state in a torch file. Throws CheckpointError (corrupt) unless it is a dict.
+/// Reads the common state from a torch file. Throws CheckpointError (corrupt) unless it is a dict.
 [[nodiscard]] Value read_common_file(const ReadableFile& file);
-/// `common` itself, if it is a dict; throws CheckpointError (corrupt) otherwise.
+/// Returns `common` if it is a dict; throws CheckpointError (corrupt) otherwise.
 [[nodiscard]] Value require_dict(Value common);
 
 }  // namespace dckpt

@@ -8,12 +8,12 @@
 
 namespace DCKPT_API dckpt {
 
-/// Passes everything through to another reader: the base of decorators that change a part.
+/// The base class of readers that change a part of another reader. Forwards every call to it.
 class ForwardingReader : public CheckpointReader {
  public:
   explicit ForwardingReader(std::shared_ptr<const CheckpointReader> source)
       : source_(std::move(source)) {}
-  /// `source` must live longer.
+  /// `source` must outlive this reader.
   explicit ForwardingReader(const CheckpointReader& source)
       : source_(std::shared_ptr<const CheckpointReader>(), &source) {}
 

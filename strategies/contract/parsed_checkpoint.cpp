@@ -137,8 +137,8 @@ class ParsedCheckpoint::Reader final : public CheckpointReader {
   }
 
  private:
-  /// A CRC covers a whole storage, which tensors may share, and the pickle matters to all of them:
-  /// the first question about a file checks all of it.
+  /// The result of checking one file. A CRC covers a whole storage, which tensors may share, and
+  /// the pickle matters to all of them, so the first question about a file checks all of it.
   struct Check {
     std::mutex mutex;
     std::optional<bool> has_checksums;

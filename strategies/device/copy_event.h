@@ -27,7 +27,8 @@ class CopyEvent {
   const DeviceRuntime::Event event_;
 };
 
-/// Whether what was enqueued before it is known to have ended: not after an error.
+/// Returns whether everything enqueued before the event is known to have ended; false after an
+/// error.
 inline bool has_ended(const CopyEvent& event) noexcept {
   try {
     return event.reached();

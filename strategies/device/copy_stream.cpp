@@ -1,10 +1,12 @@
-// What a copy uses is given back only when the copy has ended. Copies that go away are waited for,
-// because the caller may free the tensors next. If they fail or do not end in time, their memory
-// goes to its pool together with the event that tells when it is free (PendingCopies::settle,
-// PageLockedPool::abandon). Streams may be destroyed before what is enqueued in them has ended.
+// The memory of a copy is given back only when the copy has ended. Copies that go away are waited
+// for, because the caller may free the tensors next. If they fail or do not end in time, their
+// memory goes to its pool together with the event that tells when it is free
+// (PendingCopies::settle, PageLockedPool::abandon). Streams may be destroyed before what is
+// enqueued in them has ended.
 //
-// Drivers hold so many copies of a stream; the call for one more blocks. Behind a kernel that hangs
-// it would never return, so none is enqueued before the producer's kernels have ended.
+// Drivers hold a limited number of copies per stream, and the call for one more blocks. Behind a
+// kernel that hangs it would never return, so no copy is enqueued before the producer's kernels
+// have ended.
 
 #include "strategies/device/copy_stream.h"
 
@@ -25,7 +27,7 @@ std::shared_ptr<RegisteredDevice> registered(const Device& device) {
   throw CheckpointError(ErrorCode::kUnsupported, "a tensor " + unreachable(device));
 }
 
-/// Sleeps little at first: most copies take less than a millisecond.
+/// Sleeps between looks at an event, briefly at first: most copies take less than a millisecond.
 class Pause {
  public:
   void operator()() {
@@ -90,7 +92,7 @@ void CopyStream::wait_for(const CopyEvent& event) const {
   const auto timeout = device_->settings.timeout;
   const auto begin = std::chrono::steady_clock::now();
   for (Pause pause; !event.reached(); pause()) {
-    // In milliseconds: the greatest limits are beyond what nanoseconds can hold.
+    // Counted in milliseconds: the greatest limits are beyond what nanoseconds can hold.
     if (std::chrono::floor<std::chrono::milliseconds>(std::chrono::steady_clock::now() - begin) <
         timeout)
       continue;
@@ -184,7 +186,7 @@ std::shared_ptr<const CopyEvent> PendingCopies::settle() noexcept {
       if (!recorded_) enqueued();
       wait();
     } catch (...) {
-      // Whoever waited before, or waits for other copies, tells.
+      // The caller that waited before, or waits for other copies, reports the error.
     }
   }
   return copying_ ? event_ : nullptr;

@@ -15,8 +15,8 @@
 
 namespace dckpt {
 
-/// A stream of copies from and to tensors of one device, behind what the creating thread's kernels
-/// do there. Safe to use from several threads.
+/// A stream of copies from and to tensors of one device. It runs after the kernels that the
+/// creating thread has enqueued there. Safe to use from several threads.
 class CopyStream {
  public:
   /// Throws CheckpointError: (unsupported) if the device is not registered, (io).
@@ -25,7 +25,8 @@ class CopyStream {
   CopyStream(const CopyStream&) = delete;
   CopyStream& operator=(const CopyStream&) = delete;
 
-  /// Returns when all that it is behind has ended. Throws CheckpointError as PendingCopies::wait().
+  /// Waits until everything before it in the stream has ended. Throws CheckpointError as
+  /// PendingCopies::wait().
   void finish();
 
  private:
@@ -43,7 +44,7 @@ class CopyStream {
   DeviceRuntime::Stream stream_ = nullptr;
 };
 
-/// One for each device that tensors are on.
+/// One stream for each device that holds tensors.
 class CopyStreams {
  public:
   /// Throws as CopyStream does.
@@ -55,12 +56,12 @@ class CopyStreams {
   std::vector<std::pair<Device, std::unique_ptr<CopyStream>>> streams_;
 };
 
-/// Copies from and to tensor memory that are under way together. One thread at a time;
-/// the stream must outlive it, and so must the memory, unless settle() is called first.
+/// Copies from and to tensor memory that are under way together. Used by one thread at a time. The
+/// stream must outlive it, and so must the memory, unless settle() is called first.
 class PendingCopies {
  public:
   explicit PendingCopies(CopyStream& stream);
-  /// Settles.
+  /// Calls settle().
   ~PendingCopies();
   PendingCopies(const PendingCopies&) = delete;
   PendingCopies& operator=(const PendingCopies&) = delete;
@@ -71,17 +72,17 @@ class PendingCopies {
                const StridedView& tensor_view, std::byte* host, const StridedView& host_view);
   void to_device(ShapeView sizes, std::size_t item_size, const std::byte* host,
                  const StridedView& host_view, std::byte* tensor, const StridedView& tensor_view);
-  /// Between tensors of the device, which must not overlap.
+  /// Enqueues a copy between tensors of the device, which must not overlap.
   void on_device(ShapeView sizes, std::size_t item_size, const std::byte* from,
                  const StridedView& from_view, std::byte* to, const StridedView& to_view);
-  /// Call after the last of several copies.
+  /// Must be called after the last of several copies.
   void enqueued();
-  /// Returns when they have ended. Throws CheckpointError: (unavailable) after the device's
+  /// Waits until the copies have ended. Throws CheckpointError: (unavailable) after the device's
   /// timeout, (io).
   void wait();
 
-  /// Waits for what wait() has not waited for yet. Null if it has ended; else, after an error or
-  /// the timeout, the event that tells when the memory may be used for something else.
+  /// Waits for copies that wait() has not waited for. Returns null if they have ended; after an
+  /// error or the timeout, the event that tells when the memory may be reused.
   std::shared_ptr<const CopyEvent> settle() noexcept;
 
  private:
@@ -91,17 +92,17 @@ class PendingCopies {
   CopyStream& stream_;
   const std::shared_ptr<const CopyEvent> event_;
   bool copying_ = false;   ///< something was enqueued that has not been waited for
-  bool recorded_ = false;  ///< and the event is behind it
+  bool recorded_ = false;  ///< the event is recorded behind it
   bool gave_up_ = false;   ///< waiting took too long
 };
 
-/// A piece of host memory, PageLockedPool::kPieceBytes long, with the copies to or from it. One
-/// thread at a time; the stream must outlive it.
+/// A piece of host memory, PageLockedPool::kPieceBytes long, with the copies to or from it. Used by
+/// one thread at a time. The stream must outlive it.
 class StagedPiece {
  public:
-  /// Waits for memory; a thread that has a piece already asks for more with `extra()`.
+  /// Waits for memory. A thread that already has a piece must get more with `extra()`.
   explicit StagedPiece(CopyStream& stream);
-  /// Null if no memory is free now.
+  /// Returns null if no memory is free now.
   static std::unique_ptr<StagedPiece> extra(CopyStream& stream);
   ~StagedPiece();
   StagedPiece(const StagedPiece&) = delete;

@@ -25,7 +25,7 @@ PageLockedPool::PageLockedPool(std::shared_ptr<DeviceRuntime> runtime, std::uint
     : runtime_(std::move(runtime)),
       limit_(static_cast<std::size_t>(
           std::clamp<std::uint64_t>(limit / kPieceBytes, 1, kMostPieces))) {
-  // release() and abandon() do not allocate.
+  // Room for all pieces: release() and abandon() do not allocate.
   free_.reserve(limit_);
   abandoned_.reserve(limit_);
 }
@@ -36,7 +36,7 @@ PageLockedPool::~PageLockedPool() {
     if (abandoned_.empty()) break;
     std::this_thread::sleep_for(kPause);
   }
-  // A copy that hangs would overwrite what the memory is used for next.
+  // A copy that hangs would overwrite the next content of the memory.
   const auto is_abandoned = [&](const std::byte* piece) {
     return std::ranges::any_of(abandoned_,
                                [&](const Abandoned& lost) { return lost.piece == piece; });
@@ -59,7 +59,7 @@ std::byte* PageLockedPool::acquire(int device) {
           str_format("all {} pieces of page-locked memory belong to {} copies that have not ended",
                      pieces_, runtime_->name()));
     }
-    // Abandoned pieces are looked at now and then; nobody tells when they are free.
+    // Abandoned pieces are checked now and then; nothing tells when they are free.
     released_.wait_for(lock, std::chrono::milliseconds(abandoned_.empty() ? 1000 : 10));
   }
 }
@@ -90,7 +90,7 @@ std::byte* PageLockedPool::take(int device) {
   return piece;
 }
 
-/// Null if there is no more, and some are in use.
+/// Returns null if there is no more, and some are in use.
 std::byte* PageLockedPool::allocate(int device) {
   page_locked_.reserve(limit_);
   if (std::byte* const memory = runtime_->allocate_page_locked(device, kPieceBytes)) {
@@ -113,7 +113,7 @@ std::byte* PageLockedPool::allocate(int device) {
 
 void PageLockedPool::reclaim() {
   std::erase_if(abandoned_, [&](const Abandoned& lost) {
-    if (!has_ended(*lost.free_when)) return false;  // told to whom it concerned
+    if (!has_ended(*lost.free_when)) return false;  // already reported to the copy's caller
     free_.push_back(lost.piece);
     return true;
   });

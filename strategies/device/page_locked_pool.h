@@ -14,24 +14,25 @@
 namespace dckpt {
 
 /// Page-locked memory in pieces of one size, within a limit, which all saves and loads of a process
-/// share and reuse. At least one piece: where the system has no page-locked memory, it is ordinary
-/// memory, with which copies are slower. Safe to use from several threads.
+/// share and reuse. It has at least one piece: where the system has no page-locked memory, that is
+/// ordinary memory, with which copies are slower. Safe to use from several threads.
 class PageLockedPool {
  public:
   static constexpr std::size_t kPieceBytes = std::size_t{4} << 20;
 
   PageLockedPool(std::shared_ptr<DeviceRuntime> runtime, std::uint64_t limit);
-  /// Waits a second for abandoned pieces; those whose copies have not ended then are never freed.
+  /// Waits up to a second for abandoned pieces; those whose copies have not ended then are never
+  /// freed.
   ~PageLockedPool();
   PageLockedPool(const PageLockedPool&) = delete;
   PageLockedPool& operator=(const PageLockedPool&) = delete;
 
-  /// For copies of a device: waits until a piece is free. Whoever waits holds no other piece.
+  /// Waits until a piece is free, for copies of a device. The caller must hold no other piece.
   std::byte* acquire(int device);
-  /// Null if none is free now.
+  /// Returns null if none is free now.
   std::byte* try_acquire(int device);
   void release(std::byte* piece) noexcept;
-  /// Takes a piece back that a copy may still use: it is free once the event is reached.
+  /// Takes back a piece that a copy may still use. It is free once the event is reached.
   void abandon(std::byte* piece, std::shared_ptr<const CopyEvent> free_when) noexcept;
 
  private:
@@ -47,7 +48,7 @@ class PageLockedPool {
   const std::shared_ptr<DeviceRuntime> runtime_;
   std::mutex mutex_;
   std::condition_variable released_;
-  std::size_t limit_;  ///< pieces
+  std::size_t limit_;  ///< in pieces
   std::size_t pieces_ = 0;
   std::vector<std::byte*> free_;
   std::vector<std::byte*> page_locked_;

@@ -24,7 +24,7 @@ void register_device(Device::Kind kind, std::shared_ptr<DeviceRuntime> runtime,
                      const DeviceSettings& settings) {
   auto entry = runtime ? std::make_shared<RegisteredDevice>(std::move(runtime), settings) : nullptr;
   const std::lock_guard lock(registry().mutex);
-  registry().devices[kind].swap(entry);  // what was there goes away after the lock
+  registry().devices[kind].swap(entry);  // the previous entry goes away after the lock
 }
 
 std::shared_ptr<RegisteredDevice> find_device(Device::Kind kind) {

@@ -17,11 +17,11 @@ struct RegisteredDevice {
   PageLockedPool pool;
 };
 
-/// Null if nothing is registered.
+/// Returns null if nothing is registered.
 std::shared_ptr<RegisteredDevice> find_device(Device::Kind kind);
 
-/// What to do about a tensor in memory that neither the CPU nor a registered device reaches, as the
-/// end of a message: "is in CUDA memory, …"; empty if it can be reached.
+/// Returns the end of a message about a tensor in memory that neither the CPU nor a registered
+/// device reaches, "is in CUDA memory, …", with a remedy; empty if it can be reached.
 std::string unreachable(const Device& device);
 
 }  // namespace dckpt

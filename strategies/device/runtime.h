@@ -11,8 +11,8 @@
 
 namespace DCKPT_API dckpt {
 
-/// `rows` runs of `row_bytes`, whose beginnings are `…_pitch` bytes apart on each side. Both sides
-/// are memory of the device, or one is memory of the host, page-locked or not.
+/// A copy of `rows` runs of `row_bytes`, whose beginnings are `…_pitch` bytes apart on each side.
+/// Both sides are memory of the device, or one is memory of the host, page-locked or not.
 struct DeviceCopy {
   std::byte* to = nullptr;
   const std::byte* from = nullptr;
@@ -24,9 +24,9 @@ struct DeviceCopy {
   Direction direction = Direction::kToHost;
 };
 
-/// What the library asks of devices of one kind, whose memory the CPU does not access: copies that
-/// run on streams, in the order in which they were enqueued, while the caller goes on. Called from
-/// several threads at once, also for one stream. Nothing here waits for a device.
+/// The interface to devices of one kind, whose memory the CPU does not access. Copies run on
+/// streams, in the order in which they were enqueued, while the caller continues. Functions are
+/// called from several threads at once, also for one stream. None of them waits for a device.
 ///
 /// All but the noexcept functions throw CheckpointError (io), with the text of the driver, for this
 /// call or an earlier one that failed meanwhile.
@@ -36,44 +36,46 @@ class DeviceRuntime {
   using Event = void*;
 
   virtual ~DeviceRuntime() = default;
-  virtual std::string name() const = 0;  ///< for messages: "CUDA"
+  virtual std::string name() const = 0;  ///< name for messages: "CUDA"
 
-  /// Host memory that copies of all devices run fastest with, aligned to a page; null if there is
-  /// none left. `device` is one that the process uses.
+  /// Allocates host memory that is fastest for copies of all devices, aligned to a page. Returns
+  /// null if there is none left. `device` is one that the process uses.
   virtual std::byte* allocate_page_locked(int device, std::size_t bytes) = 0;
   virtual void free_page_locked(std::byte* memory) noexcept = 0;
 
-  /// The stream on which the calling thread's kernels fill tensors of the device.
+  /// Returns the stream on which the calling thread's kernels fill tensors of the device.
   virtual Stream producer_stream(int device) = 0;
   virtual Stream create_stream(int device) = 0;
-  /// What has been enqueued still runs.
+  /// Destroys a stream; everything enqueued in it still runs.
   virtual void destroy_stream(int device, Stream stream) noexcept = 0;
 
   virtual Event create_event(int device) = 0;
   virtual void destroy_event(int device, Event event) noexcept = 0;
-  /// The event is reached once all that was enqueued in the stream before has been done.
+  /// Records the event, which is reached once everything enqueued in the stream before has been
+  /// done.
   virtual void record(int device, Event event, Stream stream) = 0;
-  /// What is enqueued in the stream later begins when the event, as recorded last, is reached.
+  /// Makes everything enqueued in the stream later wait until the event, as last recorded, is
+  /// reached.
   virtual void wait(int device, Stream stream, Event event) = 0;
-  /// Whether the event, as recorded last, is reached.
+  /// Returns whether the event, as last recorded, is reached.
   virtual bool reached(int device, Event event) = 0;
 
   virtual void copy(int device, Stream stream, const DeviceCopy& copy) = 0;
 };
 
 struct DeviceSettings {
-  /// Limit of page-locked memory that saves and loads of this process use together, in bytes,
-  /// beside the staging memory of background saves (AsyncOptions::staging_memory). It is allocated
-  /// when first needed, and kept. If the system has less, they use what there is.
+  /// The limit, in bytes, of the page-locked memory that saves and loads of this process use
+  /// together, beside the staging memory of background saves (AsyncOptions::staging_memory). It is
+  /// allocated when first needed, and kept. If the system has less, they use what there is.
   std::uint64_t page_locked = std::uint64_t{64} << 20;
-  /// How long a save or load waits for one piece of a copy, including the producer's kernels before
-  /// it, until it fails with CheckpointError (unavailable).
+  /// The time that a save or load waits for one piece of a copy, including the producer's kernels
+  /// before it, until it fails with CheckpointError (unavailable).
   std::chrono::milliseconds timeout = std::chrono::minutes(5);
 };
 
-/// From now on, tensors of this kind of device are saved and loaded through `runtime`. Replaces the
-/// one before, which saves and loads that are running keep; null: there is none. Programs usually
-/// call what registers their device, register_cuda() in <dckpt/cuda.h>.
+/// Makes saves and loads of tensors on this kind of device use `runtime`; null for none. Running
+/// saves and loads keep the previous one. Programs usually call the function that registers their
+/// device, register_cuda() in <dckpt/cuda.h>.
 void register_device(Device::Kind kind, std::shared_ptr<DeviceRuntime> runtime,
                      const DeviceSettings& settings = {});
 

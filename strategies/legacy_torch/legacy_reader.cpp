@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::string_view kSuffix = ".pt";
 
-/// A file of the checkpoint and what its tensors' names start with.
+/// A file of the checkpoint, and the beginning of its tensors' names.
 struct SourceFile {
   std::string name;
   std::string key_prefix;
@@ -121,8 +121,8 @@ class LegacyReader final : public CheckpointReader {
   Value decode_object(std::size_t, ByteView) const override { throw no_objects(); }
   bool check_object(std::size_t) const override { throw no_objects(); }
 
-  /// A CRC covers a whole storage, which tensors may share, and the pickle matters to all of them:
-  /// the first question about a file checks all of it.
+  /// A CRC covers a whole storage, which tensors may share, and the pickle matters to all of them,
+  /// so the first question about a file checks all of it.
   bool check_chunk(std::size_t tensor, std::size_t, const ReadableFile&) const override {
     const std::uint32_t index = metadata_.tensors.at(tensor).places.front().file;
     FileCheck& check = checked_[index];
@@ -221,7 +221,7 @@ class LegacyReader final : public CheckpointReader {
     check_rank_grid(*storage_, files);
   }
 
-  /// What is not a tensor of the checkpoint, with the tensors inside tuples and objects read.
+  /// Returns the rest of a file's state, with the tensors inside tuples and objects read.
   Value with_tensors(std::size_t index) const {
     const auto file = storage_->open(metadata_.files[index]);
     return replace_tensors(rests_[index], [&](const Tensor& tensor) {
@@ -232,9 +232,9 @@ class LegacyReader final : public CheckpointReader {
   std::shared_ptr<const Storage> storage_;
   CheckpointInfo info_;
   Metadata metadata_;
-  std::vector<ChunkPayload> payloads_;             // of metadata_.tensors, same order
-  std::vector<Value> rests_;                       // of metadata_.files, same order
-  std::vector<std::vector<RecordedCrc>> records_;  // the same, by offset
+  std::vector<ChunkPayload> payloads_;             // same order as metadata_.tensors
+  std::vector<Value> rests_;                       // same order as metadata_.files
+  std::vector<std::vector<RecordedCrc>> records_;  // same order, by offset
   mutable std::vector<FileCheck> checked_;
 };
 

@@ -64,7 +64,7 @@ class TensorExtractor {
     return value;
   }
 
-  /// What stays of a member; nothing if it is a tensor.
+  /// Returns the remainder of a member; empty if it is a tensor.
   std::optional<Value> descend(const std::string& name, const Value& item) {
     const std::size_t length = path_.size();
     path_ += (path_.empty() ? "" : ".") + name;

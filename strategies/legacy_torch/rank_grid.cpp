@@ -30,7 +30,7 @@ bool flag(const Value& args, const char* name) {
   return found != nullptr && found->is(Value::Kind::kBool) && found->as_bool();
 }
 
-/// What `args` say of a parallel layout.
+/// The parallel layout according to `args`.
 struct Layout {
   std::optional<std::int64_t> tensor, pipeline, expert, world;
   friend bool operator==(const Layout&, const Layout&) = default;
@@ -125,8 +125,8 @@ class Grid {
     }
   }
 
-  /// Which numbers a folder's name must have, and how many of each. Without `args`, what the names
-  /// themselves imply.
+  /// Finds which numbers a folder's name must have, and the size of each axis. Without `args`, the
+  /// names themselves imply them.
   void find_axes() {
     const std::size_t numbers = folders_.begin()->first.size();
     for (const auto& [coordinate, file] : folders_) {
@@ -201,8 +201,8 @@ class Grid {
          "");
   }
 
-  /// Ranks are numbered tensor-parallel first; pipeline stages are the slowest, unless the run
-  /// asked for another order.
+  /// Checks that each file was written by its folder's rank. Ranks are numbered tensor-parallel
+  /// first; pipeline stages are the slowest, unless the run asked for another order.
   void check_writers() const {
     std::map<std::int64_t, const RankFile*> writers;
     for (const auto& [coordinate, file] : folders_) {
@@ -230,7 +230,7 @@ class Grid {
     }
   }
 
-  /// The folder of a rank; axes that `args` do not determine stay as they are.
+  /// Returns the folder of a rank; axes that `args` do not determine stay as they are.
   std::vector<int> home_of(std::vector<int> coordinate, const Value& args,
                            std::int64_t rank) const {
     if (rank < 0 || (layout_.world && rank >= *layout_.world)) return coordinate;
@@ -263,8 +263,8 @@ class Grid {
     }
   }
 
-  /// Files that `args.rank` does not tell apart must not be the same byte for byte: ranks hold
-  /// different parts.
+  /// Checks that files which `args.rank` does not tell apart are not the same byte for byte: ranks
+  /// hold different parts.
   void check_copies() const {
     std::map<std::tuple<std::string, std::uint64_t, std::optional<std::int64_t>>,
              std::vector<const RankFile*>>
@@ -278,7 +278,8 @@ class Grid {
       compare(std::move(candidates), std::get<std::uint64_t>(key), 0);
   }
 
-  /// Files of one size that are the same up to `at`: reads on only in those that still are.
+  /// Compares files of one size that are the same up to `at`; reads on only in those that still
+  /// are.
   void compare(std::vector<const RankFile*> files, std::uint64_t size, std::uint64_t at) const {
     constexpr std::uint64_t kStep = std::uint64_t{1} << 20;
     for (; files.size() > 1; at += kStep) {

@@ -12,7 +12,7 @@
 
 namespace dckpt {
 
-/// Coordinates of a rank's folder; or how many there are along each axis.
+/// Coordinates of a rank's folder, or the number of ranks along each axis.
 struct ModelParallelRank {
   std::int64_t tensor = 0;
   std::int64_t pipeline = 0;
@@ -20,24 +20,24 @@ struct ModelParallelRank {
   friend auto operator<=>(const ModelParallelRank&, const ModelParallelRank&) = default;
 };
 
-/// "mp_rank_00_001" → {0, 1}: tensor-parallel rank, then those of pipeline and expert parallelism
-/// where the run had them.
+/// Parses a folder's name, "mp_rank_00_001" → {0, 1}: the tensor-parallel rank, then those of
+/// pipeline and expert parallelism where the run had them.
 std::optional<std::vector<int>> rank_folder_numbers(const std::string& name);
 
-/// The inverse.
+/// The inverse of rank_folder_numbers().
 std::string rank_folder_name(const std::vector<int>& numbers);
 
 inline constexpr const char* kRankFile = "model_optim_rng.pt";  ///< the main file of a folder
 
-/// What is known of a .pt file in a rank's folder without reading its tensors.
+/// A .pt file in a rank's folder, as known without reading its tensors.
 struct RankFile {
   std::string folder;
   std::string stem;           ///< the file is FOLDER/STEM.pt
-  const Value* state;         ///< what it holds, tensors left out
-  bool has_elements = false;  ///< of tensors
+  const Value* state;         ///< its content without tensors
+  bool has_elements = false;  ///< it holds elements of tensors
 
   std::string name() const { return folder + "/" + stem + ".pt"; }
-  /// model_optim_rng.pt, or model_rng.pt beside the distributed optimizer before May 2023.
+  /// True for model_optim_rng.pt, or model_rng.pt beside the distributed optimizer before May 2023.
   bool is_main() const { return stem == "model_optim_rng" || stem == "model_rng"; }
 };
 

@@ -17,9 +17,10 @@
 namespace dckpt {
 namespace {
 
-constexpr std::uint64_t kTensorOverhead = 450;  // of a tensor in a file: pickle and archive
+constexpr std::uint64_t kTensorOverhead = 450;  // bytes per tensor in a file: pickle and archive
 
-/// A file, and which items of the plan go into it: first the state of the rank, then its tensors.
+/// A file, and the items of the plan that go into it: first the state of the rank, then its
+/// tensors.
 struct DataFile {
   std::string name;
   std::vector<std::size_t> items;
@@ -45,7 +46,7 @@ std::vector<DataFile> plan_files(const SavePlan& plan) {
   return files;
 }
 
-/// "mp_rank_00/model.decoder.…" → "model" and "decoder.…"
+/// Splits a key after its folder: "mp_rank_00/model.decoder.…" → "model" and "decoder.…".
 std::pair<std::string, std::string> path_of(const std::string& key) {
   const std::size_t slash = key.find('/');
   const std::size_t dot = key.find('.', slash);
@@ -58,7 +59,7 @@ std::uint64_t size_of(const DataFile& file, const SavePlan& plan) {
   return size;
 }
 
-/// As told to wrote() by this writer; only a damaged journal says something else.
+/// Checks the places that this writer passed to wrote(); only a damaged journal has others.
 void require_places(const std::vector<StorageInfo>& places, const DataFile& file) {
   if (places.size() == file.items.size()) return;
   throw CheckpointError(
@@ -69,7 +70,7 @@ void require_places(const std::vector<StorageInfo>& places, const DataFile& file
       {.file = file.name});
 }
 
-/// Puts a tensor without elements into the place of each. Returns which items these are, in the
+/// Puts a tensor without elements into the place of each tensor. Returns the items of these, in the
 /// order of the state.
 std::vector<std::size_t> insert_tensors(Value& state, const SavePlan& plan, const DataFile& file) {
   std::map<std::string, std::map<std::string, std::size_t>> models;

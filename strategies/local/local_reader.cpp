@@ -38,7 +38,7 @@ struct LocalName {
   std::uint64_t rank = 0;
 };
 
-/// "iter_0000010_3_local.pt"
+/// Parses a file's name: "iter_0000010_3_local.pt".
 std::optional<LocalName> parse_local_name(std::string_view name) {
   if (!name.starts_with(kPrefix) || !name.ends_with(kSuffix)) return std::nullopt;
   name.remove_prefix(kPrefix.size());
@@ -55,7 +55,7 @@ bool is_rank_directory(const FileInfo& entry) {
   return entry.kind == FileInfo::Kind::kDirectory && parse_u64(entry.name).has_value();
 }
 
-using RankFiles = std::map<std::uint64_t, std::string>;  ///< of an iteration, by rank
+using RankFiles = std::map<std::uint64_t, std::string>;  ///< files of an iteration, by rank
 using LocalFiles = std::map<std::uint64_t, RankFiles>;   ///< by iteration
 
 LocalFiles find_files(const Storage& storage) {
@@ -149,7 +149,7 @@ class RankFileJoiner {
     }
     std::uint64_t named = 0;
     for (const auto& [number, by_rank] : files) named = std::max(named, by_rank.rbegin()->first);
-    std::string missing;  // of the newest, or of the one that is asked for
+    std::string missing;  // of the newest iteration, or of the requested one
     for (auto entry = files.rbegin(); entry != files.rend(); ++entry) {
       const auto& [number, by_rank] = *entry;
       if (asked && number != *asked) continue;
@@ -171,7 +171,7 @@ class RankFileJoiner {
                           {.file = directory});
   }
 
-  /// As the args in one of the files say.
+  /// Returns the number of ranks according to the args in one of the files.
   std::optional<std::uint64_t> ranks_of(const RankFiles& files) const try {
     const auto& [rank, name] = *files.begin();
     const Value state = load_torch_file(*result_.storage().open(name), {.lazy = true});
@@ -213,7 +213,7 @@ class RankFileJoiner {
     }));
   }
 
-  /// Nested as deep as a pickle may be.
+  /// Adds what a value holds. It is nested as deep as a pickle may be.
   void walk(const std::string& file, const Value& value) {
     if (const auto* const items = mapping_items(value)) {
       for (const auto& [key, item] : *items) walk(file, item);
@@ -270,7 +270,7 @@ class RankFileJoiner {
     result_.add_chunk(known.number, file, *stored, box, Shape(stored->dim(), 0));
   }
 
-  /// A flattened range is stored as Megatron 0.8 to 0.15 reformulates it.
+  /// Describes a flattened range as Megatron 0.8 to 0.15 reformulates it.
   static void flatten(const Value& range, const Opaque& shard, const Tensor& stored,
                       TensorStorageMetadata& tensor, Box& box) {
     const Shape fragments = extents(shard, "axis_fragmentations");
@@ -319,7 +319,7 @@ class RankFileJoiner {
     return entry->second;
   }
 
-  /// An object without data may be none, or another rank has it.
+  /// Adds an object. Without data it is none, or another rank has it.
   void add_object(const std::string& file, const std::string& key, const Opaque& object) {
     const ShardedObject cell{.key = key,
                              .global_shape = extents(object, "global_shape"),

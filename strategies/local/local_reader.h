@@ -10,12 +10,12 @@
 
 namespace dckpt {
 
-/// Whether the directories among the entries may be the ranks' of a session of Megatron's local
-/// checkpoints, or the files those of one rank.
+/// Returns whether directories among the entries may be those of the ranks in a session of
+/// Megatron's local checkpoints, or files among them those of one rank.
 bool may_be_local_checkpoint(std::span<const FileInfo> entries);
 
-/// Whether local files are in the directory or in ranks' directories in it; other files may be
-/// beside them.
+/// Returns whether local files are in the directory or in ranks' directories in it; other files may
+/// be beside them.
 bool is_local_checkpoint(const Storage& directory);
 
 /// Opens Megatron's "local" non-persistent checkpoints, as NVRx's LocalCheckpointManager leaves
@@ -27,9 +27,9 @@ bool is_local_checkpoint(const Storage& directory);
 ///
 /// Each file holds an MCoreTensorAwareStateDict: the common state, and the rank's sharded tensors
 /// and objects, or those of them that it has to write. Together they are a checkpoint under
-/// Megatron's keys. Without `iteration`, the newest one counts of which every rank's file is there,
-/// if need be as a copy. How many ranks an iteration has is in its args (world_size); without args
-/// they are as many as the files of all iterations name.
+/// Megatron's keys. `iteration` defaults to the newest one of which every rank's file is there, if
+/// need be as a copy. The number of an iteration's ranks is in its args (world_size); without args,
+/// it is the number that the files of all iterations name.
 ///
 /// Reads the pickles, but not the tensors' bytes. Throws CheckpointError: (incomplete) if no
 /// iteration is complete or the chosen one is not, (corrupt), (unsupported) as load_torch_file does

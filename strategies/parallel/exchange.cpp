@@ -59,14 +59,14 @@ class RoundRunner {
       devices_ != nullptr ? move_parts() : move(unpacked);
     }
     const PhaseClock::Pause reading(Phase::kExchange);
-    Heartbeat(comm_).agree(steps_.what, [&] {  // all that only one rank wants is read here
+    Heartbeat(comm_).agree(steps_.what, [&] {  // everything that only one rank wants is read here
       finish_unpacking();
       steps_.prepare(schedule_.rounds);
     });
   }
 
  private:
-  /// The transfers of a round, which come next.
+  /// Returns the transfers of a round, which come next.
   static std::span<const Transfer> take(const std::vector<Transfer>& transfers, std::size_t& next,
                                         std::uint32_t round) {
     const std::size_t first = next;
@@ -74,8 +74,8 @@ class RoundRunner {
     return std::span(transfers).subspan(first, next - first);
   }
 
-  /// Buffers that came in the last round are packed in this one: fresh memory is slower than the
-  /// copy into it.
+  /// Packs a round into buffers that came in the last one: fresh memory is slower than the copy
+  /// into it.
   void pack(std::span<const Transfer> transfers) {
     std::vector<std::size_t> sizes(buffers_.size());
     for (const Transfer& transfer : transfers)
@@ -90,7 +90,7 @@ class RoundRunner {
     steps_.pack(messages);
   }
 
-  /// The parts of a round's messages; what has no boxes has its place in host memory.
+  /// Lays out the parts of a round's messages; those without boxes are in host memory.
   void pack_parts(std::span<const Transfer> packed, std::span<const Transfer> unpacked) {
     from_host_.clear();
     to_host_.clear();
@@ -167,13 +167,13 @@ class RoundRunner {
   Communicator& comm_;
   DeviceExchange* devices_;     ///< null: everything goes through the host
   std::vector<Bytes> buffers_;  ///< one per receiver, then one per sender
-  // With devices_, of a round:
+  // These are used with devices_, for one round:
   std::vector<std::vector<MessagePart>> outgoing_;  ///< per rank
   std::vector<std::vector<MessagePart>> incoming_;
   Bytes sent_;
   Bytes received_;
-  std::vector<Outgoing> from_host_;  ///< of sent_
-  std::vector<Outgoing> to_host_;    ///< of received_
+  std::vector<Outgoing> from_host_;  ///< views of sent_
+  std::vector<Outgoing> to_host_;    ///< views of received_
   std::size_t next_packed_ = 0;
   std::size_t next_unpacked_ = 0;
   std::exception_ptr failure_;

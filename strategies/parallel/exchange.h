@@ -13,7 +13,7 @@
 
 namespace dckpt {
 
-/// What a rank does itself in an exchange. Each of them may throw.
+/// The steps of an exchange that each rank does itself. Each of them may throw.
 struct ExchangeSteps {
   using Transfer = ExchangeSchedule::Transfer;
 
@@ -26,14 +26,14 @@ struct ExchangeSteps {
     ByteView from;
   };
 
-  std::string what;  ///< is attempted, for errors: "reading tensors"
+  std::string what;  ///< the attempted work, for errors: "reading tensors"
   /// Called before a round is packed, and with the number of rounds at the end.
   std::function<void(std::uint32_t round)> prepare;
-  std::function<void(std::span<const Outgoing> messages)> pack;  ///< all of a round
+  std::function<void(std::span<const Outgoing> messages)> pack;  ///< packs all messages of a round
   std::function<void(std::span<const Incoming> messages)> unpack;
-  /// Both or none; used if the communicator is a DeviceExchange. Where the bytes of a transfer are
-  /// on that device: in one box, or in each of several that receive them. Without a box it is
-  /// packed, or unpacked.
+  /// Return the boxes with a transfer's bytes on the communicator's device: one, or for receiving
+  /// one or several. A transfer without boxes is packed, or unpacked. Both are set or none; they
+  /// are used if the communicator is a DeviceExchange.
   std::function<std::vector<DeviceBox>(const Transfer& transfer)> sent_from{};
   std::function<std::vector<DeviceBox>(const Transfer& transfer)> received_into{};
 };

@@ -58,7 +58,7 @@ class ExchangePlanning {
   }
 
  private:
-  /// What this rank wants, or the number of the plan that is remembered for it.
+  /// Returns the encoded parts that this rank wants, or the number of the plan remembered for them.
   Bytes ask(std::span<const ReadItem> items) {
     now_ = {.wanted = WantedParts(items).encode(),
             .exchange = asked_,
@@ -77,7 +77,8 @@ class ExchangePlanning {
                            .wanted = known_ != 0 ? ByteView() : ByteView(now_.wanted)});
   }
 
-  /// Whether a plan fits a checkpoint: hashes of layouts may collide, by accident or by design.
+  /// Returns whether a plan fits a checkpoint: hashes of layouts may collide, by accident or by
+  /// design.
   bool fits(const LoadDistribution& distribution) const {
     const auto is_sound = [&](const auto& piece) {
       if (piece.tensor >= metadata_.tensors.size()) return false;
@@ -132,7 +133,7 @@ class ExchangePlanning {
                        !plan_->distribution.slabs.empty();
   }
 
-  /// The ranks that want a part, but for one.
+  /// Returns the ranks that want a part, except one.
   std::vector<std::uint32_t> others(const Part& part, std::uint32_t one) const {
     std::vector<std::uint32_t> ranks;
     for (const Use& use : plan_->distribution.uses_of(part)) {

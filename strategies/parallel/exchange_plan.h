@@ -17,20 +17,21 @@
 
 namespace dckpt {
 
-/// One rank's view of who reads what and who sends what to whom when ranks load tensors together.
-/// It refers to the rank's own items by their positions, and depends only on the layout of a
-/// checkpoint.
+/// One rank's view of which ranks read and send what, and to whom, when ranks load tensors
+/// together. It refers to the rank's own items by their positions, and depends only on the layout
+/// of a checkpoint.
 struct ExchangePlan {
-  bool exchanges = true;  ///< otherwise every rank reads everything it needs
+  bool exchanges = true;  ///< if false, every rank reads everything it needs
   LoadDistribution distribution;
   ExchangeSchedule schedule;  ///< its messages are positions in distribution.shared
-  /// Slabs that this rank reads, and the round in which they are packed.
+  /// The slabs that this rank reads, and the rounds in which they are packed.
   std::vector<std::pair<std::uint32_t, std::uint32_t>> slab_rounds;
 };
 
-/// Every rank passes its own items and destinations. Collective; throws the same CheckpointError on
-/// all ranks, for example if a destination cannot be filled. `located` learns where the chunks lie
-/// that are read in pieces, unless the plan is a remembered one. `cache` may be null.
+/// Plans a load in which every rank passes its own items and destinations. Collective; throws the
+/// same CheckpointError on all ranks, for example if a destination cannot be filled. `located`
+/// learns the places of the chunks that are read in pieces, unless the plan is a remembered one.
+/// `cache` may be null.
 std::shared_ptr<const ExchangePlan> plan_parallel_read(LocatedReader& located,
                                                        std::span<const ReadItem> items,
                                                        std::span<const Tensor> destinations,

@@ -10,17 +10,18 @@ namespace DCKPT_API dckpt {
 
 struct ExchangePlan;
 
-/// What a rank remembers between loads in which ranks share the reading (LoadOptions::parallel), as
-/// SavePlanCache is between saves. Each rank keeps one and passes it to every load. If all ranks
-/// request the same parts of tensors as last time, and these are cut into the same chunks, they
-/// exchange a few bytes instead of lists and reuse the plan; otherwise everything is planned again.
-/// A rank compares its request byte by byte.
+/// The plan that a rank remembers between loads in which ranks share the reading
+/// (LoadOptions::parallel), like SavePlanCache between saves. Each rank keeps one cache and passes
+/// it to every load. If all ranks request the same parts of tensors as last time, and these are cut
+/// into the same chunks, they exchange a few bytes instead of lists and reuse the plan; otherwise
+/// everything is planned again. A rank compares its request byte by byte.
 ///
-/// One thread at a time. It takes the memory of the last load's lists. Keeping it is always
-/// correct: a load of something else replaces it. One that has been moved from is as good as new.
+/// Used by one thread at a time. It takes the memory of the last load's lists. Keeping it is always
+/// correct: a load of something else replaces its content. A cache that has been moved from is as
+/// good as new.
 class LoadPlanCache {
  public:
-  // What is remembered: load_plan_cache_content.h, which is not for users.
+  // Internal content, see load_plan_cache_content.h.
   struct Key;
   struct Access;
 
@@ -29,21 +30,22 @@ class LoadPlanCache {
   LoadPlanCache(LoadPlanCache&& other) noexcept;
   LoadPlanCache& operator=(LoadPlanCache&& other) noexcept;
 
-  /// Whether the last load reused the plan of the one before.
+  /// Returns whether the last load reused the plan of the one before.
   bool cache_hit() const noexcept;
-  /// Otherwise, what was different on this rank; empty if it was another rank.
+  /// Returns what was different on this rank if the last load planned again; empty if it was
+  /// another rank.
   const std::string& why_planned() const noexcept;
 
-  // For a load.
+  // The following is called by loads.
 
-  /// A load begins, which may not come to plan.
+  /// Begins a load, which may end before planning. `why` is why_planned() until then.
   void begin(std::string why);
   bool is_checked(const Access& access) const;
   void remember_checked(Access access);
-  /// Why no plan is known for a key.
+  /// Returns why no plan is known for a key.
   [[nodiscard]] std::string why_unknown(const Key& key) const;
-  /// The number that all ranks have given to the plan that is remembered; 0 if none is, or not for
-  /// this key.
+  /// Returns the number that all ranks have given to the remembered plan; 0 if there is none, or
+  /// not for this key.
   std::uint64_t known(const Key& key) const;
   std::shared_ptr<const ExchangePlan> plan() const noexcept;
   void hit();

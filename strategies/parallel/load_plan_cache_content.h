@@ -10,9 +10,9 @@
 
 namespace DCKPT_API dckpt {
 
-/// What must be the same for a plan to be used again.
+/// The conditions that must be the same for a plan to be reused.
 struct LoadPlanCache::Key {
-  Bytes wanted{};            ///< of this rank
+  Bytes wanted{};            ///< parts that this rank wants, encoded
   std::uint64_t layout = 0;  ///< layout_of the checkpoint
   Exchange exchange = Exchange::kAuto;
   std::uint64_t budget = 0;
@@ -22,8 +22,8 @@ struct LoadPlanCache::Key {
   friend bool operator==(const Key&, const Key&) = default;
 };
 
-/// What this rank has asked for, as a plan, when the ranks' shares were last found to cover each
-/// key.
+/// This rank's request, as a plan, from the last time that the ranks' shares were found to cover
+/// each key.
 struct LoadPlanCache::Access {
   Bytes request{};
   PlannerKind kind = PlannerKind::kMegatron;

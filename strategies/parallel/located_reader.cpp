@@ -13,9 +13,9 @@
 namespace dckpt {
 namespace {
 
-// In an answer: the elements do not lie row-major or have to be decoded, or they lie at 1 + so many
-// bytes after the beginning of the chunk's place. Then where its record begins there, its length
-// (0: none) and its CRC.
+// A chunk's entry in an answer. The first number is kStrided if the elements are not row-major or
+// have to be decoded, else 1 + their offset in bytes in the chunk's place. The others are the
+// offset of its record there, the record's length (0: none) and its CRC.
 constexpr std::uint64_t kStrided = 0;
 
 const StorageInfo& place_of(const Metadata& metadata, const ChunkNumber& chunk) {
@@ -30,7 +30,7 @@ Bytes LocatedReader::look_for(const CheckpointReader& base, std::span<const Spli
   for (std::uint32_t i = 0; i < chunks.size(); ++i) {
     if (chunks[i].reader == rank) mine.push_back(i);
   }
-  // File by file, each opened once.
+  // Files are visited one by one, and each is opened once.
   const Metadata& metadata = base.metadata();
   std::vector<std::uint32_t> order = mine;
   const auto file_of = [&](std::uint32_t i) { return place_of(metadata, chunks[i].chunk).file; };

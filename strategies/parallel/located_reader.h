@@ -11,7 +11,7 @@
 
 namespace dckpt {
 
-/// A reader that has learnt from other ranks where the elements of some chunks are, and does not
+/// A reader that has learned from other ranks where the elements of some chunks are, and does not
 /// look for them again. Falls back to `base`, which must outlive it.
 class LocatedReader final : public ForwardingReader {
  public:

@@ -1,11 +1,12 @@
-// How ranks read objects together.
+// The protocol by which ranks read objects together.
 //
 //   1 all_gather   every rank tells which objects it wants; every rank gives each of them to one of
 //                  those that want it, by the same rules
-//   2 all_gather   readers tell how long the objects are that others want, too. Only reading tells:
-//                  what a file holds may be compressed, or be a part of something else. What fits
-//                  into the temporary memory is kept, the rest is read again for its round
-//   3 rounds       run_exchange; what a rank alone wants, it reads at the end
+//   2 all_gather   readers tell the lengths of objects that other ranks want, too. These are only
+//                  known after reading, since an object may be compressed, or be a part of another
+//                  one. Objects that fit into the temporary memory are kept, the others are read
+//                  again in their round
+//   3 rounds       run_exchange; a rank reads objects that it alone wants at the end
 
 #include <algorithm>
 #include <utility>
@@ -82,7 +83,7 @@ class ParallelObjectReader {
                            .wanted = wanted});
   }
 
-  /// Every object to the one with the fewest bytes of those that want it.
+  /// Gives every object to the rank with the fewest bytes among those that want it.
   void share_out(std::span<const Bytes> messages) {
     const std::vector<Request> requests = decode_requests(messages);
     const std::vector<BytesStorageMetadata>& stored = reader_.metadata().objects;
@@ -116,7 +117,7 @@ class ParallelObjectReader {
     }
   }
 
-  /// What this rank sends; returns the lengths.
+  /// Reads the objects that this rank sends; returns their lengths.
   Bytes read_shared() {
     Bytes lengths;
     WireWriter writer(lengths);
@@ -147,7 +148,8 @@ class ParallelObjectReader {
       last_round_[transfer.message] = transfer.round;
   }
 
-  /// Has what is first packed in this round; at the end reads what no other rank wants.
+  /// Reads the objects that are first packed in this round; at the end reads those that no other
+  /// rank wants.
   void read(std::uint32_t round) {
     std::erase_if(read_, [&](const auto& entry) { return last_round_.at(entry.first) < round; });
     for (; next_packed_ < schedule_.packed.size() && schedule_.packed[next_packed_].round == round;
@@ -180,13 +182,14 @@ class ParallelObjectReader {
   Communicator& comm_;
   std::uint64_t staging_;
   std::uint32_t rank_;
-  std::uint64_t budget_ = 0;        ///< of a round
-  std::vector<std::uint32_t> own_;  ///< that no other rank wants
+  std::uint64_t budget_ = 0;        ///< budget of a round
+  std::vector<std::uint32_t> own_;  ///< objects that no other rank wants
   std::vector<Shared> shared_;      ///< by object, the same on all ranks
   ExchangeSchedule schedule_;
   std::size_t next_packed_ = 0;
-  std::unordered_map<std::uint32_t, std::uint32_t> last_round_;  ///< in which an object is packed
-  std::unordered_map<std::uint32_t, Bytes> read_;                ///< until then
+  /// Last round in which an object is packed.
+  std::unordered_map<std::uint32_t, std::uint32_t> last_round_;
+  std::unordered_map<std::uint32_t, Bytes> read_;  ///< kept until that round
   std::unordered_map<std::uint32_t, Value> values_;
 };
 

@@ -1,4 +1,4 @@
-// How ranks load together.
+// The protocol by which ranks load together.
 //
 //   1 all_gather   every rank tells all others which parts of stored chunks it wants (a few bytes
 //                  each), or that it wants the same as last time. If all do, they go on with step 5
@@ -70,7 +70,7 @@ class OwnItems {
     }
   }
 
-  /// Of the items that contain the part, the one that it is read into.
+  /// Returns, of the items that contain the part, the one into which it is read.
   ReadItem first(const Part& part) const {
     const auto uses = distribution_.uses_of(part);
     return item_of(part, *std::find_if(uses.begin(), uses.end(),
@@ -167,7 +167,7 @@ class ParallelTensorReader {
   }
 
  private:
-  /// What this rank wants, with nobody's help.
+  /// Reads everything that this rank wants, without the other ranks.
   ReadStats read_all() const {
     if (devices_ == nullptr) return read_tensors(located_, items_, destinations_, options_);
     TensorBatch all;
@@ -204,14 +204,14 @@ class ParallelTensorReader {
     batch.add_item(item, destinations_[item.destination]);
   }
 
-  /// Reads one batch in the background while the round before travels; when it is wanted, if there
-  /// is no thread to be had.
+  /// Reads one batch in the background while the previous round travels, or on request if no thread
+  /// can be started.
   void start_reading(std::size_t batch) {
     if (batch == batches_.size()) return;
     reading_ = std::async(std::launch::async | std::launch::deferred, [this, batch] {
       const PhaseClock::Scope reading(options_.phases, Phase::kRead);
       ReadStats stats = batches_[batch].read(located_, slab_memory_[batch % 2], options_, devices_);
-      // What others send goes to destinations behind the kernels that still use them.
+      // Data from other ranks goes to destinations only after the kernels that still use them.
       if (batch == 0 && exchange_device_) devices_->wait_for_producers();
       return stats;
     });
@@ -234,7 +234,7 @@ class ParallelTensorReader {
 
   const Box& slab_of(const Part& part) const { return plan_->distribution.slabs[part.slab].box; }
 
-  /// What this rank itself wants of a slab that it has read.
+  /// Copies the parts of a slab that this rank itself wants, after it has read the slab.
   void take_own_parts(std::uint32_t index, std::uint32_t round, BoxCopies& copies) const {
     const Slab& slab = plan_->distribution.slabs[index];
     for (std::uint32_t i = slab.first_part; i < slab.first_part + slab.part_count; ++i) {
@@ -245,7 +245,7 @@ class ParallelTensorReader {
 
   const Tensor& tensor_of(const ReadItem& item) const { return destinations_[item.destination]; }
 
-  /// From host memory to all places where this rank wants the part.
+  /// Copies a part from host memory to all places where this rank wants it.
   void copy_in(const Part& part, const std::byte* from, const StridedView& view,
                BoxCopies& copies) const {
     std::optional<ReadItem> first;
@@ -256,7 +256,7 @@ class ParallelTensorReader {
     });
   }
 
-  /// From one place where this rank wants something to another one.
+  /// Copies an item from one place where this rank wants it to another.
   void copy_again(const ReadItem& done, const ReadItem& item, BoxCopies& copies) const {
     const Tensor& from = tensor_of(done);
     const Tensor& to = tensor_of(item);
@@ -279,7 +279,7 @@ class ParallelTensorReader {
     return {tensor_of(item).mutable_data(), size_of(item.tensor), item.sizes, item.target};
   }
 
-  /// Of what this rank sends: where it is on the device of the exchange, if it is there.
+  /// Returns the place of a part to send on the exchange's device, if it is there.
   std::vector<DeviceBox> source_box(const Part& part) const {
     if (part.holder != rank_) return {};  // in a slab
     const ReadItem item = own_->first(part);
@@ -287,7 +287,7 @@ class ParallelTensorReader {
     return {box_of(item)};
   }
 
-  /// Of what it receives: all places, if all are there.
+  /// Returns all places of a part to receive, if all are on the exchange's device.
   std::vector<DeviceBox> target_boxes(const Part& part) const {
     std::vector<DeviceBox> boxes;
     bool all_there = true;
@@ -303,7 +303,7 @@ class ParallelTensorReader {
     copy_in(part, from.data(), {0, row_major_strides(part.box.sizes)}, copies);
   }
 
-  /// What this rank has read straight into one place and wants in several.
+  /// Copies the parts that this rank has read straight into one place and wants in several.
   void copy_repeated(BoxCopies& copies) const {
     for (const std::vector<Part>* const parts :
          {&plan_->distribution.shared, &plan_->distribution.own}) {
@@ -321,7 +321,7 @@ class ParallelTensorReader {
   Communicator& comm_;
   ReadOptions options_;
   DeviceDestinations* devices_;  ///< null if no destination is on a device
-  /// Where ranks exchange what is on it without the host; none if nothing here is.
+  /// The device whose data ranks exchange without the host; empty if there is none here.
   std::optional<Device> exchange_device_;
   std::uint32_t rank_;
   const ExchangePlan* plan_ = nullptr;
@@ -329,7 +329,7 @@ class ParallelTensorReader {
   std::vector<TensorBatch> batches_;
   std::array<Bytes, 2> slab_memory_;
   ReadStats stats_;
-  /// Last: its destructor waits for the thread that uses the others.
+  /// This is the last member: its destructor waits for the thread that uses the others.
   std::future<ReadStats> reading_;
 };
 

@@ -16,30 +16,31 @@
 
 namespace dckpt {
 
-/// Fully parallel load. `auto` exchanges data that several ranks need with all_to_all, but lets
-/// every rank read everything it needs if less than this many bytes would be saved over all ranks
-/// and no runs of some ranks are interleaved with those of others.
+/// The number of bytes, over all ranks, that an exchange has to save to be worthwhile. In a fully
+/// parallel load, `auto` exchanges data that several ranks need with all_to_all, but lets every
+/// rank read everything it needs if less would be saved and no runs of some ranks are interleaved
+/// with those of others.
 inline constexpr std::uint64_t kWorthExchanging = std::uint64_t{4} << 20;
 
-/// Like read_tensors, for all ranks of `comm` together: data that several of them need is read by
-/// one of them and sent to the others, and so is data that can only be read together with what
-/// others need. All ranks together read at most 5 % more than the requested bytes, besides what it
-/// takes to find them in a file. Collective; every rank passes its own items and destinations, and
-/// the same `exchange`. Throws the same CheckpointError on all ranks. Besides options.staging for
-/// reading, each rank uses at most half of the smallest staging of all ranks for what it sends in a
-/// round, the same for what it receives, and the same for what it has read for others; more only
-/// for a larger chunk that can only be read as a whole. `cache` remembers the plan for the next
-/// load; null: nothing does. Ranks with destinations in device memory pass `devices`, made of
-/// these; what travels goes through the host, unless `comm` is a DeviceExchange: then a rank sends
-/// and receives what is on the device of the exchange there.
+/// Reads tensors like read_tensors, for all ranks of `comm` together: data that several of them
+/// need is read by one of them and sent to the others, and so is data that can only be read
+/// together with what others need. All ranks together read at most 5 % more than the requested
+/// bytes, besides what it takes to find them in a file. Collective; every rank passes its own items
+/// and destinations, and the same `exchange`. Throws the same CheckpointError on all ranks. Besides
+/// options.staging for reading, each rank uses at most half of the smallest staging of all ranks
+/// for the data it sends in a round, the same for the data it receives, and the same for the data
+/// it has read for others; more only for a larger chunk that can only be read as a whole. `cache`,
+/// which may be null, remembers the plan for the next load. Ranks with destinations in device
+/// memory pass `devices`, made of these. Data travels through the host, unless `comm` is a
+/// DeviceExchange: then a rank sends and receives data on the exchange's device there.
 ReadStats read_tensors_parallel(const CheckpointReader& reader, std::span<const ReadItem> items,
                                 std::span<const Tensor> destinations, Exchange exchange,
                                 Communicator& comm, const ReadOptions& options = {},
                                 LoadPlanCache* cache = nullptr,
                                 DeviceDestinations* devices = nullptr);
 
-/// The values of objects by their positions in the metadata. Objects that several ranks need are
-/// read from storage by one of them. Collective too.
+/// Returns the values of objects by their positions in the metadata. Objects that several ranks
+/// need are read from storage by one of them. Collective, too.
 std::unordered_map<std::uint32_t, Value> read_objects_together(
     const CheckpointReader& reader, std::span<const std::uint32_t> objects, Communicator& comm,
     std::uint64_t staging = ReadOptions{}.staging);

@@ -13,7 +13,7 @@ namespace dckpt {
 
 namespace {
 
-/// Lengths go ahead of what has one, so that nothing runs into what follows it.
+/// A hash of several values. The length of each goes ahead of it, so that none runs into the next.
 class Hash {
  public:
   template <typename... Numbers>

@@ -77,8 +77,8 @@ ExchangeSchedule ScheduleBuilder::finish() {
   return std::move(schedule_);
 }
 
-/// In the buffer between two ranks, messages lie in the order in which they were added: both find
-/// the same offsets.
+/// Sets the offsets. In the buffer between two ranks, messages are in the order in which they were
+/// added, so both find the same offsets.
 void ScheduleBuilder::lay_out(std::vector<Transfer>& transfers) const {
   std::vector<std::pair<std::uint32_t, std::uint64_t>> filled(
       sent_.size());  // by peer: round, bytes in it

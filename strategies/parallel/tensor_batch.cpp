@@ -8,7 +8,7 @@
 namespace dckpt {
 namespace {
 
-// Slabs begin at multiples of it, so that elements are aligned.
+// Slabs begin at multiples of this, so that elements are aligned.
 constexpr std::size_t kAlignment = 64;
 
 }  // namespace

@@ -15,8 +15,8 @@
 
 namespace dckpt {
 
-/// What a rank reads at one go: items straight into their destinations, and slabs into memory of
-/// the batch, which stays until the batch is cleared.
+/// The data that a rank reads in one go: items straight into their destinations, and slabs into
+/// memory of the batch, which stays until the batch is cleared.
 class TensorBatch {
  public:
   void add_item(const ReadItem& item, const Tensor& destination);
@@ -24,12 +24,13 @@ class TensorBatch {
   void add_slab(std::uint32_t number, const LoadDistribution::Slab& slab, const Metadata& metadata);
   const std::vector<std::uint32_t>& slabs() const noexcept { return slabs_; }
 
-  /// Throws CheckpointError. `memory` is used for the slabs, and grown if it is too small; it must
-  /// be left alone until the batch is cleared. `devices`: of the destinations, if there are any.
+  /// Reads the batch. `memory` is used for the slabs, grown if it is too small, and must be left
+  /// alone until the batch is cleared. `devices` are those of the destinations, if there are any.
+  /// Throws CheckpointError.
   ReadStats read(const CheckpointReader& reader, Bytes& memory, const ReadOptions& options,
                  DeviceDestinations* devices);
 
-  /// A slab that has been read: the elements of its box, row-major.
+  /// Returns a slab that has been read: the elements of its box, row-major.
   const Tensor& slab(std::uint32_t number) const { return destinations_[slab_at_.at(number)]; }
 
   void clear() { *this = {}; }

@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kBlobs = "../../blobs/";
 
-/// What is read as if it lay in the folder: name → blob.
+/// The blobs that appear in the folder: name → blob.
 using Blobs = std::map<std::string, FileInfo, std::less<>>;
 
 class SnapshotFolder final : public ForwardingStorage {
@@ -52,7 +52,7 @@ class SnapshotFolder final : public ForwardingStorage {
   Blobs linked_;
 };
 
-/// The blob that a link of the cache leads to; empty for any other link.
+/// Returns the blob that a link of the cache leads to; empty for any other link.
 std::string blob_of(const fs::path& link) {
   std::error_code failed;
   const std::string target = fs::read_symlink(link, failed).string();
@@ -72,7 +72,7 @@ std::shared_ptr<const Storage> with_hub_cache(std::shared_ptr<const Storage> fol
   std::error_code failed;
   const fs::path root = fs::canonical(folder->absolute(""), failed);
   const fs::path blobs = root.parent_path().parent_path() / "blobs";
-  // Of other storages, too; and the folder of blobs is no link out of the cache.
+  // This is false for other storages, too. The folder of blobs must not be a link out of the cache.
   const bool is_snapshot = !failed && root.parent_path().filename() == "snapshots";
   if (!is_snapshot || fs::symlink_status(blobs, failed).type() != fs::file_type::directory)
     return folder;

@@ -6,7 +6,7 @@
 
 namespace dckpt {
 
-/// Shows a folder in the cache of Hugging Face's hub as if its files lay in it:
+/// Returns a folder in the cache of Hugging Face's hub as if its files were in it:
 ///
 ///     models--gpt2/snapshots/main/model.safetensors → ../../blobs/0a3f…
 ///

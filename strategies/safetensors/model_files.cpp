@@ -60,9 +60,10 @@ void require_files(const Storage& storage, const ModelFiles& model) {
       {.file = storage.display_path(*model.index_file)});
 }
 
-/// "model-00002-of-00005.safetensors": the second of five. DCP's ranks put "shard-00001-" before.
+/// A numbered name, "model-00002-of-00005.safetensors": the second of five. DCP's ranks put
+/// "shard-00001-" before.
 struct CountedName {
-  std::string series;  ///< what all five have in common
+  std::string series;  ///< the common part of all five
   std::uint64_t number = 0;
   std::uint64_t count = 0;
 };
@@ -83,7 +84,7 @@ std::optional<CountedName> counted_name(std::string_view name, const ModelNames&
   return CountedName{std::string(stem) + std::string(kCount) + std::string(count), *number, *total};
 }
 
-/// Without an index only the files' names tell that some are missing.
+/// Throws unless all numbered files are there. Without an index only the files' names tell.
 void require_counted_files(const Storage& storage, std::span<const std::string> files,
                            const ModelNames& names) {
   struct Series {

@@ -16,7 +16,7 @@ inline constexpr const char* kAdapterFile = "adapter_model.safetensors";
 inline constexpr const char* kTorchAdapterFile = "adapter_model.bin";
 inline constexpr const char* kAdapterConfigFile = "adapter_config.json";
 
-/// The names that the files of a model have.
+/// The pattern of names that the files of a model have.
 struct ModelNames {
   std::string_view prefix;
   std::string_view suffix;
@@ -25,7 +25,7 @@ struct ModelNames {
 };
 inline constexpr ModelNames kSafetensorsNames{"", kSafetensorsSuffix, kSafetensorsIndexSuffix,
                                               "model.safetensors.index.json"};
-/// Models that torch.save wrote have these: "pytorch_model.bin",
+/// The names of models that torch.save wrote: "pytorch_model.bin",
 /// "pytorch_model-00001-of-00002.bin".
 inline constexpr ModelNames kTorchModelNames{"pytorch_model", ".bin", ".bin.index.json",
                                              "pytorch_model.bin.index.json"};
@@ -33,22 +33,22 @@ inline constexpr ModelNames kTorchModelNames{"pytorch_model", ".bin", ".bin.inde
 /// The files that make up a model.
 struct ModelFiles {
   std::optional<std::string> index_file{};
-  SafetensorsIndex index{};        ///< what it says, if there is one
+  SafetensorsIndex index{};        ///< the index's content, if there is one
   std::vector<std::string> files;  ///< in order of their names
 };
 
-/// Finds them in a folder: those that its index names, or else all that have such names, without an
-/// adapter beside a model. `file`: only this one, or those of this index. Throws CheckpointError:
-/// (incomplete) for files that the index names or that their own names count
-/// ("model-00001-of-00003.safetensors") but that are missing, with the keys in them; (mismatch) if
-/// several indexes leave a choice; (corrupt).
+/// Finds the files of a model in a folder: those that its index names, or else all with names of
+/// the pattern, without an adapter beside a model. `file` selects only this file, or those of this
+/// index. Throws CheckpointError: (incomplete) for files that the index names or that their own
+/// names count ("model-00001-of-00003.safetensors") but that are missing, with the keys in them;
+/// (mismatch) if several indexes leave a choice; (corrupt).
 ModelFiles find_model_files(const Storage& storage, const std::optional<std::string>& file,
                             const ModelNames& names = kSafetensorsNames);
 
-/// Whether a folder looks like one of safetensors, judged by its entries. Folders that hold other
-/// checkpoints' metadata beside safetensors do not.
+/// Returns whether a folder's entries look like safetensors. Folders that hold other checkpoints'
+/// metadata beside safetensors do not.
 bool holds_safetensors(std::span<const FileInfo> entries);
-/// Tells whether it holds a model that torch.save wrote, and none in safetensors.
+/// Returns whether a folder holds a model that torch.save wrote, and none in safetensors.
 bool holds_torch_model(std::span<const FileInfo> entries);
 
 }  // namespace dckpt

@@ -36,7 +36,7 @@ class SafetensorsScan {
   Metadata metadata;
   std::vector<std::pair<std::string, std::string>> annotations;
   bool is_dcp = false;     ///< written by DCP
-  bool has_parts = false;  ///< of tensors that are cut
+  bool has_parts = false;  ///< it has parts of tensors that are cut
 
  private:
   [[noreturn]] void fail(ErrorCode code, const std::string& message, const std::string& key,
@@ -112,7 +112,7 @@ class SafetensorsScan {
     joined.places.push_back(place);
   }
 
-  /// That the index, if there is one, has the key and means this file.
+  /// Checks that the index, if there is one, has the key and means this file.
   void check_listed(const std::string& key, const std::string& file) const {
     if (file_of_.empty()) return;
     const auto listed = file_of_.find(key);
@@ -161,9 +161,9 @@ class SafetensorsScan {
   }
 
   const Storage& storage_;
-  std::unordered_map<std::string_view, const std::string*> file_of_;  // what the index says
-  std::unordered_map<std::string, std::size_t> position_;             // of a key's tensor
-  std::vector<bool> is_cut_;                                          // beside the tensors
+  std::unordered_map<std::string_view, const std::string*> file_of_;  // by key, from the index
+  std::unordered_map<std::string, std::size_t> position_;             // of the tensor, by key
+  std::vector<bool> is_cut_;                                          // same order as the tensors
   std::unordered_set<std::string> annotation_names_;
 };
 
@@ -207,7 +207,7 @@ class SafetensorsReader final : public CheckpointReader {
   bool check_chunk(std::size_t, std::size_t, const ReadableFile&) const override { return false; }
 
  private:
-  /// Says whether this is an adapter of PEFT, or a model with one beside it.
+  /// Records whether this is an adapter of PEFT, or a model with one beside it.
   void describe_adapter() {
     if (!info_.conventions.model_folder || !storage_->stat(kAdapterFile)) return;
     if (std::ranges::find(metadata_.files, kAdapterFile) == metadata_.files.end()) {

@@ -24,10 +24,10 @@ namespace dckpt {
 /// state: strings in `__metadata__` and config.json are neither. Files beside an index that it does
 /// not name are not read.
 ///
-/// `file`: only this file, or the files of this index. Reads the headers, not the elements. Throws
-/// CheckpointError: as find_model_files; as read_safetensors_header; (corrupt) if an index and its
-/// files disagree, if files that DCP did not cut hold the same key, or if parts contradict each
-/// other or overlap; (incomplete) if parts do not make up their tensor.
+/// `file` selects only this file, or the files of this index. Reads the headers, not the elements.
+/// Throws CheckpointError: as find_model_files; as read_safetensors_header; (corrupt) if an index
+/// and its files disagree, if files that DCP did not cut hold the same key, or if parts contradict
+/// each other or overlap; (incomplete) if parts do not make up their tensor.
 std::unique_ptr<CheckpointReader> open_safetensors(std::shared_ptr<const Storage> storage,
                                                    const std::optional<std::string>& file = {});
 

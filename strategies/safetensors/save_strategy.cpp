@@ -13,7 +13,7 @@ namespace {
 constexpr std::uint64_t kLeastFileSize = std::uint64_t{1} << 10;
 constexpr std::uint64_t kMostFileSize = std::uint64_t{1} << 50;
 
-/// A mapping of names to texts.
+/// Returns the type of a mapping of names to texts.
 config::Type<std::vector<std::pair<std::string, std::string>>> annotations() {
   using Annotations = std::vector<std::pair<std::string, std::string>>;
   return {[](const YamlNode& node, const std::string& path, Annotations& into,
@@ -55,7 +55,7 @@ SafetensorsOptions own_options(const StrategySpec& strategy) {
   return options;
 }
 
-/// Nothing that was asked for is left out in silence.
+/// Refuses options that would otherwise be silently ignored.
 void refuse_other_layouts(const WriteOptions& io) {
   const WriteOptions usual;
   if (io.page_aligned)

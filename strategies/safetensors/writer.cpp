@@ -26,10 +26,10 @@ struct DataFile {
   std::string name;
   std::vector<std::size_t> items;  ///< positions in the plan, in the order of the file
   Bytes header{};
-  std::uint64_t size = 0;  ///< of the file
+  std::uint64_t size = 0;  ///< size of the file
 };
 
-/// "00012"
+/// Returns a number with at least five digits: "00012".
 std::string padded(std::size_t number) {
   const std::string digits = std::to_string(number);
   return std::string(digits.size() < 5 ? 5 - digits.size() : 0, '0') + digits;
@@ -148,7 +148,7 @@ std::optional<MarkerFile> safetensors_marker(const Metadata& metadata, bool rena
                                              SafetensorsNames names) {
   const std::string_view stem = stem_of(names);
   const std::size_t count = metadata.files.size();
-  if (count == 0) {  // nothing to store is stored, too
+  if (count == 0) {  // even a checkpoint without tensors has a file
     return MarkerFile{final_name(stem, 0, 1),
                       write_safetensors_header({.tensors = {}, .metadata = kFileMetadata})};
   }

@@ -17,7 +17,7 @@ bool is_named(const Value& value, std::string_view module, std::string_view name
          value.as_global().name == name;
 }
 
-/// An attribute of an object that has a dict of them; null if there is none.
+/// Returns an attribute of an object that has a dict of them; null if there is none.
 const Value* attribute(const Value& object, const char* name) {
   if (!object.is(Value::Kind::kOpaque) || object.as_opaque().states.size() != 1) return nullptr;
   return object.as_opaque().states.front().find(name);
@@ -47,8 +47,8 @@ struct Axes {
   Shape strides;
 };
 
-/// The grid of a mesh in the list of ranks: {shape, stride}, or from torch 2.15 on one such layout
-/// per axis.
+/// Returns the grid of a mesh in the list of ranks: {shape, stride}, or from torch 2.15 on one such
+/// layout per axis.
 std::optional<Axes> axes_of(const Value* layout) {
   if (layout == nullptr) return std::nullopt;
   const auto flat = [](const Value& of) -> std::optional<Axes> {
@@ -70,8 +70,8 @@ std::optional<Axes> axes_of(const Value* layout) {
   return all;
 }
 
-/// The ranks of the mesh, row-major: every `strides`-th of the list, from one on that makes the
-/// pickling rank stand where it says.
+/// Returns the ranks of the mesh, row-major: every `strides`-th of the list, beginning so that the
+/// pickling rank is at its coordinates.
 std::optional<DeviceMesh> mesh_of(const Value& mesh) {
   const auto axes = axes_of(attribute(mesh, "_layout"));
   const auto listed = integers(attribute(mesh, "_flatten_rank_map"));
@@ -85,7 +85,7 @@ std::optional<DeviceMesh> mesh_of(const Value& mesh) {
   if (!size || *size < 1 || *size > count) return std::nullopt;
   const auto own = std::ranges::find(*listed, rank->as_int());
   if (own == listed->end()) return std::nullopt;
-  // Whatever lies outside the list is refused, so that sums of such products stay small.
+  // Anything outside the list is refused, so that sums of such products stay small.
   std::int64_t first = own - listed->begin();
   for (std::size_t axis = 0; axis < axes->shape.size(); ++axis) {
     const std::int64_t stride = axes->strides[axis];

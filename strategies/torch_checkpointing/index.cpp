@@ -87,7 +87,7 @@ DType dtype_of(const Value& value) {
   return *dtype;
 }
 
-/// Refuses shapes whose strides or bytes overflow, also when an extent of 0 would hide it.
+/// Refuses shapes whose strides or bytes overflow, even if an extent of 0 would hide it.
 void check_size(DType dtype, ShapeView shape) {
   std::optional<std::int64_t> bytes = static_cast<std::int64_t>(item_size(dtype));
   for (const std::int64_t extent : shape) {
@@ -121,7 +121,7 @@ MeshLayout mesh_layout_of(const Value& data) {
           .placements = std::move(placements)};
 }
 
-/// The parts that a mesh holds, without copies.
+/// Adds the parts that a mesh holds, without copies.
 void add_mesh_parts(const Value& data, const std::vector<int>& ranks, ItemTensor& tensor) {
   const MeshLayout layout = mesh_layout_of(data);
   for (const int rank : ranks) {
@@ -132,7 +132,7 @@ void add_mesh_parts(const Value& data, const std::vector<int>& ranks, ItemTensor
   }
 }
 
-/// Boxes that are listed one by one.
+/// Returns a part given as a list of boxes.
 LocalPart listed_part(const Value& data) {
   const auto& offsets = list_of(member(data, "global_offsets"), "the list of offsets");
   const auto& locals = list_of(member(data, "local_offsets"), "the list of local offsets");
@@ -159,7 +159,7 @@ LocalPart listed_part(const Value& data) {
 
 ItemTensor tensor_of(KeyPath path, const ValueList& groups, int world_size) {
   ItemTensor tensor{.path = std::move(path)};
-  std::optional<int> lowest;  // of the mesh that is taken
+  std::optional<int> lowest;  // lowest rank of the chosen mesh
   std::set<std::pair<Shape, Shape>> seen;
   std::set<int> all_ranks;
   for (const Value& group : groups) {
@@ -268,7 +268,7 @@ class IndexReader {
     }
   }
 
-  /// The form before 2.0: paths start with the item, files are listed by rank.
+  /// Reads the form before 2.0, in which paths start with the item and files are listed by rank.
   void read_paths(const Dict& entries, const Dict& files) {
     for (const auto& [text, groups] : entries) {
       KeyPath path = path_of(text_of(text, "a path"));
@@ -337,7 +337,7 @@ ItemIndex read_item_index(ByteView pickle, const std::string& file_name) {
     try {
       return IndexReader().read(pickle::value_from_graph(pickle::read_graph(pickle, file_name)));
     } catch (const CheckpointError& error) {
-      // What the caller of a mesh or layout did wrong is here what the file says.
+      // An invalid argument to a mesh or layout comes from the file here.
       if (error.code() != ErrorCode::kInvalidArgument) throw;
       throw CheckpointError(ErrorCode::kCorrupt, error.message(), error.context());
     }

@@ -14,7 +14,7 @@
 
 namespace dckpt {
 
-/// How the values of an item are stored in a rank's file.
+/// The form in which the values of an item are stored in a rank's file.
 enum class ItemForm : std::uint8_t {
   kTorch,        ///< torch.save
   kSafetensors,  ///< tensors under their dotted paths
@@ -27,13 +27,13 @@ struct ItemFile {
   ItemForm form = ItemForm::kTorch;
 };
 
-/// How a tensor is cut. Of several meshes that share no rank, each has all of it: this is the one
-/// with the lowest rank.
+/// A tensor, and how it is cut. If several meshes that share no rank each have all of it, this is
+/// the one with the lowest rank.
 struct ItemTensor {
   KeyPath path;  ///< inside the item; empty: the item itself
   DType dtype = DType::kFloat32;
   Shape global_shape;
-  /// By rank. Ranks that hold the same as another, or nothing, are left out.
+  /// The parts by rank, without ranks that hold nothing or the same as another.
   std::map<int, LocalPart> parts;
 };
 
@@ -44,17 +44,17 @@ struct Item {
   std::vector<ItemFile> files;  ///< by rank
 };
 
-/// metadata.pkl of torch_checkpointing.
+/// The content of metadata.pkl of torch_checkpointing.
 struct ItemIndex {
   std::string version;  ///< "2.0"; versions 1.0 and without number have another form
   int world_size = 1;
   std::vector<Item> items;
 };
 
-/// Ranks of one checkpoint.
+/// The limit of the ranks of one checkpoint.
 inline constexpr int kMaxItemRanks = 1 << 20;
 
-/// "step_3.pt"
+/// Returns the name of an item's file: "step_3.pt".
 std::string default_item_file(const std::string& item, int rank);
 
 /// Reads the pickle; nothing in it is imported or called. Throws CheckpointError naming the key:

@@ -37,7 +37,7 @@ std::string_view suffix_of(std::string_view name) {
   return dot == std::string_view::npos ? std::string_view{} : name.substr(dot);
 }
 
-/// "model_3" → model, 3
+/// Parses a file's stem: "model_3" → model, 3.
 std::optional<ItemName> parse_item_name(std::string_view stem) {
   const std::size_t line = stem.rfind('_');
   if (line == std::string_view::npos || !is_item_name(stem.substr(0, line))) return std::nullopt;
@@ -46,7 +46,7 @@ std::optional<ItemName> parse_item_name(std::string_view stem) {
   return ItemName{std::string(stem.substr(0, line)), *rank};
 }
 
-/// The same for a file in a folder.
+/// Parses the same for a file in a folder.
 std::optional<ItemName> parse_item_name(std::string_view folder, std::string_view stem) {
   constexpr std::string_view kRank = "rank_";
   if (folder.starts_with(kRank) && is_item_name(stem)) {

@@ -9,19 +9,19 @@
 
 namespace dckpt {
 
-/// Files of items by rank, as their names say:
+/// The files of items by rank, as told by their names:
 ///
 ///     model_3.pt, config_3.json, …     ITEM_RANK.SUFFIX
 ///     blobs/3.bin                      ITEM/RANK.SUFFIX
 ///     rank_3/model.safetensors         rank_RANK/ITEM.SUFFIX
 ///
-/// Others are no items.
+/// Other files are not items.
 using ItemFiles = std::map<std::string, std::map<int, ItemFile>>;
 
 ItemFiles find_item_files(const Storage& storage);
 
-/// Whether the files of a directory can be those of a checkpoint: there is an item of rank 0, as
-/// torch.save writes it.
+/// Returns whether the files of a directory can be those of a checkpoint: there is an item of rank
+/// 0, as torch.save writes it.
 bool has_item_files(std::span<const FileInfo> entries);
 
 }  // namespace dckpt

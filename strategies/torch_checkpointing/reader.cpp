@@ -27,7 +27,7 @@ namespace {
 constexpr const char* kIndexFile = "metadata.pkl";
 constexpr std::string_view kTemporaryPrefix = "tmp_";
 constexpr std::uint64_t kMaxIndexBytes = std::uint64_t{8} << 30;
-/// Of an item that is JSON or raw bytes.
+/// The limit of an item that is JSON or raw bytes.
 constexpr std::uint64_t kMaxPlainBytes = std::uint64_t{1} << 30;
 
 std::string key_of(const std::string& item, const KeyPath& path) {
@@ -49,13 +49,13 @@ void require_json(const ReadableFile& file) {
                         {.file = file.name(), .offset = begin});
 }
 
-/// A leaf of a rank's value, and where it is in it.
+/// A leaf of a rank's value, and its path in the value.
 struct Leaf {
   KeyPath path;
   Value value;
 };
 
-/// Whether what is in a list or tuple has names of its own.
+/// Returns whether a value in a list or tuple gives the elements names of their own.
 bool has_parts(const Value& value) {
   return value.is_sequence() || mapping_items(value) != nullptr || tensor_of(value) ||
          dtensor_of(value);
@@ -82,7 +82,7 @@ void add_leaves(const Value& value, KeyPath& path, std::vector<Leaf>& leaves) {
   }
 }
 
-/// The value at a path; null if there is none.
+/// Returns the value at a path; null if there is none.
 const Value* find_path(const Value& value, const KeyPath& path) {
   const Value* found = &value;
   for (const PathElement& step : path) {
@@ -160,7 +160,7 @@ class DirectoryScanner {
     world_size_ = index.world_size;
   }
 
-  /// An item that metadata.pkl does not have.
+  /// Adds an item that metadata.pkl does not have.
   void add_item(const std::string& name, const std::map<int, ItemFile>& by_rank) {
     const int ranks = world_size_.value_or(by_rank.rbegin()->first + 1);
     for (int rank = 0; rank < ranks; ++rank) {
@@ -186,7 +186,7 @@ class DirectoryScanner {
     return leaves;
   }
 
-  /// What a file of a structured item holds; the tensors in it are left where they are.
+  /// Returns the content of a structured item's file, with tensors left in the file.
   Value value_of(const ItemFile& file) {
     switch (file.form) {
       case ItemForm::kTorch: return result_.torch_file(file.name);
@@ -201,7 +201,7 @@ class DirectoryScanner {
     return {};
   }
 
-  /// Of a safetensors file, by their names.
+  /// Returns the tensors of a safetensors file by their names.
   const Value& tensors_of(const std::string& name) {
     const auto [entry, is_new] = safetensors_.try_emplace(name);
     if (!is_new) return entry->second;
@@ -217,7 +217,7 @@ class DirectoryScanner {
     return entry->second = std::move(tensors);
   }
 
-  /// A rank's part of a tensor, as it is stored.
+  /// Returns a rank's part of a tensor, as it is stored.
   Tensor stored_part(const std::string& key, const ItemFile& file, const KeyPath& path) {
     const Value* value = nullptr;
     if (file.form == ItemForm::kSafetensors) {
@@ -261,12 +261,12 @@ class DirectoryScanner {
     }
   }
 
-  /// A tensor that says itself how it is cut, in the file of each rank.
+  /// Adds a tensor that itself says how it is cut, in the file of each rank.
   void add_dtensor(const std::string& item, const KeyPath& path,
                    const std::map<int, ItemFile>& by_rank) {
     const std::string key = key_of(item, path);
     ItemTensor tensor{.path = path};
-    std::optional<std::string> mesh;  // the first one has all of it
+    std::optional<std::string> mesh;  // the first mesh has all of the tensor
     for (const auto& [rank, file] : by_rank) {
       if (file.form != ItemForm::kTorch) continue;
       with_context({.key = key, .file = files().display_path(file.name)}, [&, rank = rank,
@@ -297,14 +297,14 @@ class DirectoryScanner {
     add_tensor(item, tensor, by_rank);
   }
 
-  /// Other meshes may hold the same.
+  /// Adds a part unless another mesh holds the same.
   static void add_unless_there(ItemTensor& tensor, int rank, const LocalPart& part) {
     const bool known = std::ranges::any_of(
         tensor.parts, [&](const auto& other) { return other.second.pieces == part.pieces; });
     if (!known) tensor.parts.emplace(rank, part);
   }
 
-  /// What the lowest rank holds beside tensors.
+  /// Adds the objects of the lowest rank.
   void add_objects(const std::string& item, const std::map<int, ItemFile>& by_rank) {
     const ItemFile& file = by_rank.begin()->second;
     if (file.form == ItemForm::kRaw) {

@@ -8,17 +8,17 @@
 
 namespace dckpt {
 
-/// Whether a directory looks like a checkpoint of torch_checkpointing.
+/// Returns whether a directory looks like a checkpoint of torch_checkpointing.
 bool is_torch_checkpointing(std::span<const FileInfo> entries);
 
 /// Opens a checkpoint of torch_checkpointing: one file per item and rank, and metadata.pkl, which
 /// says how the tensors of some items are cut.
 ///
-/// A tensor is what metadata.pkl describes, or a DTensor, which describes itself, where
-/// metadata.pkl lacks the item. Its key is the item and the path in it, joined by dots:
-/// "model.layers.0.weight". Everything else is an object of the lowest rank: a leaf, where dicts
-/// are opened, and lists and tuples that hold a dict, a list, a tuple or a tensor. A tensor that
-/// nothing describes may be another one on each rank, and so is an object, too.
+/// Tensors are those that metadata.pkl describes, and DTensors, which describe themselves, of items
+/// that metadata.pkl lacks. A tensor's key is the item and the path in it, joined by dots:
+/// "model.layers.0.weight". Everything else is an object of the lowest rank: one for each leaf,
+/// where dicts are opened, and lists and tuples that hold a dict, a list, a tuple or a tensor. A
+/// tensor that nothing describes may differ between ranks, and so is an object, too.
 ///
 /// Reads the pickles of the ranks whose tensors are needed, but not the tensors' bytes. Throws
 /// CheckpointError: (incomplete) for the temporary directory of a save and for missing files;

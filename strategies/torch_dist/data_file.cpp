@@ -17,13 +17,15 @@ namespace dckpt {
 namespace {
 
 constexpr std::uint64_t kPageSize = 4096;
-// What one thread writes before it takes the next: enough for a few large requests, little enough
-// that all threads end at about the same time, and that items are taken nearly in their order.
+// The bytes that one thread writes before it takes the next section: enough for a few large
+// requests, few enough that all threads end at about the same time, and that items are taken nearly
+// in their order.
 constexpr std::uint64_t kSectionBytes = std::uint64_t{16} << 20;
-// Of a tensor that several threads write: at least so many for each, of the whole file.
+// A tensor that several threads write is cut into sections (except its last) longer than the whole
+// file divided by the threads and by this.
 constexpr std::uint64_t kSectionsPerThread = 8;
-// What is hashed, then copied, and stays in the core's cache in between. Only where it is copied by
-// the process: system calls are worth more than the cache.
+// The bytes that are hashed, then copied, and stay in the core's cache in between. Used only where
+// the process does the copying: elsewhere fewer system calls are worth more than the cache.
 constexpr std::size_t kHashedBytes = std::size_t{512} << 10;
 
 std::size_t step_of(IoEngine engine) {
@@ -31,8 +33,8 @@ std::size_t step_of(IoEngine engine) {
 }
 
 /// Appends the `expected` bytes that `deliver` hands to its argument to `file`, a SectionBuffer or
-/// ZstdEncoder, and returns their CRC if there are checksums. `most`: bytes to hash and append at a
-/// time.
+/// ZstdEncoder, and returns their CRC if there are checksums. `most` is the number of bytes to hash
+/// and append at a time.
 template <typename File, typename Deliver>
 std::uint32_t write_elements(File& file, const WriteItem& item, std::uint64_t expected,
                              bool checksums, std::size_t most, Deliver&& deliver) {
@@ -56,7 +58,7 @@ std::uint32_t write_elements(File& file, const WriteItem& item, std::uint64_t ex
   return crc;
 }
 
-/// Returns StorageInfo::crc. `position`: where the archive begins in `file`.
+/// Writes a tensor's archive and returns StorageInfo::crc. `position` is where it begins in `file`.
 template <typename File>
 std::uint32_t write_tensor(File& file, std::uint64_t position, const WriteItem& item,
                            const DataFileTarget& target, ItemSource& source, std::size_t most) {
@@ -79,7 +81,7 @@ std::uint32_t write_item(File& file, std::uint64_t position, const WriteItem& it
   return content_crc(object);
 }
 
-/// As told to wrote(); only a damaged journal says something else.
+/// Checks the places that were passed to wrote(); only a damaged journal has others.
 void require_places(const std::vector<StorageInfo>& places, std::size_t items,
                     const std::string& file) {
   if (places.size() == items) return;
@@ -111,8 +113,8 @@ DataFileWriter::DataFileWriter(const DataFileTarget& target, std::string name,
   left_ = sections_.size();
 }
 
-/// A large part of what a thread has to write: cutting all tensors into short sections made durable
-/// saves slower.
+/// Makes a section a large part of a thread's work: cutting all tensors into short sections made
+/// durable saves slower.
 std::size_t DataFileWriter::parts_of_section() const {
   const auto threads = static_cast<std::uint64_t>(std::max(target_.io.threads, 1));
   if (threads == 1) return 0;
@@ -154,7 +156,7 @@ void DataFileWriter::write(std::size_t section) {
   {
     const std::lock_guard lock(mutex_);
     if (!std::exchange(begun_, true)) begin();
-    if (!file_) return;  // it is complete, or the call that began it failed
+    if (!file_) return;  // the file is complete, or the call that began it failed
   }
   const Section& planned = sections_[section];
   if (planned.tensor != nullptr) {

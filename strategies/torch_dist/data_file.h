@@ -16,16 +16,16 @@
 namespace dckpt {
 
 inline constexpr std::uint64_t kBlobOverhead =
-    1200;  ///< of a tensor archive, for reserving space and balancing files
+    1200;  ///< bytes of a tensor archive beside its elements, to reserve space and balance files
 
-/// How the archives of a save are written.
+/// Returns how the archives of a save are written.
 TensorBlobOptions blob_options(const WriteOptions& io);
 
-/// The archive of a tensor item at this place of a file.
+/// Returns the archive of a tensor item at this offset of a file.
 std::shared_ptr<const TensorBlobWriter> blob_of(TensorBlobWriters& blobs, const WriteItem& item,
                                                 std::uint64_t file_offset);
 
-/// What all data files of a rank have in common.
+/// The parameters that all data files of a rank have in common.
 struct DataFileTarget {
   Storage& storage;
   const std::string& directory;
@@ -37,20 +37,20 @@ struct DataFileTarget {
   TensorBlobWriters& blobs;
 };
 
-/// Writes one data file, by several threads where the storage takes it in sections.
+/// Writes one data file, with several threads where the storage takes it in sections.
 class DataFileWriter {
  public:
   /// `items`: positions in the plan, in the order of the file, objects first.
   DataFileWriter(const DataFileTarget& target, std::string name, std::vector<std::size_t> items);
 
   std::size_t sections() const noexcept { return sections_.size(); }
-  /// Writes a section; the first call creates the file and writes the objects, and the last one to
-  /// end makes it durable. Call once for each section, in any order, from any threads. Once a call
-  /// has thrown, others may return without having written.
+  /// Writes a section. The first call creates the file and writes the objects, and the last one to
+  /// end makes it durable. Must be called once for each section, in any order, from any threads.
+  /// Once a call has thrown, others may return without having written.
   void write(std::size_t section);
 
   const std::vector<std::size_t>& items() const noexcept { return items_; }
-  /// Of the items, once all sections are written. They do not say which file it is.
+  /// The places of the items, once all sections are written, without the number of the file.
   const std::vector<StorageInfo>& places() const noexcept { return places_; }
 
  private:
@@ -64,7 +64,7 @@ class DataFileWriter {
   struct Section {
     std::size_t begin = 0;  ///< positions in items_
     std::size_t end = 0;
-    SharedTensor* tensor = nullptr;  ///< the only item, if it shares it with others
+    SharedTensor* tensor = nullptr;  ///< the only item, if it is shared with other sections
     std::size_t first_part = 0;
     std::size_t end_part = 0;
   };
@@ -77,7 +77,7 @@ class DataFileWriter {
   /// Appends [begin, end) of items_.
   void write_items(FileSection& section, IoEngine engine, std::size_t begin, std::size_t end);
   void write_parts(const Section& section);
-  /// Parts that a section has of a tensor that is shared; 0: none is.
+  /// Returns the number of parts that a section has of a shared tensor; 0 if no tensor is shared.
   std::size_t parts_of_section() const;
   void finish(WritableFile& file);
 

@@ -41,7 +41,7 @@ constexpr std::uint64_t kEnd = std::uint64_t{64} << 10;
 constexpr std::uint64_t kStep = std::uint64_t{256} << 10;
 constexpr std::size_t kMostCursors = 4;
 
-/// A large item, decoded again by those who read it. Its ends, which say where the elements are,
+/// A large item, decoded again by its readers. Its head and tail, which say where the elements are,
 /// are kept.
 class StreamedFile final : public ReadableFile {
  public:
@@ -88,7 +88,7 @@ class StreamedFile final : public ReadableFile {
   }
 
  private:
-  /// Decodes from front to back, and knows the last step.
+  /// Decodes from front to back, and keeps the last step.
   class Cursor {
    public:
     Cursor(std::unique_ptr<ReadableFile> file, const StorageInfo& place)
@@ -119,11 +119,11 @@ class StreamedFile final : public ReadableFile {
     std::unique_ptr<ReadableFile> file_;
     ZstdDecoder decoder_;
     Bytes step_;
-    std::uint64_t begin_ = 0;  ///< of the step
+    std::uint64_t begin_ = 0;  ///< offset of the step
     std::size_t count_ = 0;
   };
 
-  /// The idle one with the least to decode, or a new one.
+  /// Returns the idle cursor with the least to decode, or a new one.
   std::unique_ptr<Cursor> cursor_for(std::uint64_t offset) const {
     {
       const std::lock_guard lock(mutex_);

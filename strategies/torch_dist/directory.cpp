@@ -20,8 +20,8 @@ namespace {
 constexpr std::uint64_t kMaxConfigBytes = std::uint64_t{1} << 20;
 constexpr std::uint64_t kMaxMetadataBytes = std::uint64_t{8} << 30;
 
-/// "optimizer.state.exp_avg.decoder.weight" → the shape of the model tensor "decoder.weight", if
-/// its stored size can be the reformulation.
+/// Recovers lost shapes: "optimizer.state.exp_avg.decoder.weight" gets the shape of the model
+/// tensor "decoder.weight", if its stored size can be the reformulation.
 void recover_flattened_shapes(Metadata& metadata) {
   std::unordered_map<std::string_view, const TensorStorageMetadata*> by_key;
   for (const TensorStorageMetadata& tensor : metadata.tensors) by_key.emplace(tensor.key, &tensor);
@@ -93,8 +93,8 @@ class DirectoryReader {
     expects_common_file_ = config.common_backend.has_value();
   }
 
-  /// Plain DCP directories have no common.pt: a checkpoint with one is Megatron's, which has
-  /// metadata.json.
+  /// Refuses a directory with common.pt but without metadata.json: plain DCP directories have no
+  /// common.pt, so it is Megatron's, which has metadata.json.
   [[noreturn]] void throw_without_config() const {
     throw CheckpointError(
         ErrorCode::kIncomplete,

@@ -9,11 +9,11 @@
 
 namespace dckpt {
 
-/// What a directory of torch_dist or plain DCP says about itself.
+/// The description that a directory of torch_dist or plain DCP gives of itself.
 struct TorchDistDirectory {
   CheckpointInfo info;
   Metadata metadata;
-  std::optional<BytesStorageMetadata> common_object;  ///< that takes the place of common.pt
+  std::optional<BytesStorageMetadata> common_object;  ///< takes the place of common.pt
 };
 
 /// Reads metadata.json and .metadata and looks for the common state. Throws CheckpointError

@@ -24,20 +24,20 @@ constexpr std::string_view kGroups = "optimizer.param_to_group_meta.";
 constexpr std::string_view kRng = "rng_state.(";
 constexpr std::string_view kLayers = ".decoder.layers.";
 
-/// The decimal number at the beginning of a text.
+/// Returns the decimal number at the beginning of a text.
 std::optional<std::uint64_t> leading_number(std::string_view text) {
   return parse_u64(text.substr(0, std::min(text.find_first_not_of("0123456789"), text.size())));
 }
 
-/// The layer in a key that begins with `prefix`.
+/// Returns the layer in a key that begins with `prefix`.
 std::optional<std::uint64_t> layer_of(std::string_view key, std::string_view prefix) {
   const std::size_t found = key.find(kLayers);
   if (!key.starts_with(prefix) || found == std::string_view::npos) return std::nullopt;
   return leading_number(key.substr(found + kLayers.size()));
 }
 
-/// The layers that keys with this prefix belong to: one more than the last, so that gaps do not
-/// matter.
+/// Returns the number of layers that keys with this prefix belong to: one more than the last, so
+/// that gaps do not matter.
 std::uint64_t count_layers(const Metadata& metadata, std::string_view prefix = kModel) {
   std::uint64_t count = 0;
   const auto see = [&](std::string_view key) {
@@ -48,17 +48,17 @@ std::uint64_t count_layers(const Metadata& metadata, std::string_view prefix = k
   return count;
 }
 
-/// The rank in "__5_0.distcp".
+/// Returns the rank in "__5_0.distcp".
 std::optional<std::uint64_t> rank_of(std::string_view file) {
   const std::size_t at = file.rfind("__");
   return at == file.npos ? std::nullopt : leading_number(file.substr(at + 2));
 }
 
-/// How layers and ranks are spread over pipeline stages.
+/// The division of layers and ranks among pipeline stages.
 struct Stages {
   std::uint64_t count = 0;
-  std::uint64_t layers = 0;  ///< of each
-  std::uint64_t ranks = 0;   ///< of each
+  std::uint64_t layers = 0;  ///< layers of each stage
+  std::uint64_t ranks = 0;   ///< ranks of each stage
 };
 
 Stages stages_of(const Value* args) {
@@ -154,7 +154,7 @@ void renumber_layers(Metadata& metadata, const Value& args) {
       auto* const text = std::get_if<std::string>(&step);
       if (text == nullptr || key.find(*text) == key.npos || text->find(kLayers) == text->npos)
         continue;
-      // What the key gained or lost, it did inside this step.
+      // The key has changed inside this step only.
       *text =
           found->second.substr(key.find(*text), text->size() + found->second.size() - key.size());
     }

@@ -13,21 +13,21 @@
 
 namespace dckpt {
 
-/// What flattening makes of an object.
+/// The result of flattening an object.
 struct OpenedObjects::Contents {
   struct Leaf {
     FlatLeaf leaf;
     std::optional<Tensor> tensor;
-    std::uint64_t size = 0;  ///< of the archive that torch.save makes of an object
+    std::uint64_t size = 0;  ///< size of the archive that torch.save makes of an object
   };
   std::vector<Leaf> leaves;       ///< empty if the object stays closed
-  std::uint32_t content_crc = 0;  ///< if .metadata say what it was
+  std::uint32_t content_crc = 0;  ///< if .metadata gives it
   std::vector<RecordedCrc> records;
 };
 
 namespace {
 
-/// Whether an error says something about an object, not about this attempt to read it.
+/// Returns whether an error is about an object, not about this attempt to read it.
 bool is_lasting(ErrorCode code) {
   return code != ErrorCode::kCancelled && code != ErrorCode::kUnavailable &&
          code != ErrorCode::kAborted && code != ErrorCode::kInternal;

@@ -15,17 +15,18 @@
 
 namespace dckpt {
 
-/// torch stores a state dict that it does not flatten (flatten_state_dict=False) by its top level:
-/// a dict or list is one object, an archive of torch.save with its tensors inside. Such objects are
-/// opened here: what they hold becomes tensors and objects of its own, under the names and paths
-/// that flattening would have given it, and the bytes stay where they are.
+/// Opens the objects of a state dict that torch did not flatten (flatten_state_dict=False). torch
+/// stores its top level: a dict or list is one object, an archive of torch.save with its tensors
+/// inside. The content of such objects becomes tensors and objects of its own, under the names and
+/// paths that flattening would have given it, and the bytes stay where they are.
 class OpenedObjects {
  public:
   /// Opens the objects of `metadata` that hold tensors, and replaces them there; reads the heads of
-  /// all objects but cells of Megatron's. Nothing happens to metadata with paths: a flattened state
-  /// has them. An object stays one object if it is compressed, if it cannot be read, if flattening
-  /// refuses it, if a name inside it is taken, if it has tensors in sets or in keys of dicts, or if
-  /// one of its parts would take more bytes alone than all of it does (parts may share elements).
+  /// all objects except cells of Megatron's. Leaves metadata with paths unchanged, since a
+  /// flattened state has them. An object stays one object if it is compressed, if it cannot be
+  /// read, if flattening refuses it, if a name inside it is taken, if it has tensors in sets or in
+  /// keys of dicts, or if one of its parts would take more bytes alone than all of it does (parts
+  /// may share elements).
   OpenedObjects(Metadata& metadata, const Storage& storage);
 
   bool empty() const noexcept { return archives_.empty(); }
@@ -35,12 +36,12 @@ class OpenedObjects {
   bool has_tensor(std::size_t tensor) const noexcept { return tensor >= first_tensor_; }
   bool has_object(std::size_t object) const noexcept { return object >= first_object_; }
 
-  /// Of a tensor and an object that it has, by their positions in the metadata. An object has the
-  /// bytes that torch.save makes of it alone.
+  /// Return the payload of a tensor and the bytes of an object from an opened object, by position
+  /// in the metadata. The bytes are those that torch.save makes of the object alone.
   const ChunkPayload& payload(std::size_t tensor) const;
   Bytes object_bytes(std::size_t object) const;
 
-  /// content_crc of the archive that they are in, if .metadata say what it was.
+  /// Return content_crc of the archive that they are in, if .metadata gives it.
   std::uint32_t tensor_crc(std::size_t tensor) const;
   std::uint32_t object_crc(std::size_t object) const;
 
@@ -66,7 +67,7 @@ class OpenedObjects {
   };
   struct OpenedObject {
     std::size_t archive = 0;
-    Value value;  ///< with lazy tensors
+    Value value;  ///< its tensors are lazy
   };
 
   struct Contents;
@@ -79,7 +80,7 @@ class OpenedObjects {
   std::size_t first_tensor_ = 0;
   std::size_t first_object_ = 0;
   std::vector<std::string> keys_;
-  std::vector<Archive> archives_;  ///< same order
+  std::vector<Archive> archives_;  ///< same order as keys_
   std::vector<OpenedTensor> tensors_;
   std::vector<OpenedObject> objects_;
   std::unique_ptr<Check[]> checks_;

@@ -17,10 +17,10 @@
 namespace dckpt {
 namespace {
 
-/// What an archive has besides the elements of its tensor: mostly, and at most.
+/// Typical and maximum size of an archive without its tensor data.
 constexpr std::uint64_t kLikelyArchiveOverhead = 4096;
 constexpr std::uint64_t kMaxArchiveOverhead = std::uint64_t{1} << 20;
-/// Decoded bytes of a compressed object.
+/// The limits of the decoded bytes of a compressed object and tensor.
 constexpr std::uint64_t kMaxDecodedObject = std::uint64_t{2} << 30;
 constexpr std::uint64_t kMaxDecodedTensor = std::uint64_t{16} << 30;
 
@@ -92,7 +92,7 @@ class TorchDistReader : public CheckpointReader {
     });
   }
 
-  /// Without its bytes in between, which may be many.
+  /// Decodes the object without a copy of its bytes, which may be many.
   Value object(std::size_t object) const override {
     const BytesStorageMetadata& entry = metadata_.objects[object];
     const StorageInfo& place = entry.place;
@@ -161,8 +161,7 @@ class TorchDistReader : public CheckpointReader {
     info_.conventions.records = false;  // several tensors share one
   }
 
-  /// What lies in the file must be what the metadata promise: torch would cast or reshape in
-  /// silence.
+  /// Checks that an archive is what the metadata promises: torch would cast or reshape silently.
   static void check_blob(const TensorStorageMetadata& entry, ShapeView sizes,
                          const TensorBlob& blob) {
     if (blob.dtype != entry.properties.dtype) {
@@ -182,7 +181,7 @@ class TorchDistReader : public CheckpointReader {
     }
   }
 
-  /// Null if the item is not compressed.
+  /// Returns the decoded item; null if it is not compressed.
   std::shared_ptr<const ReadableFile> decoded_chunk(const TensorStorageMetadata& entry,
                                                     std::size_t chunk,
                                                     const ReadableFile& file) const {
@@ -234,7 +233,8 @@ class TorchDistReader : public CheckpointReader {
         });
   }
 
-  /// `told`: by .metadata, 0 if it does not say. `found`: in the archive, 0 if it has no CRCs.
+  /// Checks that the CRC in the archive, `found` (0: it has no CRCs), is that in .metadata, `told`
+  /// (0: not given).
   void require_same_save(std::uint32_t told, std::uint32_t found) const {
     if (told == 0 || told == found || mixed_saves_ == MixedSaves::kAccept) return;
     throw CheckpointError(

@@ -9,34 +9,34 @@
 
 namespace dckpt {
 
-/// A file of torch_dist and DCP directories.
+/// The metadata file of torch_dist and DCP directories.
 inline constexpr const char* kMetadataFile = ".metadata";
 
 inline constexpr Conventions kTorchDistConventions{.records = true, .megatron_keys = true};
 inline constexpr Conventions kDcpConventions{
     .keys_are_paths = true, .objects_in_lists = false, .records = true};
 
-/// What to do about an fsdp_dtensor checkpoint that lacks the layers of all pipeline stages but one
+/// The treatment of an fsdp_dtensor checkpoint that lacks the layers of all pipeline stages but one
 /// (see fsdp_dtensor.h).
 enum class StageLocal : std::uint8_t {
   kRefuse,
-  kKeep,      ///< as they are stored
-  kRenumber,  ///< under their numbers in the model
+  kKeep,      ///< layers as they are stored
+  kRenumber,  ///< layers under their numbers in the model
 };
 inline constexpr EnumNames<StageLocal, 3> kStageLocalNames{{{StageLocal::kRefuse, "refuse"},
                                                             {StageLocal::kKeep, "keep"},
                                                             {StageLocal::kRenumber, "renumber"}}};
 
-/// What to do about a record, or common.pt, that is not the one which .metadata was written with.
+/// The treatment of a record, or common.pt, that is not the one with which .metadata was written.
 enum class MixedSaves : std::uint8_t { kRefuse, kAccept };
 inline constexpr EnumNames<MixedSaves, 2> kMixedSavesNames{
     {{MixedSaves::kRefuse, "refuse"}, {MixedSaves::kAccept, "accept"}}};
 
 struct TorchDistReadOptions {
-  /// A reformulated flattened tensor whose metadata have lost the original shape gets it from the
-  /// model tensor that its key ends with
-  /// ("optimizer.state.exp_avg.X" from "X"), if the stored size allows it. Only of Megatron's
-  /// checkpoints, and of keys with "optimizer" before X.
+  /// If set, a reformulated flattened tensor whose metadata has lost the original shape gets it
+  /// from the model tensor that its key ends with ("optimizer.state.exp_avg.X" from "X"), if the
+  /// stored size allows it. Applies only to Megatron's checkpoints, and to keys with "optimizer"
+  /// before X.
   bool recover_flattened_shapes = true;
   StageLocal stage_local = StageLocal::kRefuse;
   MixedSaves mixed_saves = MixedSaves::kRefuse;

@@ -24,8 +24,8 @@ std::string in_directory(const std::string& directory, const std::string& name) 
   return directory.empty() ? name : str_format("{}/{}", directory, name);
 }
 
-/// Which of `items` go to which file: objects first and round robin, then tensors, largest first to
-/// the file with the least bytes. No file is empty.
+/// Divides `items` among files: objects first and round robin, then tensors, largest first to the
+/// file with the least bytes. No file is empty.
 std::vector<std::vector<std::size_t>> spread(const SavePlan& plan,
                                              std::span<const std::size_t> items,
                                              std::size_t files) {
@@ -64,8 +64,8 @@ struct PlannedItems {
   std::vector<std::size_t> items;  ///< positions in the plan, in the order of the file
 };
 
-/// The rank's files, numbered through: first those of ordinary keys, then those that the hint keeps
-/// apart.
+/// Returns the rank's files, numbered through: first those of ordinary keys, then those that the
+/// hint keeps apart.
 std::vector<PlannedItems> plan_data_files(const SavePlan& plan, int rank, int files_per_rank,
                                           std::string_view hint) {
   std::vector<std::size_t> ordinary;
@@ -100,7 +100,7 @@ class SectionQueue {
     return sections;
   }
 
-  /// Call size() times.
+  /// Must be called size() times.
   void write_next() {
     const auto [file, section] = take();
     files_[file].write(section);
@@ -193,7 +193,8 @@ void write_index_files(Storage& storage, const std::string& directory, const Che
                    as_bytes(write_checkpointing_config(config)), fsync);
 }
 
-// Not metadata.json: what has .metadata alone could be taken for a checkpoint of plain DCP.
+// The marker is not metadata.json: a directory with .metadata alone could be taken for a checkpoint
+// of plain DCP.
 MarkerFile marker_of(const CheckpointIndex& index) {
   const std::uint32_t common_crc =
       index.common == nullptr ? 0 : content_crc(index.common->archive());

@@ -24,7 +24,7 @@ namespace {
 
 constexpr std::uint64_t kStaging = std::uint64_t{256} << 10;  // of each read
 
-/// The parts of a tensor that have any of its elements [begin, end).
+/// Returns the parts of a tensor that have any of its elements [begin, end).
 std::span<const ConcatenatedTensor::Part> parts_in(const ConcatenatedTensor& tensor,
                                                    std::int64_t begin, std::int64_t end) {
   const auto& parts = tensor.parts;
@@ -35,7 +35,7 @@ std::span<const ConcatenatedTensor::Part> parts_in(const ConcatenatedTensor& ten
   return {first, last};
 }
 
-/// Elements [begin, end) of a tensor, as far as one of its parts has them.
+/// Returns elements [begin, end) of a tensor, as far as one of its parts has them.
 WantedShard wanted_of(const ConcatenatedTensor::Part& part, std::int64_t begin, std::int64_t end,
                       std::uint32_t destination) {
   return {part.tensor, destination, part.box,
@@ -118,7 +118,7 @@ class JoinedFile final : public ReadableFile {
   std::span<const ConcatenatedTensor> tensors_;
 };
 
-/// A checkpoint's files, and those of joined chunks.
+/// The files of a checkpoint, and those of joined chunks.
 class WithJoinedFiles final : public ForwardingStorage {
  public:
   WithJoinedFiles(std::shared_ptr<Storage> storage,
@@ -162,7 +162,7 @@ class ConcatenatedReader final : public ForwardingReader {
       show(i, files);
       for (const ConcatenatedTensor::Part& part : tensors_[i].parts) read.insert(part.tensor);
     }
-    // Whoever compares files with a manifest has to know those that are read here.
+    // A comparison of files with a manifest needs the files that are read here.
     std::set<std::string> names(info_.index_files.begin(), info_.index_files.end());
     for (const std::uint32_t tensor : read) {
       for (const StorageInfo& place : source_->metadata().tensors[tensor].places) {
@@ -253,7 +253,7 @@ class ConcatenatedReader final : public ForwardingReader {
     metadata_.tensors.push_back(std::move(shown));
   }
 
-  /// Each chunk is checked once, whatever has parts of it.
+  /// Checks each chunk once, even if several chunks have parts of it.
   bool check_stored(std::uint32_t tensor, std::uint32_t chunk) const {
     const std::lock_guard lock(mutex_);
     const std::pair<std::uint32_t, std::uint32_t> number{tensor, chunk};

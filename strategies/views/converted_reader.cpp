@@ -16,8 +16,8 @@
 namespace dckpt {
 namespace {
 
-/// Bits of a significand, with the one that is not stored, and of the exponent. Empty for types
-/// that a map does not convert.
+/// Returns the bits of a significand, including the hidden one, and of the exponent; empty for
+/// dtypes that a map does not convert.
 std::optional<std::pair<int, int>> precision(DType dtype) {
   switch (dtype) {
     case DType::kFloat16: return std::pair(11, 5);
@@ -31,7 +31,8 @@ std::optional<std::pair<int, int>> precision(DType dtype) {
 /// The elements of a stored chunk, converted, in the order in which they are stored.
 class ConvertedChunk final : public ReadableFile {
  public:
-  /// `file`, or else `payload.decoded`, has the elements. `count`: from the first to the last.
+  /// The elements are in `payload.decoded`, or else in `file`. `count` is their number from the
+  /// first to the last.
   ConvertedChunk(const ReadableFile& file, ChunkPayload payload, std::uint64_t count,
                  ElementConversion conversion, std::string key)
       : file_(file),

@@ -8,34 +8,34 @@
 
 namespace dckpt {
 
-/// What becomes of the elements of a tensor: they are cast, and a constant is added before,
+/// A conversion of a tensor's elements. A constant is added,
 ///
 ///   y = x + add
 ///
-/// in float32, rounded to nearest, ties to even, and then to `dtype` likewise. With nothing to add,
-/// they are cast only.
+/// in float32, rounded to nearest, ties to even, and the sum is cast to `dtype` likewise. Without a
+/// constant, elements are only cast.
 struct ElementConversion {
-  DType dtype = DType::kFloat32;  ///< of the result
+  DType dtype = DType::kFloat32;  ///< dtype of the result
   float add = 0;
-  /// Otherwise every element must come back, bit by bit, when the constant is subtracted again in
-  /// the same way; whoever reads others gets an error. So does, in any case, who reads elements
-  /// that are too large for `dtype`.
+  /// If false, every element must come back, bit by bit, when the constant is subtracted again in
+  /// the same way; reading one that does not is an error. Reading an element that is too large for
+  /// `dtype` is always an error.
   bool rounded = false;
   friend bool operator==(const ElementConversion&, const ElementConversion&) = default;
 };
 
-/// The checkpoint `source` with tensors converted: a reader like any other. Elements are converted
-/// while they are read, and only those that are wanted. `conversions`: by positions of tensors.
-/// Throws CheckpointError (mismatch) for tensors whose elements cannot be cast so, or have nothing
-/// that could be added to; when they are read, for elements that would not come back.
+/// Returns the checkpoint `source` with tensors converted, as a reader like any other. Elements are
+/// converted while they are read, and only the requested ones. `conversions` are keyed by positions
+/// of tensors. Throws CheckpointError (mismatch) for tensors whose elements cannot be cast in this
+/// way or added to; when they are read, for elements that would not come back.
 std::unique_ptr<CheckpointReader> converted_reader(
     std::unique_ptr<CheckpointReader> source,
     std::map<std::uint32_t, ElementConversion> conversions);
 
-/// Whether elements of this dtype can be converted.
+/// Returns whether elements of this dtype can be converted.
 bool is_convertible(DType dtype) noexcept;
 
-/// Whether elements of one dtype come back from another.
+/// Returns whether elements of one dtype come back from another.
 bool comes_back(DType from, DType through) noexcept;
 
 }  // namespace dckpt

@@ -43,7 +43,7 @@ class ScaleGrid {
                   reinterpret_cast<std::byte*>(values_.data()), values_.size());
   }
 
-  /// The scales of a row of the tensor: its index on all axes but the last.
+  /// Returns the scales of a row of the tensor, given by its index on all axes but the last.
   const float* row(ShapeView index) const {
     if (values_.size() == 1) return values_.data();  // whatever its shape
     std::int64_t position = 0;
@@ -65,7 +65,7 @@ class ScaleGrid {
 /// The values of a chunk of weights, row-major.
 class DequantizedChunk final : public ReadableFile {
  public:
-  /// `file`, or else `payload.decoded`, has the weights.
+  /// The weights are in `payload.decoded`, or else in `file`.
   DequantizedChunk(const ReadableFile& file, ChunkPayload payload, Box box,
                    std::shared_ptr<const ScaleGrid> scales, DType dtype, std::string key)
       : file_(file),
@@ -89,7 +89,8 @@ class DequantizedChunk final : public ReadableFile {
       throw CheckpointError(ErrorCode::kCorrupt,
                             "a read goes past the elements of a weight, or divides one",
                             {.file = name(), .offset = offset});
-    // Weights are smaller than their values: they fit behind, and the values take their place.
+    // Weights are smaller than their values: they fit at the end of `into`, and the values replace
+    // them.
     const std::size_t count = into.size() / item;
     const auto first = static_cast<std::int64_t>(offset / item);
     const MutableByteView weights = into.last(count);
@@ -119,7 +120,7 @@ class DequantizedChunk final : public ReadableFile {
 
   const ReadableFile& stored() const { return weights_.decoded ? *weights_.decoded : file_; }
 
-  /// The index of a row of the chunk in the tensor.
+  /// Returns the index in the tensor of a row of the chunk.
   Shape row_at(std::int64_t row) const {
     Shape index(box_.dims() - 1, 0);
     for (std::size_t axis = index.size(); axis-- > 0;) {
@@ -129,7 +130,7 @@ class DequantizedChunk final : public ReadableFile {
     return index;
   }
 
-  /// `values` may overlap the weights from behind.
+  /// Scales weights. `values` may overlap them from behind.
   void scale(const std::byte* weights, float by, std::byte* values, std::size_t count) const {
     std::array<float, kMostAtOnce> floats;
     cast_elements(weights_.dtype, weights, DType::kFloat32,
@@ -155,7 +156,7 @@ class DequantizedChunk final : public ReadableFile {
   std::string key_;
 };
 
-/// A tensor that is there, and the scales that it has.
+/// A tensor of the source, and its scales.
 struct Origin {
   std::size_t tensor = 0;
   std::optional<std::size_t> scales{};
@@ -265,7 +266,8 @@ class DequantizedReader final : public ForwardingReader {
         {.key = scales.key});
   }
 
-  /// The same for all who read a tensor at the same time, and for the next piece of it.
+  /// Returns the same scales to all who read a tensor at the same time, and for the next piece of
+  /// it.
   std::shared_ptr<const ScaleGrid> grid(std::size_t tensor) const {
     const std::lock_guard lock(mutex_);
     std::weak_ptr<const ScaleGrid>& known = grids_[tensor];
@@ -280,7 +282,7 @@ class DequantizedReader final : public ForwardingReader {
 
   BlockScales scales_;
   Metadata metadata_;
-  std::vector<Origin> origins_;  // of its tensors
+  std::vector<Origin> origins_;  // same order as its tensors
   mutable std::mutex mutex_;
   mutable std::unordered_map<std::size_t, std::weak_ptr<const ScaleGrid>> grids_;
   mutable std::shared_ptr<const ScaleGrid> last_;

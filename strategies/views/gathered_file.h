@@ -13,21 +13,21 @@
 
 namespace dckpt {
 
-/// Reads chunks whose elements are gathered from several parts of a checkpoint. What it takes does
-/// not depend on how finely the parts take turns. Safe to use from several threads.
+/// Reads chunks whose elements are gathered from several parts of a checkpoint. The memory it takes
+/// does not depend on how finely the parts take turns. Safe to use from several threads.
 class ChunkGatherer {
  public:
-  /// Both must live longer.
+  /// Both arguments must outlive it.
   ChunkGatherer(const CheckpointReader& source, std::span<const GatheredChunk> chunks)
       : source_(source), chunks_(chunks) {}
 
-  /// The row-major elements of a chunk. `dtype` and `key`: of its tensor.
-  /// `name` is for messages.
+  /// Returns a file with the row-major elements of a chunk. `dtype` and `key` are those of its
+  /// tensor; `name` is for messages.
   std::shared_ptr<const ReadableFile> file(std::size_t chunk, DType dtype, std::string key,
                                            std::string name) const;
 
-  /// Checks what has a checksum in all stored chunks that have elements of the chunk, each of them
-  /// once. Returns false if any has none.
+  /// Checks everything that has a checksum in all stored chunks that have elements of the chunk,
+  /// each of them once. Returns false if any has none.
   bool check(std::size_t chunk) const;
 
  private:

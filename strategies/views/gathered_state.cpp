@@ -31,7 +31,7 @@ const Dict& dict_of(const Value& value, const char* what) {
   return value.as_dict();
 }
 
-/// "(torch.bfloat16, torch.float32)": the dtypes of parameters and of gradients.
+/// Returns the dtypes of parameters and of gradients: "(torch.bfloat16, torch.float32)".
 std::string dtypes_of(const Value& key) {
   std::string text;
   if (key.is(Value::Kind::kTuple)) {
@@ -162,9 +162,9 @@ class GatheredState final : public ForwardingReader {
   Metadata metadata_;
   std::size_t first_tensor_ = 0;
   std::vector<Opened> tensors_;       // after those of the source
-  std::vector<std::size_t> objects_;  // the source's
+  std::vector<std::size_t> objects_;  // positions in the source
   std::vector<std::size_t> opened_;   // objects of the source that hold the tensors
-  std::unique_ptr<Check[]> checks_;   // beside them
+  std::unique_ptr<Check[]> checks_;   // same order as opened_
 };
 
 }  // namespace

@@ -33,7 +33,7 @@ struct Tile {
   const float* row(std::int64_t number) const { return values.data() + number * columns; }
 };
 
-/// Rows [rows.first, rows.second) and columns of a factor.
+/// A range of rows or columns of a factor: [first, second).
 using Range = std::pair<std::int64_t, std::int64_t>;
 
 Tile read_tile(const CheckpointReader& factors, const LowRankFactor& factor, Range rows,
@@ -62,7 +62,7 @@ Tile read_tile(const CheckpointReader& factors, const LowRankFactor& factor, Ran
   return tile;
 }
 
-/// The pieces of right factors that were used last, for all threads.
+/// The most recently used pieces of right factors, for all threads.
 class TileCache {
  public:
   explicit TileCache(std::uint64_t memory)
@@ -70,7 +70,8 @@ class TileCache {
 
   std::uint64_t bytes_of_tile() const noexcept { return bytes_of_tile_; }
 
-  /// `make` is called without a lock: two threads may both make a tile, and one of them is used.
+  /// Returns a tile. `make` is called without a lock: two threads may both make a tile, and one of
+  /// them is used.
   template <typename Make>
   std::shared_ptr<const Tile> get(std::uint32_t tensor, std::int64_t first_column,
                                   const Make& make) {
@@ -95,7 +96,7 @@ class TileCache {
   std::deque<std::pair<Key, std::shared_ptr<const Tile>>> tiles_;
 };
 
-/// sums[j] = Σₖ left[k] × right[k, first + j], in an order that depends on the rank alone.
+/// Computes sums[j] = Σₖ left[k] × right[k, first + j], in an order that depends on the rank alone.
 void multiply(const float* left, const Tile& right, std::int64_t first, std::int64_t count,
               float* sums) {
   std::fill_n(sums, count, 0.0F);
@@ -114,12 +115,12 @@ void multiply(const float* left, const Tile& right, std::int64_t first, std::int
   }
 }
 
-/// A tensor with what is added to it.
+/// A tensor, and the product that is added to it.
 struct Sum {
   const CheckpointReader& factors;
   LowRankTerm term;
   std::int64_t rank = 1;
-  std::int64_t columns = 0;  ///< of the tensor
+  std::int64_t columns = 0;  ///< columns of the tensor
   std::string key;
   TileCache& cache;
 
@@ -146,7 +147,7 @@ struct Sum {
 /// The elements of a chunk, row-major, with the product added.
 class SummedChunk final : public ReadableFile {
  public:
-  /// `file`, or else `payload.decoded`, has the elements of `box`.
+  /// The elements of `box` are in `payload.decoded`, or else in `file`.
   SummedChunk(const ReadableFile& file, ChunkPayload payload, Box box, const Sum& sum)
       : file_(file), stored_(std::move(payload)), box_(std::move(box)), sum_(sum) {
     if (box_.dims() == 1) {  // a single row
@@ -185,7 +186,7 @@ class SummedChunk final : public ReadableFile {
  private:
   const ReadableFile& elements() const { return stored_.decoded ? *stored_.decoded : file_; }
 
-  /// Adds to those of the rows' elements that are `wanted`, which `into` has.
+  /// Adds the product to the `wanted` elements of the rows, which are in `into`.
   void add_rows(Range rows, Range wanted, MutableByteView into) const {
     const std::int64_t width = box_.sizes[1];
     const std::int64_t first_column = box_.offsets[1];
@@ -197,7 +198,7 @@ class SummedChunk final : public ReadableFile {
          tile_begin < first_column + width; tile_begin += of_tile) {
       const std::shared_ptr<const Tile> right = sum_.right(tile_begin);
       for (std::int64_t row = rows.first; row < rows.second; ++row) {
-        const std::int64_t start = row * width - first_column;  // of the row, where column 0 is
+        const std::int64_t start = row * width - first_column;  // position of column 0 of the row
         std::int64_t at = std::max({wanted.first, row * width, start + tile_begin});
         const std::int64_t end =
             std::min({wanted.second, (row + 1) * width, start + tile_begin + right->columns});

@@ -13,7 +13,7 @@ namespace dckpt {
 /// A matrix of another checkpoint.
 struct LowRankFactor {
   std::size_t tensor = 0;   ///< position in that checkpoint's metadata
-  bool transposed = false;  ///< the factor is the transpose of what is stored
+  bool transposed = false;  ///< the factor is the transpose of the stored matrix
 };
 
 /// A product that is added to a tensor of two axes, with r as the inner extent:
@@ -29,14 +29,15 @@ struct LowRankTerm {
   float scale = 1;
 };
 
-/// Memory for pieces of factors, in bytes, over all threads.
+/// The default memory for pieces of factors, in bytes, over all threads.
 inline constexpr std::uint64_t kDefaultFactorMemory = std::uint64_t{32} << 20;
 
-/// The checkpoint `source` with products added to some of its tensors: a reader like any other. The
-/// products are computed while elements are read, for those that are wanted only, from pieces of
-/// the factors. Throws CheckpointError: (mismatch) for factors whose shapes do not make up that of
-/// their tensor; (unsupported) for elements that are not float32, float16, bfloat16 or float64, and
-/// for flattened tensors; when they are read, (mismatch) for sums that are too large for the dtype.
+/// Returns the checkpoint `source` with products added to some of its tensors, as a reader like any
+/// other. The products are computed while elements are read, only for the requested ones, from
+/// pieces of the factors. Throws CheckpointError: (mismatch) for factors whose shapes do not make
+/// up that of their tensor; (unsupported) for elements that are not float32, float16, bfloat16 or
+/// float64, and for flattened tensors; when they are read, (mismatch) for sums that are too large
+/// for the dtype.
 std::unique_ptr<CheckpointReader> low_rank_reader(std::unique_ptr<CheckpointReader> source,
                                                   std::shared_ptr<const CheckpointReader> factors,
                                                   const std::vector<LowRankTerm>& terms,

@@ -13,13 +13,12 @@
 namespace dckpt {
 namespace {
 
-/// The name under which a file of the other checkpoint is known, so that nobody takes it for one of
-/// the first.
+/// Returns the name for a file of the other checkpoint, which is not that of any file of the first.
 std::string name_of_other(const std::string& file) {
   return kJoinedFile + file;
 }
 
-/// Two checkpoints' files.
+/// The files of two checkpoints.
 class WithOtherFiles final : public ForwardingStorage {
  public:
   WithOtherFiles(std::shared_ptr<Storage> storage, std::shared_ptr<const CheckpointReader> other)
@@ -95,7 +94,7 @@ class OverlaidReader final : public ForwardingReader {
  private:
   std::shared_ptr<const CheckpointReader> other_;
   Metadata metadata_;
-  std::vector<std::optional<std::size_t>> from_other_;  // beside the tensors
+  std::vector<std::optional<std::size_t>> from_other_;  // same order as the tensors
   std::shared_ptr<const Storage> storage_;
 };
 

@@ -15,8 +15,8 @@ struct OverlaidTensor {
   std::size_t tensor = 0;  ///< position in the metadata of the checkpoint that has it
 };
 
-/// The checkpoint `source` with tensors of another one in place of its own or after them: a reader
-/// like any other. Their dtypes and shapes are the other's.
+/// Returns the checkpoint `source` with tensors of another one in place of its own or after them,
+/// as a reader like any other. They have the other's dtypes and shapes.
 std::unique_ptr<CheckpointReader> overlaid_reader(std::unique_ptr<CheckpointReader> source,
                                                   std::shared_ptr<const CheckpointReader> other,
                                                   const std::vector<OverlaidTensor>& tensors);

@@ -14,7 +14,7 @@
 namespace dckpt {
 namespace {
 
-/// What is in no file: zeros.
+/// Elements that are in no file: zeros.
 class Zeros final : public ReadableFile {
  public:
   Zeros(std::string name, std::uint64_t size) : name_(std::move(name)), size_(size) {}
@@ -33,10 +33,10 @@ class Zeros final : public ReadableFile {
   std::uint64_t size_;
 };
 
-/// A checkpoint's files, and those that hold what is in none.
+/// The files of a checkpoint, and the file of elements that are in none.
 class WithMadeFiles final : public ForwardingStorage {
  public:
-  /// `made`: bytes of kMadeFile.
+  /// `made` is the number of bytes of kMadeFile.
   WithMadeFiles(std::shared_ptr<Storage> storage, std::uint64_t made)
       : ForwardingStorage(std::move(storage)), made_(made) {}
 
@@ -141,8 +141,8 @@ class RearrangedReader final : public CheckpointReader {
   }
 
  private:
-  /// A gathered chunk has the place of one stored chunk; whoever compares files with a manifest has
-  /// to know those of the others, too.
+  /// Lists the files of gathered chunks. A gathered chunk has the place of one stored chunk, and a
+  /// comparison of files with a manifest needs those of the others, too.
   void add_gathered_files() {
     std::set<std::uint32_t> files;
     for (const GatheredChunk& chunk : gathered_) {
@@ -159,8 +159,8 @@ class RearrangedReader final : public CheckpointReader {
     }
   }
 
-  /// `origin.elements` counts in the row-major order of the stored chunk; this is where they lie
-  /// when the chunk is stored in another order.
+  /// Returns where the elements are if the chunk is stored in another order, since
+  /// `origin.elements` counts in the row-major order of the stored chunk.
   StridedView as_stored(const ChunkOrigin& origin, ShapeView sizes,
                         const ChunkPayload& payload) const {
     const ShapeView stored = source_->metadata().tensors[origin.tensor].chunks.sizes(origin.chunk);
@@ -174,7 +174,7 @@ class RearrangedReader final : public CheckpointReader {
     }
     for (std::size_t axis = 0; axis < sizes.size(); ++axis) {
       if (sizes[axis] <= 1) continue;
-      // The stored axis whose entries, or every second of them, and so on, are this far apart.
+      // `from` is the stored axis of which all entries, or every n-th, are this far apart.
       const std::int64_t stride = origin.elements.strides[axis];
       std::size_t from = 0;
       while (from < stored.size() && (stored[from] <= 1 || dense[from] > stride)) ++from;

@@ -8,7 +8,7 @@
 
 namespace DCKPT_API dckpt {
 
-/// A checkpoint as another reader shows it, and what there is to say of that.
+/// A checkpoint as another reader shows it, and the findings about that.
 struct View {
   std::unique_ptr<CheckpointReader> reader;
   Findings findings{};

@@ -25,7 +25,7 @@ constexpr std::array kNumpyNames = {
     std::pair{"|V2", DType::kBFloat16},
 };
 
-/// One .zarray document and the file it came from, so that every complaint names it.
+/// A .zarray document and the file it came from, for messages.
 class ZarrayParser {
  public:
   ZarrayParser(Value document, const std::string& file_name)
@@ -120,7 +120,7 @@ class ZarrayParser {
     }
     for (const auto& [name, extents] :
          {std::pair{"shape", &array.shape}, std::pair{"chunks", &array.chunk}}) {
-      Shape at_least_one;  // so that strides fit too, which an extent of 0 does not shorten
+      Shape at_least_one;  // so that strides fit, too, which an extent of 0 does not shorten
       for (const std::int64_t extent : *extents)
         at_least_one.push_back(std::max<std::int64_t>(extent, 1));
       const auto elements = checked_numel(at_least_one);

@@ -10,7 +10,7 @@
 
 namespace dckpt {
 
-/// The zarr v2 arrays that Megatron writes: a directory with a JSON file `.zarray`
+/// A zarr v2 array as Megatron writes it: a directory with a JSON file `.zarray`
 ///
 ///     {"chunks": [1, 48, 32], "compressor": null, "dtype": "bfloat16", "fill_value": null, "filters": null,
 ///      "order": "C", "shape": [2, 96, 32], "zarr_format": 2}
@@ -18,7 +18,7 @@ namespace dckpt {
 /// and one file per chunk, named by its position in the grid of chunks ("1.0.0"; "0" for an array
 /// without axes), which holds the raw little-endian elements row-major. Chunks at the end of an
 /// axis are stored in full size even if the array ends before. dtype is numpy's spelling ("<f4");
-/// bfloat16 is tensorstore's name, and "<V2" what a save that was interrupted leaves in its place.
+/// bfloat16 is tensorstore's name, and an interrupted save leaves "<V2" in its place.
 struct ZarrArray {
   Shape shape;
   /// Extents of a stored chunk, at least 1 except where the array itself has extent 0.
@@ -28,30 +28,30 @@ struct ZarrArray {
   std::uint64_t chunk_bytes() const noexcept {
     return static_cast<std::uint64_t>(numel(chunk)) * item_size(dtype);
   }
-  /// Chunks per axis.
+  /// Returns the number of chunks per axis.
   Shape grid() const;
-  /// The part of the array that the chunk at this position of the grid holds.
+  /// Returns the part of the array that the chunk at this position of the grid holds.
   Box chunk_box(ShapeView position) const;
 };
 
 inline constexpr const char* kZarrayFile = ".zarray";
 inline constexpr std::uint64_t kMaxZarrayBytes = 64 << 10;
 
-/// `file_name` names the text in messages. Throws CheckpointError: (corrupt) for broken JSON,
-/// missing fields, and extents that are negative, do not fit together or overflow; (unsupported)
-/// for compressors, filters, Fortran order, big-endian and other element types, and other formats
-/// than 2.
+/// Parses a .zarray file; `file_name` names it in messages. Throws CheckpointError: (corrupt) for
+/// broken JSON, missing fields, and extents that are negative, do not fit together or overflow;
+/// (unsupported) for compressors, filters, Fortran order, big-endian and other element types, and
+/// other formats than 2.
 ZarrArray read_zarray(ByteView json, const std::string& file_name);
 
-/// The inverse, as one line.
+/// The inverse of read_zarray(), as one line.
 std::string write_zarray(const ZarrArray& array);
 
-/// Empty if zarr has no such elements.
+/// Returns the name of a dtype in zarr; empty if zarr has no such elements.
 std::optional<std::string_view> zarr_dtype_name(DType dtype) noexcept;
 
-/// "1.0.2"; "0" for no axes.
+/// Returns the name of a chunk: "1.0.2", or "0" for no axes.
 std::string zarr_chunk_name(ShapeView position);
-/// The inverse for `dims` axes; empty for anything that zarr_chunk_name does not write.
+/// The inverse of zarr_chunk_name() for `dims` axes; empty for any name that it does not write.
 std::optional<Shape> parse_zarr_chunk_name(std::string_view name, std::size_t dims);
 
 }  // namespace dckpt

@@ -16,8 +16,8 @@ struct ZarrObjectName {
   bool is_truncated() const noexcept { return shape.size() < offset.size(); }
 };
 
-/// Empty if the name is not of that form, or its offset lies outside the shape as far as that is
-/// known.
+/// Returns empty if the name is not of that form, or its offset lies outside the shape as far as
+/// that is known.
 std::optional<ZarrObjectName> parse_zarr_object_name(std::string_view file_name);
 
 }  // namespace dckpt

@@ -24,14 +24,16 @@
 namespace dckpt {
 namespace {
 
-/// An array without elements has no chunks; what its shards have instead begins with it.
+/// The beginning of the names that shards of an array without elements have, since it has no
+/// chunks.
 constexpr const char* kNoElements = ".empty";
 
 [[noreturn]] void refuse(const std::string& key, const std::string& what) {
   throw CheckpointError(ErrorCode::kUnsupported, what, {.key = key});
 }
 
-/// A key becomes the name of a folder, which must not look like a file of this or another format.
+/// Checks that a key, which becomes the name of a folder, does not look like a file of this or
+/// another format.
 void require_folder_name(const std::string& key, std::string_view name) {
   constexpr std::array<std::string_view, 6> kEndings{".sync",   ".json",        ".pt",
                                                      ".distcp", ".safetensors", ".txt"};
@@ -45,7 +47,7 @@ void require_folder_name(const std::string& key, std::string_view name) {
                            quote(name)));
 }
 
-/// "KEY/0.1.0" or "KEY/shard_0.1_1.8.pt"
+/// Returns a file's name: "KEY/0.1.0" or "KEY/shard_0.1_1.8.pt".
 std::string file_of(const WriteItem& item) {
   if (item.kind == WriteItem::Kind::kObject) {
     const std::size_t slash = item.key.rfind('/');
@@ -81,7 +83,7 @@ std::string file_of(const WriteItem& item) {
   return join_name(item.key, zarr_chunk_name(position));
 }
 
-/// Readers look for a tensor or for objects in a folder.
+/// Refuses a tensor and objects in one folder: readers look for one kind only.
 void require_one_kind(const std::set<std::string_view>& tensors,
                       const std::set<std::string_view>& of_objects) {
   for (const std::string_view key : of_objects) {
@@ -115,7 +117,7 @@ WrittenItems places_of(const SavePlan& plan) {
   return written;
 }
 
-/// As told to wrote() by this writer; only a damaged journal says something else.
+/// Checks the place that this writer passed to wrote(); only a damaged journal has others.
 void require_place(std::span<const StorageInfo> places, const std::string& file) {
   if (places.size() == 1) return;
   throw CheckpointError(

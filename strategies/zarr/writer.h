@@ -7,23 +7,23 @@
 
 namespace dckpt {
 
-/// Writes a rank's plan as Megatron's zarr backend does: a file for every chunk,
-/// "KEY/0.1.0", and for every object, "KEY/shard_0.1_1.8.pt". Throws CheckpointError (unsupported),
-/// before anything is written, for dtypes that numpy lacks, keys that are no names of a directory,
-/// and chunks that do not divide their tensor: those of an array have one size.
+/// Writes a rank's plan as Megatron's zarr backend does: a file for every chunk, "KEY/0.1.0", and
+/// for every object, "KEY/shard_0.1_1.8.pt". Throws CheckpointError (unsupported), before anything
+/// is written, for dtypes that numpy lacks, keys that cannot be directory names, and chunks that do
+/// not divide their tensor, since those of an array have one size.
 WrittenItems write_zarr_items(Storage& storage, const std::string& directory, int rank,
                               const SavePlan& plan, ItemSource& source, const WriteOptions& io);
 
-/// Describes the arrays (.zarray), then writes common.pt. Throws CheckpointError (unsupported) for
-/// chunks that are not those of a regular grid.
+/// Writes the arrays' descriptions (.zarray), then common.pt. Throws CheckpointError (unsupported)
+/// for chunks that do not form a regular grid.
 void write_zarr_index(Storage& storage, const std::string& directory, const Metadata& metadata,
                       const CommonState* common, bool fsync);
 
-/// The zarr backend as a strategy, which has no options of its own. Throws CheckpointError
-/// (unsupported) for io options that are about other files.
+/// Returns the strategy for the zarr backend, which has no options of its own. Throws
+/// CheckpointError (unsupported) for io options that do not apply to these files.
 std::unique_ptr<SaveStrategy> make_zarr_save_strategy(const SaveOptions& options);
 
-/// What write_data() of it would return.
+/// Returns what its write_data() would return.
 WrittenItems measure_zarr(const SaveOptions& options, int rank, const SavePlan& plan);
 
 }  // namespace dckpt

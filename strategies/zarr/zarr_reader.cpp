@@ -30,7 +30,7 @@ std::string join(ShapeView numbers) {
   return text;
 }
 
-/// Turns the directory tree into Metadata; remembers what the chunks of each tensor look like.
+/// Turns the directory tree into Metadata, and keeps the chunking of each tensor.
 class ZarrScan {
  public:
   explicit ZarrScan(const Storage& storage) : storage_(storage) {
@@ -57,7 +57,7 @@ class ZarrScan {
   }
 
   Metadata metadata;
-  std::vector<ZarrArray> arrays;  ///< of metadata.tensors, same order
+  std::vector<ZarrArray> arrays;  ///< same order as metadata.tensors
 
  private:
   [[noreturn]] void fail(ErrorCode code, const std::string& message,
@@ -173,7 +173,7 @@ class ZarrScan {
 
   void scan_objects(const std::string& key, const std::vector<FileInfo>& entries) {
     std::vector<std::pair<ZarrObjectName, const FileInfo*>> objects;
-    std::int64_t last_extent = 0;  // what early releases lost
+    std::int64_t last_extent = 0;  // lost by early releases
     for (const FileInfo& entry : entries) {
       if (!entry.name.starts_with("shard_")) continue;
       const std::string name = str_format("{}/{}", key, entry.name);

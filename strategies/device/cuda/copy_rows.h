@@ -7,7 +7,8 @@
 #include "strategies/device/cuda/current_device.h"
 #include "strategies/device/runtime.h"
 
-// Internal to what calls CUDA (strategies/device/cuda, strategies/comm/nccl); not installed.
+// Internal to the code that calls CUDA (strategies/device/cuda, strategies/comm/nccl); not
+// installed.
 namespace dckpt::cuda {
 
 /// cudaDeviceProp::memPitch, the same on all GPUs.

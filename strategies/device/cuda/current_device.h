@@ -7,18 +7,19 @@
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 
-// Internal to what calls CUDA (strategies/device/cuda, strategies/comm/nccl); not installed.
+// Internal to the code that calls CUDA (strategies/device/cuda, strategies/comm/nccl); not
+// installed.
 namespace dckpt::cuda {
 
 /// Throws CheckpointError (io) unless the call succeeded.
 inline void check_cuda(cudaError_t result, const std::string& what) {
   if (result == cudaSuccess) return;
-  cudaGetLastError();  // told here; the trainer's next check must not find it
+  cudaGetLastError();  // reported here; the trainer's next check must not find it
   throw CheckpointError(ErrorCode::kIo, str_format("{}: {} ({})", what, cudaGetErrorString(result),
                                                    cudaGetErrorName(result)));
 }
 
-/// Whether a device is used by this process at all.
+/// Returns whether this process uses a device at all.
 inline bool has_context(int device) {
 #if CUDART_VERSION >= 12050
   using GetState = int (*)(int device, unsigned int* flags, int* active);
@@ -43,7 +44,7 @@ inline bool has_context(int device) {
 }
 
 /// Makes a device current in this thread, and keeps calls here from breaking a graph that another
-/// thread captures. The device before is not made current again if that would be its first use: a
+/// thread captures. The previous device is not made current again if that would be its first use: a
 /// background thread that never chose one has device 0, and a context there would cost every
 /// process memory of the first GPU.
 class OnDevice {

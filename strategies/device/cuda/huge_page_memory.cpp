@@ -20,7 +20,7 @@ std::size_t rounded(std::size_t bytes) {
   return (bytes + kHugePage - 1) / kHugePage * kHugePage;
 }
 
-/// Maps memory that begins with a huge page, or returns null. `size` is a multiple of those.
+/// Maps memory that begins with a huge page, or returns null. `size` is a multiple of a huge page.
 std::byte* map(std::size_t size) {
   void* const mapped =
       ::mmap(nullptr, size + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -33,7 +33,7 @@ std::byte* map(std::size_t size) {
   return begin + before;
 }
 
-/// Makes the system get the pages, which would otherwise happen in one thread.
+/// Makes the system provide the pages, which would otherwise happen in one thread.
 void touch(std::byte* memory, std::size_t size) {
   parallel_for((size + kBytesPerThread - 1) / kBytesPerThread, kThreads, [&](std::size_t part) {
     const std::size_t end = std::min(size, (part + 1) * kBytesPerThread);

@@ -11,8 +11,8 @@ namespace dckpt::cuda {
 /// threads.
 class HugePageMemory {
  public:
-  /// Returns null if the system has no more, or CUDA does not register it. The GPU that is current
-  /// in this thread is one that the process uses. Forks of the process do not inherit the memory:
+  /// Returns null if the system has no more, or CUDA does not register it. The calling thread's
+  /// current GPU must be one that the process uses. Forks of the process do not inherit the memory:
   /// a page that they share would be replaced at the next write, behind the GPU's back.
   std::byte* allocate(std::size_t bytes);
   /// Returns whether the memory is from allocate(), and then frees it.

@@ -18,12 +18,12 @@ namespace {
 using cuda::check_cuda;
 using cuda::OnDevice;
 
-/// For calls whose failure changes nothing any more.
+/// Clears the error of a call whose failure no longer matters.
 void forget(cudaError_t result) noexcept {
   if (result != cudaSuccess) cudaGetLastError();
 }
 
-/// 0 with what went wrong, or with cudaSuccess.
+/// Returns the number of devices and cudaSuccess, or 0 and the error.
 std::pair<int, cudaError_t> count_devices() noexcept {
   int count = 0;
   const cudaError_t result = cudaGetDeviceCount(&count);
