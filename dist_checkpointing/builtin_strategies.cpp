@@ -62,11 +62,11 @@ std::unique_ptr<CheckpointReader> open_dcp(std::shared_ptr<Storage> storage,
 }
 
 std::unique_ptr<SaveStrategy> make_rank_folders(const SaveOptions& options) {
-  read_rank_folder_options(options.strategy);  // what mistakes it has is told before a conversion
+  read_rank_folder_options(options.strategy);  // throws for mistakes before a conversion starts
   return make_rank_folder_strategy(options);
 }
 
-/// A model as the files of rank folders.
+/// Shows a model as the files of rank folders.
 View arrange_ranks(std::unique_ptr<CheckpointReader> model, const SaveOptions& options) {
   return split_ranks(std::move(model), read_rank_folder_options(options.strategy));
 }

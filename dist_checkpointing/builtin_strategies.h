@@ -6,7 +6,7 @@
 
 namespace dckpt {
 
-/// The entries that the registry starts with.
+/// Return the entries that the registry starts with.
 std::vector<SaveStrategyEntry> builtin_save_strategies();
 std::vector<LoadStrategyEntry> builtin_load_strategies();
 

@@ -1,19 +1,19 @@
-// Who may write to a training root, and what a crash leaves of it.
+// The rules for writing to a training root, and the state that a crash leaves behind:
 //
 //   1  The first save locks ROOT/.dckpt.lock (flock) and keeps it: of several jobs, one saves; the
 //      others get an error before they have changed anything. The system releases the lock when
 //      rank 0's process ends, however it ends. The file stays; it says who has or had the root.
-//      Each save first sees to it that the file in the root is still the one that is locked: if the
-//      root or the file was removed or moved meanwhile, another job can have taken it.
-//   2  With the lock held, what killed jobs have left is removed: nobody can be using it
+//      Each save first checks that the file in the root is still the locked one: if the root or
+//      the file was removed or moved meanwhile, another job can have taken it.
+//   2  With the lock held, leftovers of killed jobs are removed: nobody can be using them
 //      (removal.cpp).
-//   3  A save publishes ROOT/iter_N in one step (publish.cpp). A crash before leaves hidden files,
-//      which 2 removes.
+//   3  A save publishes ROOT/iter_N in one step (publish_by_rename.cpp). An earlier crash leaves
+//      hidden files, which step 2 removes.
 //   4  The tracker is replaced by one rename. A crash between 3 and 4 leaves N complete and the
-//      tracker at the iteration before: the run goes on from that one, and saving N again replaces
-//      it.
-//   5  Iterations that retention lets go are renamed to hidden names, then removed. A crash leaves
-//      some of them, which the next save or 2 removes.
+//      tracker at the previous iteration: the run continues from that one, and saving N again
+//      replaces it.
+//   5  Iterations that retention removes are renamed to hidden names, then deleted. A crash leaves
+//      some of them, which the next save or step 2 removes.
 
 #include "dist_checkpointing/checkpointer.h"
 
@@ -49,7 +49,7 @@ namespace {
 
 constexpr const char* kLockFile = ".dckpt.lock";
 
-// What rank 0 found: whether there is anything, the directory, the iteration.
+// Encodes the answer of rank 0: whether there is a checkpoint, its directory, its iteration.
 Bytes encode(const std::optional<LatestCheckpoint>& found) {
   Bytes bytes;
   WireWriter writer(bytes);
@@ -72,8 +72,8 @@ std::optional<LatestCheckpoint> decode(ByteView bytes) {
   return found;
 }
 
-/// Rank 0 decides, so that all ranks resume from the same checkpoint even if a network file system
-/// shows them different contents.
+/// Finds the latest checkpoint on rank 0, so that all ranks resume from the same one even if a
+/// network file system shows them different contents.
 std::optional<LatestCheckpoint> find_latest_together(const Location& root,
                                                      const StrategySpec& strategy,
                                                      Communicator& comm) {
@@ -85,7 +85,7 @@ std::optional<LatestCheckpoint> find_latest_together(const Location& root,
   return decode(comm.broadcast(found, 0));
 }
 
-/// "training root 'run/chekpoints' does not exist; did you mean 'run/checkpoints'?"
+/// Returns "training root 'run/chekpoints' does not exist; did you mean 'run/checkpoints'?".
 std::string nothing_in(const Location& root) {
   const std::string text = "training root " + quote(root.display());
   if (root.stat()) return text + " holds no checkpoint";
@@ -114,7 +114,7 @@ Checkpointer::Checkpointer(Location root, Policy policy, Communicator& comm, Sav
       hooks_(with_check(std::move(hooks))),
       policy_text_(to_yaml(policy_)),
       comm_(comm) {
-  make_save_strategy(policy_.save);  // before training, not at the first save
+  make_save_strategy(policy_.save);  // fails before training, not at the first save
   make_save_planner(policy_.save);
   make_load_planner(policy_.load);
   require_rules(Call::kLoad, policy_, nullptr);
@@ -186,7 +186,7 @@ std::optional<std::uint64_t> Checkpointer::latest() try {
   throw_checkpoint_error();
 }
 
-/// Loads, and remembers what the next save needs: where sharded leaves are, and the plans.
+/// Loads, and remembers data for the next save: the places of sharded leaves, and the plans.
 LoadReport Checkpointer::load_from(const Location& checkpoint, StateDict& state) {
   std::vector<FoundTensor> found;
   LoadReport report = load_and_find(state, checkpoint, policy_.load, comm_, load_plans_, found);
@@ -198,8 +198,8 @@ LoadReport Checkpointer::load_from(const Location& checkpoint, StateDict& state)
   return report;
 }
 
-/// A state whose tensors have lost their descriptions would be saved as rank 0's common state, and
-/// no load would find its keys again.
+/// Refuses a state whose tensors have lost their descriptions: it would be saved as rank 0's common
+/// state, and no load would find its keys again.
 void Checkpointer::require_descriptions(const StateDict& state) {
   const PhaseLabel label("checking the state");
   TensorKinds mine;
@@ -275,7 +275,7 @@ LoadReport Checkpointer::load(StateDict& state, std::uint64_t iteration) try {
 }
 
 /// Called first in every function but save_async: afterwards the background threads have ended, and
-/// nothing else uses the state of this object.
+/// nothing else uses this object's members.
 void Checkpointer::require_same_on_all_ranks(const std::string& attempt,
                                              std::optional<std::uint64_t> iteration) {
   wait();
@@ -294,7 +294,7 @@ void Checkpointer::compare_arguments(const std::string& attempt,
   require_same(comm_, attempt, arguments);
 }
 
-/// Claims the root and decides whether the save may replace what is there.
+/// Claims the root and decides whether the save may replace an existing checkpoint.
 SaveOptions Checkpointer::prepare(std::uint64_t iteration) {
   const std::string task = "preparing the save of iteration " + std::to_string(iteration);
   const PhaseLabel label(task);
@@ -310,7 +310,7 @@ SaveOptions Checkpointer::prepare(std::uint64_t iteration) {
   return options;
 }
 
-/// What follows a published save.
+/// Records a published save in the tracker and applies retention.
 void Checkpointer::record(std::uint64_t iteration, Communicator& comm) {
   Heartbeat(comm).agree(
       str_format("recording iteration {}, which is saved and complete,", iteration), [&] {
@@ -334,7 +334,7 @@ void Checkpointer::take_root() {
                       policy_text_));
 }
 
-/// If not, nothing that was known of the root is true any more.
+/// Returns false if the root is no longer claimed, and forgets everything known about it.
 bool Checkpointer::still_has_root() {
   if (!lock_ || lock_->is_held()) return true;
   log_warning(
@@ -406,7 +406,7 @@ void Checkpointer::warn_if_behind(std::uint64_t iteration) {
                  quote(root_.display()), describe_iterations(iterations), iteration));
 }
 
-/// If a checkpoint cannot be removed, the save has still succeeded.
+/// Deletes old checkpoints. If one cannot be removed, the save has still succeeded.
 void Checkpointer::remove_old(std::uint64_t saved) {
   const auto warn = [&](const std::exception& error) {
     log_warning(str_format("iteration {} is saved, but old checkpoints could not be removed: {}",

@@ -18,31 +18,31 @@ namespace DCKPT_API dckpt {
 struct FoundTensor;
 struct Metadata;
 
-/// What resume or load_latest loaded.
+/// The checkpoint that resume or load_latest loaded.
 struct ResumedFrom {
   std::uint64_t iteration = 0;  ///< 0 for `release`
   Location directory;
   LoadReport report;
 };
 
-/// What a single save may do beyond what the policy allows.
+/// Permissions of a single save beyond those of the policy.
 struct AllowedOnce {
-  bool dropped_keys = false;  ///< ResumeOptions::allow_dropped_keys
+  bool dropped_keys = false;  ///< see ResumeOptions::allow_dropped_keys
 };
 
-/// The checkpoints of a training run: saves iterations under one root, keeps the tracker file,
-/// finds the newest complete checkpoint, and removes old ones as the policy's `retention` says.
-/// docs/checkpointer.md describes what happens to a root.
+/// Manages the checkpoints of a training run: saves iterations under one root, keeps the tracker
+/// file, finds the newest complete checkpoint, and removes old ones as the policy's `retention`
+/// says. docs/checkpointer.md describes what happens to a root.
 ///
 /// All functions are collective over the communicator, which must outlive the checkpointer: every
-/// rank calls them in the same order with the same iteration, and has the same root and policy,
-/// which are compared. All ranks return, or all throw the same CheckpointError. One thread at a
-/// time. Only rank 0 writes and removes anything other than data files.
+/// rank calls them in the same order with the same iteration, root and policy, which are compared.
+/// All ranks return, or all throw the same CheckpointError. Only one thread may use it at a time.
+/// Only rank 0 writes and removes anything other than data files.
 class Checkpointer {
  public:
-  /// Touches nothing on disk. `policy.save.overwrite` allows a save to replace an iteration that is
-  /// complete. Throws CheckpointError, on this rank alone, for options that do not go together or
-  /// that the strategy cannot honour, and for strategies that do not exist.
+  /// Touches nothing on disk. `policy.save.overwrite` allows a save to replace a complete
+  /// iteration. Throws CheckpointError, on this rank alone, for options that do not go together or
+  /// that the strategy cannot honor, and for strategies that do not exist.
   Checkpointer(Location root, Policy policy, Communicator& comm, SaveHooks hooks = {});
   ~Checkpointer();
   Checkpointer(const Checkpointer&) = delete;
@@ -51,26 +51,26 @@ class Checkpointer {
   /// Claims the root for this job until the checkpointer is destroyed or rank 0's process ends:
   /// creates it, locks it, and removes leftovers of killed saves. The first save does the same;
   /// calling it when training starts shows at once if the root cannot be written or another job
-  /// saves there. Jobs that only load do not need it. Throws (aborted) if another job has the root,
-  /// (io).
+  /// saves there. Jobs that only load do not need it. Throws CheckpointError: (aborted) if another
+  /// job holds the root, (io).
   void claim();
 
   /// Saves `state` as the root's `iter_%07d`, names it in the tracker, then applies retention (a
-  /// failure there is a warning). Refuses to replace a complete iteration, unless this run has gone
-  /// back: it has loaded an older iteration, so the existing one belongs to a history that it has
-  /// abandoned. An incomplete one is replaced. Refuses (mismatch) a state that lacks tensors of the
-  /// checkpoint that the run has resumed from, counted over all ranks, unless `allow` or the
-  /// policy's `resume.allow_dropped_keys` says so. See save.h for what a state is. With the
-  /// policy's `save.async.enabled` it returns as save_async does. Otherwise the save is done when
-  /// this returns, and wait() only returns the report.
+  /// failure there is a warning). Replaces an incomplete iteration. Refuses to replace a complete
+  /// one, unless this run has loaded an older iteration: the existing one then belongs to an
+  /// abandoned history. Refuses (mismatch) a state that lacks tensors of the checkpoint that the
+  /// run has resumed from, counted over all ranks, unless `allow` or the policy's
+  /// `resume.allow_dropped_keys` permits it. save.h describes states. With the policy's
+  /// `save.async.enabled`, returns as save_async does. Otherwise the save is done when this
+  /// returns, and wait() only returns the report.
   PendingSave save(const StateDict& state, std::uint64_t iteration, const AllowedOnce& allow = {});
 
-  /// The same in the background: returns as soon as the state may change; with
-  /// `save.async.snapshot: lazy` before that, and wait_staged() is to be called before tensors
-  /// change. Tracker and retention follow in the background too. The next call of any other
-  /// function waits for it, except that with `save.async.when_busy: skip` a save that comes too
-  /// early is skipped, and with `replace` it is queued, in place of one that is queued already. If
-  /// it failed and a rank has not asked for its outcome, the next call throws its error and does
+  /// Does the same in the background and returns as soon as the state may change. With
+  /// `save.async.snapshot: lazy` it returns earlier, and wait_staged() must be called before
+  /// tensors change. Tracker and retention follow in the background too. The next call of any other
+  /// function waits for the save. With `save.async.when_busy: skip`, a save that comes too early is
+  /// skipped; with `replace`, it is queued, in place of one that is already queued. If the save
+  /// failed and a rank has not asked for its outcome, the next call throws its error and does
   /// nothing else.
   PendingSave save_async(const StateDict& state, std::uint64_t iteration,
                          const AllowedOnce& allow = {});
@@ -79,22 +79,22 @@ class Checkpointer {
   /// already asked for it.
   void wait();
 
-  /// PendingSave::wait_staged() of all background saves that have not ended; call it before every
-  /// optimizer step. Not collective.
+  /// Calls PendingSave::wait_staged() for all background saves that have not ended. Call it before
+  /// every optimizer step. Not collective.
   void wait_staged() const;
 
-  /// The iteration that load_latest() would resume from (0 for `release`); empty if the root holds
-  /// nothing. Throws (incomplete) if it holds only unfinished checkpoints.
+  /// Returns the iteration that load_latest() would resume from (0 for `release`), or nothing if
+  /// the root is empty. Throws (incomplete) if it holds only unfinished checkpoints.
   std::optional<std::uint64_t> latest();
 
-  /// Loads the latest complete checkpoint, as chosen by find_latest. If the root holds nothing,
-  /// warns, returns an empty optional and leaves `state` unchanged: a new run starts. `state` keeps
-  /// its descriptions (load.h), so the same tree can be saved next. A warning names the stored
-  /// tensors that no rank requests.
+  /// Loads the latest complete checkpoint, as chosen by find_latest. If the root is empty, a new
+  /// run starts: warns, returns an empty optional and leaves `state` unchanged. `state` keeps its
+  /// descriptions (load.h), so the same tree can be saved next. A warning names the stored tensors
+  /// that no rank requests.
   [[nodiscard]] std::optional<ResumedFrom> load_latest(StateDict& state);
 
-  /// The same for a run that must continue: throws (incomplete) if there is nothing to resume from,
-  /// for example because the root is mistyped.
+  /// Does the same for a run that must continue: throws (incomplete) if there is nothing to resume
+  /// from, for example because the root is mistyped.
   ResumedFrom resume(StateDict& state);
 
   /// Loads one iteration, from which the run continues. Throws (incomplete) if it does not exist.
@@ -111,7 +111,7 @@ class Checkpointer {
   [[nodiscard]] LoadReport load_from(const Location& checkpoint, StateDict& state);
   SaveHooks with_check(SaveHooks hooks);
 
-  // Rank 0.
+  // Called on rank 0 only.
   void take_root();
   [[nodiscard]] std::unique_ptr<StorageLock> lock_root() const;
   bool still_has_root();
@@ -130,23 +130,24 @@ class Checkpointer {
   Communicator& comm_;
   SavePlanCache save_plans_;
   LoadPlanCache load_plans_;
-  ShardedPaths sharded_paths_;           ///< of the state that was loaded last
-  std::optional<std::uint64_t> loaded_;  ///< by this checkpointer, last
-  std::mutex mutex_;  ///< of `position_` and `known_complete_`: a save may begin while another ends
-  std::optional<std::uint64_t> position_;  ///< of the run, once it has loaded something: the
-                                           ///< iteration that was loaded or saved last
+  ShardedPaths sharded_paths_;           ///< sharded leaves of the last loaded state
+  std::optional<std::uint64_t> loaded_;  ///< iteration that this checkpointer loaded last
+  /// Guards `position_` and `known_complete_`: a save may begin while another ends.
+  std::mutex mutex_;
+  std::optional<std::uint64_t> position_;  ///< iteration that the run loaded or saved last; empty
+                                           ///< until it has loaded something
 
-  // Rank 0.
+  // Used on rank 0 only.
   bool claimed_ = false;
   bool has_saved_ = false;
-  bool may_drop_ = false;              ///< the call of save that runs allows it
-  std::string resumed_from_;           ///< for messages
-  std::vector<FoundTensor> found_;     ///< in it
-  std::unique_ptr<StorageLock> lock_;  ///< none where the storage has no locks
+  bool may_drop_ = false;              ///< the running call of save() allows dropped keys
+  std::string resumed_from_;           ///< checkpoint that the run resumed from, for messages
+  std::vector<FoundTensor> found_;     ///< tensors of that checkpoint
+  std::unique_ptr<StorageLock> lock_;  ///< null if the storage has no locks
   std::set<std::uint64_t> known_complete_;
 
-  std::unique_ptr<AsyncSaver> saver_;  ///< once there is something to save in the background; its
-                                       ///< thread uses what stands above
+  /// Null until the first background save; its thread uses the members above.
+  std::unique_ptr<AsyncSaver> saver_;
 };
 
 }  // namespace dckpt

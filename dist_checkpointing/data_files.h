@@ -9,16 +9,16 @@
 
 namespace DCKPT_API dckpt {
 
-/// The data files that a checkpoint's metadata names, compared with those that are there.
+/// The data files that a checkpoint's metadata names, compared with the files in its storage.
 struct DataFiles {
   struct Truncated {
     std::string name;
     std::uint64_t bytes = 0;
-    std::uint64_t needed = 0;  ///< the end of the last chunk or object that is stored in it
+    std::uint64_t needed = 0;  ///< end of the last chunk or object that is stored in it
   };
 
   std::size_t needed = 0;                ///< files that hold chunks or objects
-  std::vector<std::string> missing{};    ///< in the order of the metadata, as are all
+  std::vector<std::string> missing{};    ///< in the order of the metadata, as all lists here
   std::vector<std::string> irregular{};  ///< links, directories, devices
   std::vector<Truncated> truncated{};
 
@@ -27,11 +27,11 @@ struct DataFiles {
   }
 };
 
-/// Asks the storage once about each file and reads none. Throws CheckpointError (io).
+/// Queries the storage once per file and reads no file. Throws CheckpointError (io).
 DataFiles check_data_files(const CheckpointReader& reader);
 
-/// For people: "2 of 16 data files are missing: 'a' and 'b'; …"; one file alone is named without
-/// the count. Empty if nothing is wrong.
+/// Returns a text for messages: "2 of 16 data files are missing: 'a' and 'b'; …". A single file is
+/// named without the count. Empty if nothing is wrong.
 std::string describe(const DataFiles& files);
 
 }  // namespace dckpt

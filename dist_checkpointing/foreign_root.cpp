@@ -20,17 +20,17 @@ namespace {
 constexpr std::size_t kMaxDirectories = 300;
 constexpr std::size_t kMaxDepth = 4;
 constexpr std::size_t kShownCheckpoints = 8;
-constexpr std::size_t kMaxShownPath = 4096;  // to be copied
+constexpr std::size_t kMaxShownPath = 4096;  // longest path that is copied into a message
 
-/// A layout, by the names of entries of which one directory has all.
+/// A layout, recognized by names that are all in one directory.
 struct Layout {
   const char* framework;
   std::array<const char*, 2> names;
-  const char* what_to_do = "";   ///< where there are no checkpoints that can be read
-  const char* checkpoints = "";  ///< its word for them, with a blank behind it
+  const char* what_to_do = "";   ///< advice if there are no readable checkpoints
+  const char* checkpoints = "";  ///< its word for checkpoints, with a trailing blank
 };
 
-// What is more specific comes first.
+// More specific layouts come first.
 constexpr std::array kLayouts = {
     Layout{"Orbax",
            {"*", "_CHECKPOINT_METADATA"},
@@ -95,7 +95,7 @@ class ForeignRootDescriber {
     Location location;
     std::string path;
     std::size_t depth = 0;
-    bool is_part = false;  ///< of a checkpoint
+    bool is_part = false;  ///< part of a checkpoint
   };
 
   void look_into(const Directory& directory) {
@@ -117,7 +117,7 @@ class ForeignRootDescriber {
     const bool is_known = has_config || strategy != load_strategies().end();
     const bool is_found = is_known && directory.depth > 0;
     if (is_found) checkpoints_.push_back(directory.path);
-    // The layout of a checkpoint that is recognized by what lies deeper is seen there.
+    // A checkpoint that is recognized by its deeper content shows its layout there.
     if (directory.depth == kMaxDepth || (is_found && (has_config || !strategy->holds))) return;
     for (const FileInfo& entry : entries) {
       if (entry.kind != FileInfo::Kind::kDirectory || entry.name.starts_with('.')) continue;
@@ -133,7 +133,7 @@ class ForeignRootDescriber {
   std::size_t layout_ = kLayouts.size();
 };
 
-/// A file of a format that is not read, by its bytes at one place.
+/// A file of an unsupported format, recognized by its bytes at one offset.
 struct ForeignFile {
   std::uint64_t offset = 0;
   std::string_view bytes;

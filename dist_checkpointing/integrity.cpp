@@ -18,7 +18,7 @@
 namespace dckpt {
 namespace {
 
-constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{256} << 20;  // some 1,500,000 files
+constexpr std::uint64_t kMaxManifestBytes = std::uint64_t{256} << 20;  // about 1,500,000 files
 
 IntegrityManifest share_of(const IntegrityManifest& manifest, int rank, int ranks) {
   IntegrityManifest share;

@@ -87,7 +87,7 @@ void KeyFilter::check(std::initializer_list<const Metadata*> checkpoints) const 
 
 std::string suggest_keys(std::string_view wanted, std::span<const std::string> keys) {
   constexpr std::size_t kShown = 3;
-  constexpr std::size_t kLikeness = 3;  // letters in common from which two keys are alike
+  constexpr std::size_t kLikeness = 3;  // smallest common prefix of similar keys
   if (keys.empty()) return "; there are no keys";
   const std::string wider = str_format("*{}*", wanted);
   const auto is_wider = [&](const std::string& key) { return glob_match(wider, key); };
@@ -99,7 +99,7 @@ std::string suggest_keys(std::string_view wanted, std::span<const std::string> k
   }
   if (const auto close = nearest(wanted, keys))
     return str_format(" (did you mean {}?)", quote(*close));
-  std::size_t longest = 0;  // beginning that `wanted` and a key have in common
+  std::size_t longest = 0;  // length of the longest common prefix of `wanted` and a key
   const auto common = [&](const std::string& key) {
     const auto letters =
         static_cast<std::size_t>(std::ranges::mismatch(key, wanted).in1 - key.begin());

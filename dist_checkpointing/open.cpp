@@ -26,7 +26,7 @@ namespace {
 
 constexpr std::uint64_t kMaxConfigBytes = std::uint64_t{1} << 20;
 
-/// Whether the files themselves, not directories, are those of several iterations.
+/// Returns whether the files themselves, not directories, belong to several iterations.
 bool holds_iterations(const Location& location) {
   const std::shared_ptr<Storage> directory = location.directory();
   const std::vector<FileInfo> entries = directory->list("");
@@ -55,7 +55,8 @@ Location resolve_root(const Location& root, const OpenOptions& options) {
       {.file = root.display()});
 }
 
-/// Files that belong to a checkpoint directory; a user who names one of them means the directory.
+/// Returns whether a file belongs to a checkpoint directory; a user who names it means the
+/// directory.
 bool is_part_of_directory(const Location& file) {
   const std::string& name = file.name();
   return name == ".metadata" || name == kConfigFile || name == kIntegrityFile ||
@@ -63,7 +64,8 @@ bool is_part_of_directory(const Location& file) {
          (name == kCommonFile && file.storage()->stat_target(kConfigFile));
 }
 
-/// Weights that torch.save wrote, under names that do not tell whether they are one model.
+/// Returns whether a file has weights written by torch.save, under names that do not tell whether
+/// they are one model.
 bool is_torch_model(const FileInfo& entry) {
   const std::string& name = entry.name;
   const bool is_named_so =
@@ -124,8 +126,8 @@ bool is_torch_model(const FileInfo& entry) {
       {.file = location.display()});
 }
 
-/// Null, or the strategy that is asked for if it takes whatever is there: it may read another
-/// format's files, or wrap that format's reader.
+/// Returns the requested strategy if it is opened only by name, since it may read another format's
+/// files or wrap that format's reader; otherwise null.
 const LoadStrategyEntry* opened_by_name(const StrategySpec& asked) {
   if (asked.name == kAutoStrategy) return nullptr;
   const LoadStrategyEntry& strategy = find_load_strategy(asked.name, asked.version);
@@ -133,8 +135,8 @@ const LoadStrategyEntry* opened_by_name(const StrategySpec& asked) {
   return &find_load_strategy(asked);  // checks the options
 }
 
-/// The strategy that metadata.json names. If it is asked for, the entry of the version that is
-/// there checks its options.
+/// Returns the strategy that metadata.json names. If it was requested, the entry of the stored
+/// version checks its options.
 const LoadStrategyEntry& named_strategy(const Location& location, const StrategySpec& asked) {
   const auto file = location.directory()->open(kConfigFile);
   const CheckpointingConfig config =
@@ -152,8 +154,8 @@ const LoadStrategyEntry& named_strategy(const Location& location, const Strategy
   return forced ? find_load_strategy({asked.name, version, asked.options}) : found;
 }
 
-/// The strategy whose files are there, without metadata.json: the one that is asked for, if it
-/// knows them, else the first that does; null if none does.
+/// Detects the strategy of a directory without metadata.json. Returns null if none recognizes the
+/// files, and throws if another one than the requested one does.
 const LoadStrategyEntry* matching_strategy(const Location& location, const StrategySpec& asked) {
   const std::shared_ptr<Storage> directory = location.directory();
   const std::vector<FileInfo> entries =
@@ -176,8 +178,8 @@ bool is_builtin(const LoadStrategyEntry& strategy) {
   });
 }
 
-/// The strategy that reads a single file: the registered one that is asked for or that knows its
-/// name, safetensors, or else torch, whose files have any name.
+/// Returns the strategy that reads a single file: the requested registered one or the one that
+/// matches its name, safetensors, or else torch, whose files have any name.
 const LoadStrategyEntry& file_strategy(const Location& file, const StrategySpec& asked) {
   const bool forced = asked.name != kAutoStrategy;
   if (forced && !is_builtin(find_load_strategy(asked))) return find_load_strategy(asked);
@@ -263,7 +265,8 @@ std::unique_ptr<CheckpointReader> open_stored(const Location& location,
     return with_context({.file = resolved.display()},
                         [&] { return strategy->open(storage, hints); });
   } catch (const CheckpointError&) {
-    // A complete checkpoint of another format must not read as an incomplete one of this.
+    // A complete checkpoint of another format must not be reported as an incomplete one of this
+    // format.
     if (by_name != nullptr) recognised();
     throw;
   }

@@ -11,14 +11,15 @@ namespace DCKPT_API dckpt {
 
 /// Resolves a user's location: a checkpoint directory to itself, a training root to its latest (or
 /// the requested) iteration, and a file inside a checkpoint to its directory. Throws
-/// CheckpointError: (invalid argument) an iteration of something that is not a root, (io) nothing
-/// there, (incomplete) not a finished checkpoint, (corrupt) malformed tracker file.
+/// CheckpointError: (invalid argument) for an iteration of something that is not a root, (io) if
+/// nothing is there, (incomplete) for an unfinished checkpoint, (corrupt) for a malformed tracker
+/// file.
 [[nodiscard]] Location resolve_checkpoint(const Location& location,
                                           const OpenOptions& options = {});
 
 /// Detects the format and opens the checkpoint for reading. Throws CheckpointError: (unsupported)
-/// for a backend or version that no registered strategy reads; the message names the existing ones;
-/// (mismatch) for a checkpoint that `options.strategy` does not read, or that the map does not fit.
+/// naming the existing backends and versions if no registered strategy reads this one; (mismatch)
+/// for a checkpoint that `options.strategy` does not read, or that the map does not fit.
 [[nodiscard]] std::unique_ptr<CheckpointReader> open_checkpoint(const Location& location,
                                                                 const OpenOptions& options = {});
 

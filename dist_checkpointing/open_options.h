@@ -9,13 +9,13 @@
 namespace DCKPT_API dckpt {
 
 struct OpenOptions {
-  /// Under a training root: the iteration to open instead of the tracker's. Of a directory with
-  /// files of several iterations (local): the one to open instead of the newest.
+  /// The iteration to open: under a training root, instead of the tracker's; in a directory with
+  /// files of several iterations (local), instead of the newest.
   std::optional<IterationName> iteration{};
-  /// If the metadata has lost the original shapes of flattened tensors, take them from the model
+  /// If the metadata has lost the original shapes of flattened tensors, takes them from the model
   /// tensors of the same checkpoint where possible.
   bool recover_flattened_shapes = true;
-  /// The strategy to open it with; see LoadOptions::strategy.
+  /// The strategy that opens the checkpoint; see LoadOptions::strategy.
   StrategySpec strategy{.name = std::string(kAutoStrategy)};
   /// Gives the checkpoint other keys; see LoadOptions::map.
   KeyMapOptions map{};

@@ -1,15 +1,16 @@
-// How ranks open a checkpoint together, so that its metadata are read once and not by every rank:
+// The protocol by which ranks open a checkpoint so that its metadata are read once, not by each:
 //
-// 1. Rank 0 opens it, and records what the storage answers and the bytes that are read of files. If
-//    that fails, every rank throws its error.
-// 2. Rank 0 broadcasts the head of the record: everything but the bytes; and its note.
-// 3. Every other rank looks at the files that rank 0 has read. If all of them have the same size
-//    and time at its own location, they are the same files, or copies that are as good. A rank with
-//    others (a copy on a disk of its own, another location, a storage without times) opens them
-//    itself; whether they belong to the same save is compared later, as the ranks' arguments are.
-// 4. Unless all have others, rank 0 broadcasts the bytes, in pieces.
-// 5. The other ranks open it, from the record or from their files. What the record lacks is read
-//    from the files. If that fails on any rank, every rank throws the error.
+//   1. Rank 0 opens it, and records the storage's answers and the bytes that it reads from files.
+//      If that fails, every rank throws its error.
+//   2. Rank 0 broadcasts the head of the record, which is everything but the bytes, and its note.
+//   3. Every other rank checks the files that rank 0 has read. If all of them have the same size
+//      and time at its own location, they are the same files, or equivalent copies. A rank with
+//      other files (a copy on a disk of its own, another location, a storage without times) opens
+//      them itself. Whether they belong to the same save is compared later, as the ranks'
+//      arguments are.
+//   4. Unless all ranks have other files, rank 0 broadcasts the bytes, in pieces.
+//   5. The other ranks open it, from the record or from their files. Data that the record lacks is
+//      read from the files. If that fails on any rank, every rank throws the error.
 //
 // Tensors and objects are read later, when the record is gone.
 
@@ -36,7 +37,7 @@ constexpr std::size_t kPieceBytes = std::size_t{16} << 20;
 
 constexpr const char* kAttempt = "opening the checkpoint";
 
-/// Calls `part` for the bytes of the views that are the piece, in order.
+/// Calls `part` for the bytes of the views that form the piece, in order.
 void for_each_part(std::span<const MutableByteView> views, std::size_t& view, std::size_t& at,
                    std::size_t piece, const std::function<void(MutableByteView)>& part) {
   while (piece > 0) {
@@ -51,8 +52,8 @@ void for_each_part(std::span<const MutableByteView> views, std::size_t& view, st
   }
 }
 
-/// Fills the views with those of rank 0. `total` is their length, also where `views` is empty
-/// because the bytes are of no use.
+/// Fills the views with those of rank 0. `total` is their length, even if `views` is empty because
+/// the bytes are not needed.
 void broadcast_contents(Communicator& comm, std::span<const MutableByteView> views,
                         std::size_t total) {
   std::size_t view = 0;

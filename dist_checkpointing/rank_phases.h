@@ -11,14 +11,15 @@
 
 namespace dckpt {
 
-/// Of what the ranks took, in their order.
+/// Returns the report of a phase, given each rank's measurement in the order of ranks.
 PhaseReport over_ranks(std::span<const PhaseClock::Taken> ranks);
 
-/// Why ranks have planned anew, from their reasons in their order, empty ones left out: "first
-/// save", or "rank 3: key 'x' is new" if they do not all have the same.
+/// Returns why ranks have planned from scratch, given their reasons in the order of ranks; empty
+/// ones are left out: "first save", or "rank 3: key 'x' is new" if they do not all have the same.
 std::string first_reason(std::span<const std::string> ranks);
 
-// Between ranks. Reading throws CheckpointError (corrupt) for times that are none.
+// Encode and decode messages between ranks. Reading throws CheckpointError (corrupt) for invalid
+// times.
 void write_to(WireWriter& writer, const PhaseClock::Taken& taken);
 void write_to(WireWriter& writer, const PhaseReport& report);
 PhaseClock::Taken read_taken(WireReader& reader);

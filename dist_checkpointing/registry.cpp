@@ -17,7 +17,7 @@ struct Registry {
   std::vector<LoadStrategyEntry> load = builtin_load_strategies();
 };
 
-// Never destroyed: readers may outlive static destruction.
+// The registry is never destroyed, because readers may outlive static destruction.
 Registry& registry() {
   static auto* const instance = new Registry;
   return *instance;
@@ -89,7 +89,7 @@ void check_entry(const std::string& name, bool complete) {
         str_format("cannot register strategy {}: name and factory are both required", quote(name)));
 }
 
-/// The factory, with an error in place of a null pointer, which no caller expects.
+/// Returns the factory, made to throw instead of returning null, which no caller expects.
 template <typename Factory>
 Factory never_null(Factory factory, const std::string& name) {
   return [factory = std::move(factory), name](auto&&... arguments) {

@@ -20,13 +20,13 @@ namespace {
 constexpr std::size_t kMaxValuesShown = 4;
 constexpr std::size_t kMaxValueBytes = 300;
 
-/// Cut so that they can be negated.
+/// Returns the halves of a hash, shifted so that they can be negated.
 std::array<std::int64_t, 2> hashes_of(std::string_view text) {
   const Fingerprint hash = fingerprint_of(as_bytes(text));
   return {static_cast<std::int64_t>(hash.low >> 1U), static_cast<std::int64_t>(hash.high >> 1U)};
 }
 
-/// The line of `text` in which it first differs from `other`.
+/// Returns the line of `text` in which it first differs from `other`.
 std::string first_difference(const std::string& text, const std::string& other) {
   const std::vector<std::string> lines = split(text, '\n');
   const std::vector<std::string> others = split(other, '\n');
@@ -36,7 +36,7 @@ std::string first_difference(const std::string& text, const std::string& other) 
   return found.substr(std::min(found.find_first_not_of(' '), found.size()));
 }
 
-/// "'100' on ranks 0, 2; '101' on rank 1"
+/// Returns "'100' on ranks 0, 2; '101' on rank 1".
 std::string describe_values(const std::vector<std::string>& texts) {
   std::vector<std::pair<std::string, std::vector<std::size_t>>> groups;
   for (std::size_t rank = 0; rank < texts.size(); ++rank) {
@@ -60,7 +60,7 @@ std::string describe_values(const std::vector<std::string>& texts) {
              : message;
 }
 
-/// What the ranks have told each other contradicts itself.
+/// Returns the error for contradictory messages between ranks.
 CheckpointError garbled(const std::string& attempt) {
   return {
       ErrorCode::kCorrupt,
@@ -74,7 +74,7 @@ CheckpointError garbled(const std::string& attempt) {
 void require_same(Communicator& comm, const std::string& attempt,
                   std::span<const SharedArgument> arguments) {
   const PhaseLabel label("comparing the arguments of all ranks (" + attempt + ")");
-  std::vector<std::int64_t> bounds;  // of each argument, the least hashes and minus the greatest
+  std::vector<std::int64_t> bounds;  // per argument, the least hashes and the negated greatest
   for (const SharedArgument& argument : arguments) {
     const auto [low, high] = hashes_of(argument.text);
     bounds.insert(bounds.end(), {low, high, -low, -high});

@@ -9,15 +9,15 @@ namespace dckpt {
 
 /// An argument that must be the same on every rank.
 struct SharedArgument {
-  std::string what;  ///< in messages, plural: "iterations"
+  std::string what;  ///< plural noun for messages: "iterations"
   /// Its value; for several lines, messages show the first line that differs.
   std::string text;
 };
 
 /// Throws CheckpointError (invalid argument) on all ranks if their arguments differ; the message
-/// says which ranks have what. `attempt` is what they are about to do ("save"). Collective: every
-/// rank passes the same number of arguments. If all agree, two numbers per argument are reduced
-/// over the ranks, and nothing else travels.
+/// says which ranks have what. `attempt` is the operation they are about to start ("save").
+/// Collective: every rank passes the same number of arguments. If all agree, only two numbers per
+/// argument are reduced over the ranks.
 void require_same(Communicator& comm, const std::string& attempt,
                   std::span<const SharedArgument> arguments);
 

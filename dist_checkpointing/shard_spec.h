@@ -8,24 +8,25 @@
 
 namespace dckpt {
 
-/// The sharded leaves of a state dict in the order of the tree. Pointers into the tree: valid while
-/// it is neither changed nor destroyed.
+/// The sharded leaves of a state dict in the order of the tree, as pointers that are valid while
+/// the tree is neither changed nor destroyed.
 struct ShardedLeaves {
   std::vector<const ShardedTensor*> tensors;
   std::vector<const ShardedObject*> objects;
 };
 
-/// Collects them. Factories must have been applied before.
+/// Collects the sharded leaves. Factories must have been applied before.
 ShardedLeaves collect_sharded(const StateDict& state);
 
-/// What planning needs to know about a tensor; the caller sets `source`. Validates it (Megatron's
-/// messages).
+/// Returns a tensor's description for planning and validates it (Megatron's messages). The caller
+/// sets `source`.
 TensorShard shard_spec(const ShardedTensor& tensor);
 
-/// The same for an object; the caller sets `nbytes` and `source`.
+/// Returns the same for an object; the caller sets `nbytes` and `source`.
 ObjectShard shard_spec(const ShardedObject& object);
 
-/// The part of a stored tensor that a shard requests. The caller sets `tensor` and `destination`.
+/// Returns the part of a stored tensor that a shard requests. The caller sets `tensor` and
+/// `destination`.
 WantedShard wanted_shard(const ShardedTensor& shard);
 
 }  // namespace dckpt

@@ -26,8 +26,8 @@ std::string_view stripped(std::string_view text) {
   return text.substr(first, text.find_last_not_of(kBlank) - first + 1);
 }
 
-/// Returns "200" for "200.0" and "iter_0000200" for "iter_0000200/": what scripts and completion in
-/// a shell make of them.
+/// Returns "200" for "200.0" and "iter_0000200" for "iter_0000200/", as scripts and shell
+/// completion write them.
 std::string_view without_decoration(std::string_view text) {
   if (text.ends_with('/')) text.remove_suffix(1);
   const std::size_t point = text.find('.');
@@ -37,7 +37,7 @@ std::string_view without_decoration(std::string_view text) {
   return is_whole ? text.substr(0, point) : text;
 }
 
-/// The step in Megatron-Bridge's train state, a dict of tensors without axes.
+/// Returns the step in Megatron-Bridge's train state, a dict of 0-dimensional tensors.
 std::optional<std::string> read_bridge_tracker(const Storage& root) {
   if (!root.stat(kBridgeTrackerFile)) return std::nullopt;
   const auto file = root.open(kBridgeTrackerFile);

@@ -9,10 +9,10 @@
 #include "mapping/base/api.h"
 #include "strategies/storage/location.h"
 
-// How the checkpoints of a run lie in its training root, as Megatron has it:
+// The layout of a run's checkpoints in its training root, as in Megatron:
 //
 //   ROOT/latest_checkpointed_iteration.txt   the tracker: an iteration in decimal digits, or
-//                                            "release". What people and scripts make of it is
+//                                            "release". Variants written by people and scripts are
 //                                            read too: "iter_0001000", "1000.0", a byte order
 //                                            mark, blanks and line ends of any kind
 //   ROOT/latest_train_state.pt               Megatron-Bridge's, where the other is missing: its "step"
@@ -29,9 +29,10 @@ inline constexpr const char* kBridgeTrackerFile = "latest_train_state.pt";
 inline constexpr const char* kReleaseDirectory = "release";
 inline constexpr std::uint64_t kMaxIteration = 1'000'000'000'000;
 
-/// 1000 → "iter_0001000". Throws CheckpointError (invalid argument) beyond kMaxIteration.
+/// Returns the directory of an iteration: 1000 → "iter_0001000". Throws CheckpointError (invalid
+/// argument) beyond kMaxIteration.
 std::string iteration_directory(std::uint64_t iteration);
-/// Inverse; empty for any other spelling.
+/// Inverts iteration_directory(); empty for any other spelling.
 std::optional<std::uint64_t> parse_iteration_directory(std::string_view name);
 
 /// Names a checkpoint of a training root, as its tracker does: an iteration, or `release`.
@@ -40,7 +41,7 @@ class IterationName {
   IterationName(std::uint64_t iteration) : iteration_(iteration) {}
   static IterationName release() { return IterationName(); }
 
-  /// "iter_0001000" or "release". Throws as iteration_directory().
+  /// Returns "iter_0001000" or "release". Throws as iteration_directory() does.
   std::string directory() const;
 
   friend bool operator==(const IterationName&, const IterationName&) = default;
@@ -49,23 +50,25 @@ class IterationName {
   IterationName() = default;
   std::optional<std::uint64_t> iteration_{};  // empty for `release`
 };
-/// "1000", "0001000" and "iter_0001000", in decimal digits, and "release"; empty for anything else.
+/// Parses "1000", "0001000" and "iter_0001000", in decimal digits, and "release"; empty for
+/// anything else.
 std::optional<IterationName> parse_iteration_name(std::string_view text);
 
-/// The file that read_tracker() reads.
+/// Returns the name of the file that read_tracker() reads.
 const char* tracker_file(const Storage& root);
-/// The directory of a training root that its tracker names; empty without a tracker. Throws
+/// Returns the directory that the tracker of a training root names; empty without a tracker. Throws
 /// CheckpointError: (corrupt) if the tracker holds neither an iteration nor "release" or is not a
-/// regular file, (io); of Megatron-Bridge's also as load_torch_file.
+/// regular file, (io); for Megatron-Bridge's tracker also as load_torch_file does.
 [[nodiscard]] std::optional<std::string> read_tracker(const Storage& root);
-/// Atomic and durable.
+/// Writes the tracker, atomically and durably.
 void write_tracker(Storage& root, std::uint64_t iteration);
 
-/// Iterations with a directory in the root (or a link to one), in ascending order, complete or not;
-/// none if there is no root.
+/// Returns the iterations with a directory in the root (or a link to one), in ascending order,
+/// complete or not; none if there is no root.
 [[nodiscard]] std::vector<std::uint64_t> list_iterations(const Location& root);
 
-/// For messages: "iterations 100, 200 and 300", the newest `limit` of them, or "no iterations".
+/// Returns a text for messages: "iterations 100, 200 and 300", the newest `limit` of them, or "no
+/// iterations".
 std::string describe_iterations(const std::vector<std::uint64_t>& iterations,
                                 std::size_t limit = 8);
 

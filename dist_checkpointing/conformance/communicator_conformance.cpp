@@ -13,14 +13,14 @@ namespace {
 
 using Letters = std::vector<Bytes>;
 
-/// A buffer that no other (from, to) has; its length differs too, and is zero for 0 → 0.
+/// Returns a buffer unique to (from, to); its length differs too, and is zero for 0 → 0.
 Bytes letter(int from, int to) {
   std::string text;
   for (int i = 0; i < 3 * from + to; ++i) text += str_format("{}>{};", from, to);
   return to_bytes(text);
 }
 
-/// Megabytes for most pairs, nothing for some.
+/// Returns megabytes for most pairs, nothing for some.
 Bytes parcel(int from, int to, int round) {
   return Bytes(static_cast<std::size_t>((from * 3 + to + round) % 5) << 18,
                static_cast<std::byte>(from * 16 + to));
@@ -33,7 +33,7 @@ Letters of_all(int size, const Make& make) {
   return letters;
 }
 
-/// Ends the checks of this rank: the others may be somewhere else from here on.
+/// Ends the checks of this rank, since the other ranks may be at different steps.
 struct OutOfStep {};
 
 class CommunicatorChecks {
@@ -65,7 +65,7 @@ class CommunicatorChecks {
   }
 
  private:
-  /// An operation that fails is a problem, and the end; a wrong result is a problem.
+  /// Records a problem if an operation returns a wrong result; if it fails, also ends the checks.
   template <typename Operation>
   void check(const std::string& what, const Operation& operation) {
     ++report_.checks;

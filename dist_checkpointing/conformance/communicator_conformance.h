@@ -14,9 +14,9 @@ namespace DCKPT_API dckpt {
 ///
 /// Covers all operations with buffers of different lengths (empty ones, and ones of megabytes),
 /// every root, groups of several ranks and of one, hundreds of operations in sequence, and the
-/// refusal of a root outside the group. It does not cover time-outs, which end the communicator.
-/// After a problem the ranks may be out of step, so the remaining checks are skipped. Takes a
-/// second, and 20 MiB per rank.
+/// refusal of a root outside the group. Does not cover timeouts, which end the communicator. After
+/// a problem the ranks may be out of step, so the remaining checks are skipped. Takes a second, and
+/// 20 MiB per rank.
 ConformanceReport check_communicator(Communicator& comm);
 
 }  // namespace dckpt

@@ -148,7 +148,8 @@ class DeviceChecks {
     const std::vector<std::byte> content = pattern(5, kRows * kWide);
     std::ranges::copy(content, out.data);
     std::memset(in.data, 0, kRows * kRow);
-    // All of it, then its rows' beginnings over the ends of others, then out without the gaps.
+    // Copies everything in, then the rows' beginnings over the ends of others, then back without
+    // gaps.
     stream.copy_to_device(device.get(), out.data, kRows * kWide);
     stream.copy({.to = device.get() + kWide - kRow,
                  .from = out.data,

@@ -9,10 +9,10 @@
 
 namespace DCKPT_API dckpt {
 
-/// Checks that a DeviceRuntime conforms, for use in your own tests: copies of all directions, with
-/// gaps and without, their order in a stream, events across streams and recorded again, and use
-/// from several threads. `allocate` gives memory of device 0 with that many bytes, which the owner
-/// frees. Leaves nothing behind if it conforms. Takes milliseconds.
+/// Checks that a DeviceRuntime conforms, for use in your own tests: copies in all directions, with
+/// and without gaps, their order in a stream, events across streams and recorded again, and use
+/// from several threads. `allocate` returns `bytes` bytes of memory on device 0, which its owner
+/// frees. Leaves nothing behind if the runtime conforms. Takes milliseconds.
 ConformanceReport check_device(
     DeviceRuntime& runtime,
     const std::function<std::shared_ptr<std::byte>(std::size_t bytes)>& allocate);

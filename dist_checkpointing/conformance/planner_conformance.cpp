@@ -28,7 +28,7 @@
 namespace dckpt {
 namespace {
 
-/// Elements that tell where they belong.
+/// Returns elements that encode their position.
 Tensor rows(DType dtype, std::int64_t first, std::int64_t count, std::int64_t columns) {
   Tensor tensor = Tensor::zeros(dtype, {count, columns});
   if (dtype == DType::kFloat32) {
@@ -62,7 +62,7 @@ StateDict sample_state(int rank, int ranks) {
   return state;
 }
 
-/// Checks of planners for saves and for loads share this report and folder.
+/// Report and folder that checks of planners for saves and for loads share.
 class ChecksInScratch {
  public:
   explicit ChecksInScratch(const Location& scratch) : scratch_(scratch) {}
@@ -86,7 +86,7 @@ class ChecksInScratch {
                     quote(difference.differences.front().key)));
   }
 
-  /// Each rank's outcome of the same call.
+  /// `errors` has each rank's outcome of the same call.
   void require_same_error(std::span<const std::optional<CheckpointError>> errors) {
     for (std::size_t rank = 0; rank < errors.size(); ++rank) {
       if (!errors[rank] || errors[rank]->code() != errors[0]->code())
@@ -147,7 +147,7 @@ class PlannerChecks : ChecksInScratch {
     });
   }
 
-  /// The same chunks, in the same places.
+  /// Requires the same chunks in the same places.
   void require_same_plan(const Location& a, const Location& b, const std::string& what) {
     require_equal(a, b, "a state " + what + " becomes the same");
     const auto first = open_checkpoint(a);
@@ -162,7 +162,7 @@ class PlannerChecks : ChecksInScratch {
     }
   }
 
-  /// A state without and with another tensor, in turns, in jobs of one cache and of none.
+  /// Saves a state without and with another tensor, in turns, in jobs with one cache and with none.
   void check_cache() {
     const auto state_in = [&](int save, Communicator& comm) {
       StateDict state = state_(comm.rank(), comm.size());
@@ -186,7 +186,7 @@ class PlannerChecks : ChecksInScratch {
                         "planned with a cache, in save " + std::to_string(i + 1) + ",");
   }
 
-  /// A shape on which ranks disagree, whatever the planner does with it.
+  /// Saves a shape on which ranks disagree, which is an error whatever the planner does with it.
   void check_errors() {
     std::array<std::optional<CheckpointError>, 4> errors;
     run_ranks(4, [&](Communicator& comm) {
@@ -251,8 +251,8 @@ class LoadPlannerChecks : ChecksInScratch {
  private:
   Location stored() const { return scratch_ / "stored"; }
 
-  /// Requires that `act` loads what the first load has loaded (both are saved by the built-in rules
-  /// and compared), and that the tensors of a rank's state keep their memory.
+  /// Requires that `act` loads the same as the first load (both are saved by the built-in rules and
+  /// compared), and that the tensors of a rank's state keep their memory.
   template <typename Act>
   void load_on(int ranks, bool together, const Act& act) {
     const Location loaded = scratch_ / "loaded";
@@ -304,14 +304,14 @@ class LoadPlannerChecks : ChecksInScratch {
 
   Policy policy_;
   const StateOfRank state_;
-  bool first_ = true;  ///< no load has been compared with
+  bool first_ = true;  ///< no load to compare with yet
 };
 
 }  // namespace
 
 ConformanceReport check_planner(const SaveOptions& options, const Location& scratch,
                                 const StateOfRank& state) {
-  make_save_planner(options);  // throws if there is none of the name
+  make_save_planner(options);  // throws for an unknown name
   return PlannerChecks(options, scratch, state ? state : sample_state).run();
 }
 

@@ -7,7 +7,7 @@
 
 namespace DCKPT_API dckpt {
 
-/// What a conformance check found: one line per problem, none if the code conforms.
+/// The findings of a conformance check: one line per problem, none if the code conforms.
 struct ConformanceReport {
   int checks = 0;
   std::vector<std::string> problems;

@@ -9,7 +9,7 @@
 namespace dckpt {
 namespace {
 
-/// Files by themselves: written, read, and what is no file.
+/// Checks single files: writing, reading, and names that are not files.
 struct FileChecks : StorageTrial {
   using StorageTrial::StorageTrial;
 
@@ -139,7 +139,7 @@ struct FileChecks : StorageTrial {
   }
 };
 
-/// Directories, and what moves in them.
+/// Checks directories, and moves within them.
 struct TreeChecks : StorageTrial {
   using StorageTrial::StorageTrial;
 
@@ -321,7 +321,7 @@ struct NameChecks : StorageTrial {
         }
         fails("corrupt", [&] { storage.put(name, {}); });
         fails("corrupt", [&] { storage.remove_all(name); });
-        if (name.empty()) continue;  // the root, where a directory is meant
+        if (name.empty()) continue;  // the root, where a directory is expected
         fails("corrupt", [&] { storage.list(name); });
         fails("corrupt", [&] { storage.make_directory(name); });
         fails("corrupt", [&] { storage.sync_directory(name); });

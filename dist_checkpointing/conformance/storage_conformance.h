@@ -10,15 +10,15 @@
 
 namespace DCKPT_API dckpt {
 
-/// Checks that a storage conforms, for use in your own tests. `make` gives a new, empty one for
+/// Checks that a storage conforms, for use in your own tests. `make` returns a new, empty one for
 /// each check.
 ///
 ///   EXPECT_THAT(check_storage([] { return my_storage(); }).problems, IsEmpty());
 ///
 /// Covers writing and reading ranges, directories, renames, removals, error codes, and names that
-/// leave the root, are malformed, or are at their limits. It does not cover durability, locks, and
-/// concurrent use. `above` is the name of the root where the storage is a subtree of another one,
-/// which counts towards the limits of names. Takes milliseconds.
+/// leave the root, are malformed, or are at their limits. Does not cover durability, locks, and
+/// concurrent use. `above` is the name of the root if the storage is a subtree of another one; it
+/// counts towards the limits of names. Takes milliseconds.
 [[nodiscard]] ConformanceReport check_storage(const std::function<std::shared_ptr<Storage>()>& make,
                                               const std::string& above = "");
 

@@ -20,8 +20,8 @@
 
 namespace dckpt {
 
-/// Runs checks, each with a new storage, and reports what does not hold. Groups of checks derive
-/// from it and use its verbs.
+/// Runs checks, each with a new storage, and reports failures. Groups of checks derive from it and
+/// use its verbs.
 class StorageTrial {
  public:
   using MakeStorage = std::function<std::shared_ptr<Storage>()>;
@@ -57,7 +57,7 @@ class StorageTrial {
     return "no error";
   }
 
-  /// The problems that follow begin with `subject` in place of the name of the check.
+  /// Sets the beginning of the following problems, in place of the name of the check.
   void set_subject(std::string subject) { subject_ = std::move(subject); }
 
   // Lines are those of the calls. clang 14 has no std::source_location.
@@ -88,7 +88,7 @@ class StorageTrial {
     for (const FileInfo& entry : storage_->list(directory)) found.push_back(entry.name);
     return found;
   }
-  /// For storages whose lists may be late: waits some seconds for the names.
+  /// Compares the names in a directory; waits some seconds for storages whose lists may be late.
   void lists(const std::string& directory, const Names& expected, int line = __builtin_LINE()) {
     constexpr int kTries = 1000;
     const bool may_be_late = !storage_->capabilities().rename;

@@ -31,7 +31,7 @@ namespace {
 
 constexpr std::size_t kDamagedDataFiles = 32;
 
-/// The names of all files of a tree.
+/// Returns the names of all files of a tree.
 std::vector<std::string> files_in(const Storage& storage, const std::string& directory = "") {
   std::vector<std::string> files;
   for (const FileInfo& entry : storage.list(directory)) {
@@ -62,7 +62,7 @@ void cut_in_half(Storage& storage, const std::string& file) {
   write(storage, file, ByteView(content).first(content.size() / 2));
 }
 
-/// Checks that a load returns what a save has stored.
+/// Checks that a load returns the saved data.
 struct RoundTrips : StrategyTrial {
   using StrategyTrial::StrategyTrial;
 
@@ -228,7 +228,7 @@ struct RoundTrips : StrategyTrial {
   }
 };
 
-/// The files that a save leaves, sound and damaged.
+/// Checks the files that a save leaves, intact and damaged.
 struct StoredFiles : StrategyTrial {
   using StrategyTrial::StrategyTrial;
 
@@ -293,7 +293,7 @@ struct StoredFiles : StrategyTrial {
     });
   }
 
-  /// All files that are no data files, and some of these.
+  /// Returns all files that are not data files, and a sample of those that are.
   std::vector<std::string> files_to_damage(const std::vector<std::string>& files) {
     const auto reader = open_checkpoint(path("shards"));
     const std::vector<std::string>& named = reader->metadata().files;
@@ -307,8 +307,8 @@ struct StoredFiles : StrategyTrial {
     return chosen;
   }
 
-  /// Does something to one file of a checkpoint after the other: loading must fail with a
-  /// CheckpointError, or deliver what was saved.
+  /// Damages the files of a checkpoint one after the other: loading must fail with a
+  /// CheckpointError, or return the saved data.
   void damaged(const std::string& name,
                const std::function<void(Storage&, const std::string& file)>& damage) {
     const std::shared_ptr<Storage> original = path("shards").directory();

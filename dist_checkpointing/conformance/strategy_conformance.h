@@ -8,7 +8,7 @@
 namespace DCKPT_API dckpt {
 
 /// Checks that a strategy conforms, with ranks as threads. `options` names the strategy to save
-/// with; results are loaded with the strategy that recognises them. For tests of your own backend:
+/// with; results are loaded with the strategy that recognizes them. For tests of your own backend:
 ///
 ///   EXPECT_THAT(check_strategy(policy.save, temporary_folder).problems, IsEmpty());
 ///
@@ -19,8 +19,8 @@ namespace DCKPT_API dckpt {
 /// and concurrent saves; metadata that agrees with the files; and that a checkpoint with a missing
 /// or truncated file either fails to load or loads completely.
 ///
-/// `scratch` is a folder for the checkpoints, created if necessary and not cleaned up afterwards; a
-/// few tens of megabytes. Takes seconds.
+/// `scratch` is a folder for the checkpoints (a few tens of megabytes), created if necessary and
+/// not cleaned up afterwards. Takes seconds.
 [[nodiscard]] ConformanceReport check_strategy(const SaveOptions& options, const Location& scratch);
 
 }  // namespace dckpt

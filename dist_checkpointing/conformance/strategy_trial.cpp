@@ -14,7 +14,8 @@ namespace {
 
 constexpr std::size_t kShownPerCheck = 10;
 
-/// Formats need not have every element type, but must say so.
+/// Leaves out element types that the strategy refuses. Formats need not have every type, but must
+/// say so.
 void leave_out_foreign_types(TriedStrategy& tried) {
   const Tensors all = tried.tensors;
   for (const auto& [key, tensor] : all) {

@@ -12,19 +12,19 @@
 
 namespace dckpt::conformance {
 
-/// A strategy, what it is tried with, and what is found.
+/// A strategy, the inputs of its trial, and the findings.
 struct TriedStrategy {
   TriedStrategy(const SaveOptions& options, const Location& scratch);
 
   SaveOptions options;  ///< overwriting
   Capabilities can;
   Location scratch;
-  Tensors tensors;  ///< that the strategy can store
+  Tensors tensors;  ///< tensors that the strategy can store
   ConformanceReport report;
 };
 
-/// Runs checks of a strategy and reports what does not hold. Groups of checks derive from it and
-/// use its verbs.
+/// Runs checks of a strategy and reports failures. Groups of checks derive from it and use its
+/// verbs.
 class StrategyTrial {
  public:
   explicit StrategyTrial(TriedStrategy& tried)
@@ -57,7 +57,7 @@ class StrategyTrial {
   const Location& scratch_;
   ConformanceReport& report_;
   std::string what_;
-  std::size_t found_ = 0;  ///< problems of this check
+  std::size_t found_ = 0;  ///< number of problems of this check
 };
 
 }  // namespace dckpt::conformance

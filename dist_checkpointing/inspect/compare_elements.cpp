@@ -13,7 +13,7 @@ double magnitude(std::uint64_t a, std::uint64_t b) noexcept {
   return static_cast<double>(a > b ? a - b : b - a);
 }
 
-/// |a − b|, exact before it is rounded to a double; infinite or NaN where the elements are.
+/// Returns |a − b|, exact before it is rounded to a double; infinite or NaN if the elements are.
 double distance(const Element& a, const Element& b) noexcept {
   if (const auto* x = std::get_if<double>(&a)) return std::abs(*x - std::get<double>(b));
   if (const auto* x = std::get_if<ComplexElement>(&a)) {

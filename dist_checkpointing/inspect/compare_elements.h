@@ -8,7 +8,7 @@
 
 namespace dckpt {
 
-/// |a − b| ≤ absolute + relative·|b|; NaN equals NaN, infinities only themselves.
+/// Accepts |a − b| ≤ absolute + relative·|b|; NaN equals NaN, infinities only themselves.
 struct Tolerance {
   double relative = 0;
   double absolute = 0;
@@ -18,11 +18,11 @@ struct Tolerance {
 /// Compares two tensors of one dtype that arrive in pieces, in the same order on both sides.
 class ElementComparison {
  public:
-  /// Without a tolerance bit by bit.
+  /// Compares bit by bit if there is no tolerance.
   ElementComparison(DType dtype, std::optional<Tolerance> tolerance)
       : dtype_(dtype), tolerance_(tolerance) {}
 
-  /// Both views have the same size, a whole number of elements.
+  /// Requires views of the same size, a whole number of elements.
   void compare(ByteView a, ByteView b);
 
   struct First {
@@ -32,7 +32,7 @@ class ElementComparison {
   };
   const std::optional<First>& first() const noexcept { return first_; }
   std::uint64_t count() const noexcept { return count_; }
-  /// Largest finite |a − b| of the elements that differ.
+  /// Returns the largest finite |a − b| of the elements that differ.
   const std::optional<double>& max_abs() const noexcept { return max_abs_; }
 
  private:

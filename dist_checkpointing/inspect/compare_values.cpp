@@ -13,14 +13,14 @@ using Kind = Value::Kind;
 
 constexpr std::size_t kShortText = 96;
 
-/// JSON is ASCII, so it can be cut anywhere.
+/// Shortens JSON, which is ASCII and so can be cut anywhere.
 std::string short_text(const Value& rendered) {
   std::string text = to_json(rendered);
   if (text.size() > kShortText) text = text.substr(0, kShortText) + "…";
   return text;
 }
 
-/// "__tuple__" of {"__tuple__": …}; empty for anything else.
+/// Returns "__tuple__" for {"__tuple__": …}; empty for anything else.
 std::string_view tag_of(const Value& rendered) {
   if (!rendered.is_dict() || rendered.size() == 0) return {};
   const std::string& key = rendered.as_dict().items().front().first.as_str();
@@ -34,8 +34,8 @@ const Value& content_of(const Value& tagged) {
   return tagged.as_dict().items().front().second;
 }
 
-/// A dict as [key, value] lists. A checkpoint may hold an ordinary dict that only looks tagged, so
-/// the content is looked at, too.
+/// Returns whether a dict is rendered as [key, value] lists. The content is checked too, because a
+/// checkpoint may contain an ordinary dict that only looks tagged.
 bool holds_pairs(const Value& rendered, std::string_view tag) {
   if (tag != "__dict__" && tag != "__OrderedDict__" && tag != "__defaultdict__") return false;
   const Value& content = content_of(rendered);
@@ -94,7 +94,7 @@ class Comparison {
     }
   }
 
-  /// Lists of [key, value] with rendered keys.
+  /// Compares lists of [key, value] with rendered keys.
   void compare_pairs(const Value& a, const Value& b, const std::string& path) {
     const auto as_dict = [](const Value& pairs) {
       Dict dict;
@@ -127,7 +127,7 @@ class Comparison {
     }
   }
 
-  /// ".name" for names, "[…]" with the key as JSON for anything else.
+  /// Returns ".name" for names, "[…]" with the key as JSON for anything else.
   static std::string member(const Value& key) {
     constexpr std::string_view kPlain =
         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";

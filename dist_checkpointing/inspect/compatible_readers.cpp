@@ -25,8 +25,8 @@ std::string model_readers(const StoredForm& form) {
   return "PyTorch DCP; no Megatron-Core as torch_dist";
 }
 
-/// A tensor of the optimizer whose tensor of the model is not there, as after a rename of one of
-/// them; empty if there is none.
+/// Returns the key of an optimizer tensor whose model tensor is missing, as after a rename of one
+/// of them; empty if there is none.
 std::string_view stray_state(const Metadata& metadata) {
   std::unordered_set<std::string_view> keys;
   for (const TensorStorageMetadata& tensor : metadata.tensors) keys.insert(tensor.key);

@@ -12,7 +12,7 @@
 
 namespace dckpt {
 
-/// A checkpoint as far as it determines which releases can load it.
+/// The properties of a checkpoint that determine which releases can load it.
 struct StoredForm {
   Conventions conventions{};
   bool common_file = false;  ///< the common state is a separate file
@@ -24,14 +24,15 @@ struct StoredForm {
   std::uint64_t state_left_out = 0;
 };
 
-/// Who loads it. No form of an optimizer works for all releases of Megatron-Core.
+/// Returns the releases that can load the checkpoint. No form of an optimizer works for all
+/// releases of Megatron-Core.
 Readers readers_of(const StoredForm& form);
-/// The same as sentences.
+/// Returns the same as sentences.
 std::vector<std::string> describe_readers(const StoredForm& form);
 
-/// Tells people which parallel sizes a run that resumes the optimizer may change: "TP, PP, EP, DP",
-/// "DP only" or "no, because …". The text is empty if no optimizer state is stored or its form is
-/// unknown.
+/// Returns, as text for messages, the parallel sizes that a run resuming the optimizer may change:
+/// "TP, PP, EP, DP", "DP only" or "no, because …". Returns "" if no optimizer state is stored or
+/// its form is unknown.
 std::string describe_resharding(const StoredForm& form);
 
 }  // namespace dckpt

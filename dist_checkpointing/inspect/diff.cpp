@@ -24,7 +24,7 @@
 namespace dckpt {
 namespace {
 
-/// Index of the element at a position of the C order.
+/// Returns the index of the element at a position of the C order.
 Shape unravel(std::uint64_t position, ShapeView shape) {
   Shape index(shape.size(), 0);
   for (std::size_t axis = shape.size(); axis-- > 0;) {
@@ -34,8 +34,8 @@ Shape unravel(std::uint64_t position, ShapeView shape) {
   return index;
 }
 
-/// Positions of the entries that both sides have, and of those that one side has alone, for lists
-/// of things with a `key`.
+/// Positions of the entries that both sides have, and of those that only one side has, in lists of
+/// entries with a `key`.
 struct Matching {
   std::vector<std::pair<std::size_t, std::size_t>> both;
   std::vector<std::size_t> only_a;
@@ -208,8 +208,8 @@ class CheckpointComparer {
     return keys;
   }
 
-  /// DCP knows no classes of dicts, keys as text alone, and nothing of dicts and lists of which all
-  /// items are tensors. Bounded in depth by render(), which comes next.
+  /// Returns a value as DCP preserves it: without classes of dicts, with keys as text, and without
+  /// dicts and lists that contain only tensors. render(), which comes next, bounds the depth.
   static Value as_dcp_keeps_it(const Value& value, const std::string& prefix,
                                const std::set<std::string>& tensors, std::size_t depth = 0) {
     const auto* const items = mapping_items(value);
@@ -230,7 +230,7 @@ class CheckpointComparer {
 
   static bool is_plain(const std::string& key) { return !ShardedObject::is_unique_key(key); }
 
-  /// The common state with the objects that a plain DCP directory has in its place.
+  /// Returns the common state with the objects that a plain DCP directory has in its place.
   static Value with_plain_values(const CheckpointReader& reader) {
     const Metadata& metadata = reader.metadata();
     const std::unordered_map<std::string, KeyPath> paths(metadata.paths.begin(),
@@ -264,7 +264,7 @@ class CheckpointComparer {
   const CheckpointReader& b_;
   const DiffOptions& options_;
   std::optional<Tolerance> tolerance_;
-  // Plain values are objects under their paths here, and common state on the other side.
+  // True if plain values are objects under their paths here, and common state on the other side.
   bool a_has_paths_ = false;
   bool b_has_paths_ = false;
   DiffReport report_;

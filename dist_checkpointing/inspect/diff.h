@@ -12,12 +12,12 @@
 
 namespace DCKPT_API dckpt {
 
-/// How the elements of two tensors of one shape and dtype differ.
+/// Differences between the elements of two tensors of one shape and dtype.
 struct ElementDifferences {
   std::uint64_t count = 0;     ///< elements that differ
-  std::uint64_t elements = 0;  ///< of the tensor
-  Shape first{};               ///< index of the first one in C order
-  std::string first_a{};       ///< its values, as to_string(Element)
+  std::uint64_t elements = 0;  ///< all elements of the tensor
+  Shape first{};               ///< index of the first differing element in C order
+  std::string first_a{};       ///< values there, as to_string(Element)
   std::string first_b{};
   /// Largest |a − b| among them; empty if no pair is finite.
   std::optional<double> max_abs{};
@@ -27,7 +27,7 @@ struct Difference {
   enum class Kind : std::uint8_t { kOnlyInA, kOnlyInB, kDType, kShape, kValues, kObject, kCommon };
   Kind kind = Kind::kValues;
   std::string key;     ///< tensor or object; empty for kCommon
-  std::string path{};  ///< kObject, kCommon: where in the value, such as
+  std::string path{};  ///< kObject, kCommon: the place in the value, such as
                        ///< "optimizer.param_groups[0].lr"; empty for the whole value
   std::string a{};     ///< short text of each side; empty if missing
   std::string b{};
@@ -64,9 +64,9 @@ struct DiffReport {
 
 /// Compares two checkpoints of any formats and shardings. Tensors are compared whole, in their
 /// global shape; objects and the common state by value (as rendered by render()), with at most
-/// kMaxDifferencesPerValue differences each. Plain values that a DCP directory has as objects are
-/// common state where the other side has one, and a side without a common state has an empty one.
-/// Throws CheckpointError if either cannot be read.
+/// kMaxDifferencesPerValue differences each. Plain values that a DCP directory stores as objects
+/// are compared as common state if the other side has one, and a side without a common state has an
+/// empty one. Throws CheckpointError if either cannot be read.
 [[nodiscard]] DiffReport diff(const CheckpointReader& a, const CheckpointReader& b,
                               const DiffOptions& options = {});
 inline constexpr std::size_t kMaxDifferencesPerValue = 1000;

@@ -40,8 +40,8 @@ struct DigestOptions {
   Progress progress{};
 };
 
-/// Digests in the order of the metadata. Throws CheckpointError if a tensor is not covered exactly
-/// or anything cannot be read.
+/// Returns digests in the order of the metadata. Throws CheckpointError if a tensor is not covered
+/// exactly or anything cannot be read.
 [[nodiscard]] Digests digest(const CheckpointReader& reader, const DigestOptions& options = {});
 
 }  // namespace dckpt

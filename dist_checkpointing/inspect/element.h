@@ -9,18 +9,18 @@
 
 namespace dckpt {
 
-/// How the elements of a dtype are to be understood as numbers.
+/// The numeric interpretation of a dtype's elements.
 enum class ElementKind : std::uint8_t {
   kBool,
-  kInteger,  ///< quantised types count as their integers
+  kInteger,  ///< quantized types count as their integers
   kReal,
   kComplex,
-  kPacked,  ///< several values a byte: only the bytes have a meaning here
+  kPacked,  ///< several values per byte: only the bytes have a meaning here
 };
 
 ElementKind element_kind(DType dtype) noexcept;
 
-/// One element, little-endian at `element`, widened without loss. A packed element gives its byte.
+/// One element, little-endian at `element`, widened without loss. A packed element yields its byte.
 struct ComplexElement {
   double real = 0;
   double imag = 0;
@@ -28,10 +28,10 @@ struct ComplexElement {
 using Element = std::variant<bool, std::int64_t, std::uint64_t, double, ComplexElement>;
 Element load_element(DType dtype, const std::byte* element) noexcept;
 
-/// As a person reads it: "true", "-3", "0.1", "nan", "(1, -2)".
+/// Returns readable text: "true", "-3", "0.1", "nan", "(1, -2)".
 std::string to_string(const Element& element);
 
-/// The shortest decimal text that reads back as the same double, with Python's spelling of
+/// Returns the shortest decimal text that reads back as the same double, with Python's spelling of
 /// non-finite values ("nan", "inf", "-inf").
 std::string shortest(double value);
 

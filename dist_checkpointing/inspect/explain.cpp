@@ -18,7 +18,7 @@
 namespace dckpt {
 namespace {
 
-/// How often each axis is cut, if every piece of one axis meets every piece of the others.
+/// Returns the number of pieces along each axis, if the chunks are the cells of a grid.
 std::optional<Shape> grid_of(const TensorStorageMetadata& tensor) {
   std::vector<std::set<std::pair<std::int64_t, std::int64_t>>> pieces(tensor.size.size());
   for (std::size_t chunk = 0; chunk < tensor.chunks.size(); ++chunk) {
@@ -46,8 +46,8 @@ void add_files(Explanation& explanation) {
                            [](const FileShare& share) { return share.rank.value_or(-1); });
 }
 
-/// "decoder.layers.mlp.linear_fc1.weight" and
-/// "decoder.layers.mlp.linear_fc1._extra_state/shard_0_2" are of one module.
+/// Returns the module of a key: "decoder.layers.mlp.linear_fc1.weight" and
+/// "decoder.layers.mlp.linear_fc1._extra_state/shard_0_2" have the same one.
 std::string_view module_of(std::string_view key) {
   const std::size_t dot = key.substr(0, key.find('/')).rfind('.');
   return dot == std::string_view::npos ? std::string_view() : key.substr(0, dot);

@@ -7,7 +7,7 @@
 
 namespace DCKPT_API dckpt {
 
-/// The strategies of one name: there may be one that reads, one that writes, or both.
+/// The strategies of one name: one that reads, one that writes, or both.
 struct FormatEntry {
   std::string name;
   std::vector<int> versions{};  ///< ascending
@@ -16,7 +16,7 @@ struct FormatEntry {
   std::string about{};  ///< one line
 };
 
-/// In the order of the registry.
+/// Returns the formats in the order of the registry.
 [[nodiscard]] std::vector<FormatEntry> list_formats();
 
 }  // namespace dckpt

@@ -89,7 +89,7 @@ bool is_number(std::string_view text) {
   });
 }
 
-/// Numbers by value and before names.
+/// Orders numbers by value and before names.
 bool component_less(std::string_view a, std::string_view b) {
   const bool a_number = is_number(a);
   if (a_number != is_number(b)) return a_number;
@@ -189,7 +189,7 @@ std::vector<KeyTreeRow> key_tree(const std::vector<TensorSummary>& tensors) {
   });
 
   std::vector<KeyTreeRow> rows;
-  std::vector<std::size_t> open;  // the row of each component of the key before
+  std::vector<std::size_t> open;  // row of each component of the previous key
   std::vector<std::string_view> open_parts;
   for (const Entry& entry : entries) {
     const auto [end, ignored] = std::ranges::mismatch(open_parts, entry.parts);

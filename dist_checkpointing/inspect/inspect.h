@@ -27,8 +27,8 @@ struct ChunkSummary {
 struct TensorSummary {
   std::string key;
   DType dtype = DType::kFloat32;
-  Shape shape;              ///< of the whole tensor
-  std::uint64_t bytes = 0;  ///< of its elements
+  Shape shape;              ///< shape of the whole tensor
+  std::uint64_t bytes = 0;  ///< size of its elements
   std::size_t chunk_count = 0;
   bool flattened = false;  ///< stored as flattened ranges, reformulated as Megatron does; chunk
                            ///< boxes are in `stored_shape`
@@ -50,16 +50,16 @@ struct FileSummary {
   std::int64_t modified = 0;  ///< as FileInfo::modified
 };
 
-/// Every regular file below a storage's root. Throws CheckpointError: (unsupported) for directories
-/// that are nested too deep, (io).
+/// Returns every regular file below a storage's root. Throws CheckpointError: (unsupported) for
+/// directories that are nested too deep, (io).
 std::vector<FileSummary> list_files(const Storage& storage);
 
 /// Tensors and objects of one kind of content.
 struct GroupTotal {
   std::size_t tensors = 0;
   std::size_t objects = 0;
-  std::uint64_t elements = 0;  ///< of the tensors
-  std::uint64_t bytes = 0;     ///< of elements, and of objects as stored
+  std::uint64_t elements = 0;  ///< elements of the tensors
+  std::uint64_t bytes = 0;     ///< size of elements, and of objects as stored
 
   bool empty() const noexcept { return tensors + objects == 0; }
 };
@@ -68,7 +68,7 @@ enum class ContentGroup : std::uint8_t {
   kWeights,     ///< tensors of no other group
   kOptimizer,   ///< see is_optimizer_key()
   kRng,         ///< states of random number generators
-  kExtraState,  ///< "*._extra_state", of Transformer Engine
+  kExtraState,  ///< Transformer Engine's "*._extra_state"
   kOther,       ///< objects of no other group
 };
 inline constexpr EnumNames<ContentGroup, 5> kContentGroupNames{
@@ -77,21 +77,21 @@ inline constexpr EnumNames<ContentGroup, 5> kContentGroupNames{
      {ContentGroup::kRng, "RNG state"},
      {ContentGroup::kExtraState, "extra state"},
      {ContentGroup::kOther, "other objects"}}};
-/// By its key, or an object's unique key.
+/// Returns the group of a tensor's key or an object's unique key.
 ContentGroup content_group(std::string_view key, bool is_object);
 
 /// The optimizer's state, if any is stored.
 struct OptimizerSummary {
-  std::string name{};                 ///< as the run's args call it: "adam"
+  std::string name{};                 ///< in the spelling of the run's args: "adam"
   std::vector<std::string> states{};  ///< names of its tensors: "exp_avg", "fp32_param"
-  std::string sharding{};  ///< Megatron's name of it, also if the common state alone has it
-  /// What a run that resumes it may change, for people: "TP, PP, EP, DP", "DP only", "no, because
-  /// …"; empty if nothing is known of its form.
+  std::string sharding{};  ///< Megatron's name for it, also if only the common state has it
+  /// Parallel sizes that a run resuming it may change, as text for messages: "TP, PP, EP, DP", "DP
+  /// only", "no, because …"; empty if its form is unknown.
   std::string reshardable{};
 };
 
-/// Who loads a checkpoint, for people: "Megatron-Core 0.8 to 0.15, under any layout"; empty where
-/// none is known or nothing is stored.
+/// Releases that can load a checkpoint, as text for messages: "Megatron-Core 0.8 to 0.15, under any
+/// layout"; empty if none is known or nothing is stored.
 struct Readers {
   std::string model{};
   std::string optimizer{};
@@ -101,8 +101,8 @@ struct CheckpointSummary {
   CheckpointInfo info;
   std::vector<TensorSummary> tensors;
   std::vector<ObjectSummary> objects;
-  /// Every regular file below the checkpoint, even if it does not belong to it; of a single file
-  /// (CheckpointInfo::single_file), this one.
+  /// Every regular file below the checkpoint, even if it does not belong to it; for a single file
+  /// (CheckpointInfo::single_file), only that file.
   std::vector<FileSummary> files;
   DataFiles data_files;
   /// Data files that nothing in the metadata refers to; for formats whose data files are sequences
@@ -126,8 +126,8 @@ struct InspectOptions {
   bool chunks = false;
 };
 
-/// The contents of a checkpoint, from its metadata and its directory; reads no tensor. Throws
-/// CheckpointError if the common state or the directory cannot be read.
+/// Returns the contents of a checkpoint, from its metadata and its directory; reads no tensor.
+/// Throws CheckpointError if the common state or the directory cannot be read.
 [[nodiscard]] CheckpointSummary inspect(const CheckpointReader& reader,
                                         const InspectOptions& options = {});
 
@@ -141,8 +141,8 @@ struct KeyTreeRow {
   static constexpr std::size_t kNoLeaf = static_cast<std::size_t>(-1);
 };
 
-/// The tensors' keys as a tree, split at dots, parents before their children, numbers in numerical
-/// order. Components deeper than kMaxKeyTreeDepth are not split.
+/// Returns the tensors' keys as a tree, split at dots, parents before their children, numbers in
+/// numerical order. Components deeper than kMaxKeyTreeDepth are not split.
 inline constexpr std::size_t kMaxKeyTreeDepth = 32;
 [[nodiscard]] std::vector<KeyTreeRow> key_tree(const std::vector<TensorSummary>& tensors);
 

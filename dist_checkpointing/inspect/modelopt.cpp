@@ -10,7 +10,7 @@ namespace {
 constexpr const char* kFolder = "modelopt_state";
 constexpr const char* kRunConfig = "modelopt_run_config.yaml";
 
-/// {"modelopt_version": …, "modelopt_state_dict": [(mode, …), …]}
+/// Reads {"modelopt_version": …, "modelopt_state_dict": [(mode, …), …]}.
 ModelOptState described(std::string place, const Value& state) {
   ModelOptState described{.place = std::move(place)};
   const Value* const version = state.find("modelopt_version");
@@ -27,7 +27,7 @@ ModelOptState described(std::string place, const Value& state) {
 std::shared_ptr<Storage> folder_in(const Storage& storage) {
   const std::optional<FileInfo> found = storage.stat(kFolder);
   if (!found || found->kind != FileInfo::Kind::kDirectory) return nullptr;
-  // Readers hand out their storage to be read only.
+  // Readers provide their storage for reading only.
   return std::const_pointer_cast<Storage>(storage.shared_from_this())->subtree(kFolder);
 }
 

@@ -62,7 +62,7 @@ class Surveyor {
     survey_.tracker = tracker_file(*root_.directory());
     try {
       survey_.tracked = read_tracker(*root_.directory());
-    } catch (const CheckpointError&) {  // choose_latest names it among what is passed over
+    } catch (const CheckpointError&) {  // choose_latest() adds it to `passed_over`
     }
     if (!survey_.tracked) return;
     if (const auto found = index_.find(*survey_.tracked); found != index_.end())
@@ -75,7 +75,7 @@ class Surveyor {
     parallel_for(count, options_.threads, [&](std::size_t i) { examine(first + i); });
   }
 
-  /// Does nothing the second time.
+  /// Examines a checkpoint, once.
   void examine(std::size_t i) {
     IterationSummary& summary = survey_.iterations[i];
     if (summary.state != State::kNotExamined) return;
@@ -122,8 +122,8 @@ class Surveyor {
       survey_.iterations[found->second].resumed = true;
   }
 
-  /// Marks what Checkpointer deletes after its next save. It keeps the checkpoint that it has
-  /// loaded, those newer than that save, and links.
+  /// Marks the checkpoints that Checkpointer deletes after its next save. It keeps the checkpoint
+  /// that it has loaded, those newer than that save, and links.
   void apply_retention(const Retention& retention) {
     const auto resumed = std::ranges::find_if(survey_.iterations, &IterationSummary::resumed);
     if (resumed == survey_.iterations.end() || !resumed->iteration) return;
@@ -152,8 +152,8 @@ class Surveyor {
   const SurveyOptions& options_;
   RootSurvey survey_;
   std::vector<std::string> links_;
-  std::unordered_map<std::string, std::size_t> index_;  // of each directory in survey_.iterations
-  std::vector<std::optional<CheckpointError>> errors_;  // beside survey_.iterations
+  std::unordered_map<std::string, std::size_t> index_;  // by directory
+  std::vector<std::optional<CheckpointError>> errors_;  // parallel to survey_.iterations
 };
 
 }  // namespace

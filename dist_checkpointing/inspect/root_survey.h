@@ -29,13 +29,13 @@ struct IterationSummary {
 
   std::string directory;                     ///< "iter_0001000" or "release"
   std::optional<std::uint64_t> iteration{};  ///< empty for `release`
-  /// When its newest file changed, in nanoseconds since 1970; of the directory itself if it was not
-  /// examined. 0 if unknown.
+  /// Time of its newest file's last change, in nanoseconds since 1970; of the directory itself if
+  /// it was not examined. 0 if unknown.
   std::int64_t saved = 0;
-  std::uint64_t bytes = 0;  ///< of all its files; 0 if it was not examined
+  std::uint64_t bytes = 0;  ///< size of all its files; 0 if it was not examined
   std::size_t files = 0;
   State state = State::kNotExamined;
-  std::string why{};               ///< it is not complete, for people
+  std::string why{};               ///< reason if it is not complete, as text for messages
   bool resumed = false;            ///< a run that starts here takes it
   bool tracked = false;            ///< the tracker names it
   bool removed_by_policy = false;  ///< see SurveyOptions::retention
@@ -54,23 +54,24 @@ struct RootSurvey {
   std::vector<UnfinishedWork> unfinished;    ///< hidden directories of saves and deletions
   std::string tracker;                       ///< name of the tracker file
   std::optional<std::string> tracked{};      ///< directory that the tracker names, there or not
-  /// The answer of choose_latest(). If a checkpoint cannot be examined, its error is among what is
-  /// passed over.
+  /// The answer of choose_latest(). If a checkpoint cannot be examined, its error is in
+  /// `passed_over`.
   LatestChoice resume;
 };
 
 struct SurveyOptions {
-  /// How many of the newest checkpoints are examined: listed, their metadata read, and a stat for
-  /// each data file. Of older ones only those that decide on the other questions.
+  /// Number of newest checkpoints that are examined: listed, their metadata read, and a stat for
+  /// each data file. Older ones are examined only if the other questions depend on them.
   std::size_t newest = 10;
-  StrategySpec strategy = OpenOptions().strategy;  ///< that the run loads with
-  /// Marks what it removes when a run that has resumed here saves for the first time.
+  StrategySpec strategy = OpenOptions().strategy;  ///< strategy that the run loads with
+  /// Marks the iterations that this retention removes when a run that has resumed here saves for
+  /// the first time.
   std::optional<Retention> retention{};
   int threads = 4;
 };
 
-/// The checkpoints of a training root. Reads no tensor and changes nothing. Throws CheckpointError
-/// (io) if the root itself cannot be listed.
+/// Surveys the checkpoints of a training root. Reads no tensor and changes nothing. Throws
+/// CheckpointError (io) if the root itself cannot be listed.
 [[nodiscard]] RootSurvey survey_root(const Location& root, const SurveyOptions& options = {});
 
 }  // namespace dckpt

@@ -37,7 +37,7 @@ constexpr Fact kParallel[] = {
     {"ranks", "world_size"},
 };
 
-/// What is there of it; nothing of files that cannot be understood, which is for others to report.
+/// Returns the run's configuration without files that cannot be parsed, which other code reports.
 ModelConfig configuration(const CheckpointReader& reader) {
   ModelConfig config;
   try {
@@ -71,11 +71,11 @@ RunFacts run_facts(const CheckpointReader& reader) {
   const ModelConfig config = configuration(reader);
   RunFacts facts;
   add(kModel, config, facts.model);
-  // Megatron's args say 1 where heads are in no groups.
+  // Megatron's args have 1 query group if attention heads are not grouped.
   if (!run_flag(&config.args, "group_query_attention").value_or(true))
     std::erase_if(facts.model, [](const auto& fact) { return fact.first == "query groups"; });
   add(kParallel, config, facts.parallel);
-  // Of args that a conversion has made up, no run is known.
+  // Args that a conversion made up describe no run.
   if (!run_arg(&config.args, "world_size") && !run_arg(&config.args, "data_parallel_size") &&
       config.run_config.is_none())
     facts.parallel.clear();

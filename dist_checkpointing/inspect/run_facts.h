@@ -10,20 +10,21 @@
 
 namespace DCKPT_API dckpt {
 
-/// What a checkpoint says of the run that saved it; what it does not say is left out.
+/// Facts about the run that saved a checkpoint; unknown ones are left out.
 struct RunFacts {
   using Number = std::pair<std::string, std::int64_t>;
-  /// Of the model: "layers", "hidden", "ffn", "heads", "query groups", "experts", "vocabulary".
+  /// Sizes of the model: "layers", "hidden", "ffn", "heads", "query groups", "experts",
+  /// "vocabulary".
   std::vector<Number> model{};
-  /// "TP", "PP", "VPP", "CP", "EP" and "DP", and "ranks": sizes when it was saved.
+  /// Parallel sizes of the saving run: "TP", "PP", "VPP", "CP", "EP" and "DP", and "ranks".
   std::vector<Number> parallel{};
-  std::string optimizer{};  ///< as args call it: "adam"
+  std::string optimizer{};  ///< in the spelling of args: "adam"
 };
 
-/// From Megatron's args, Megatron-Bridge's run_config.yaml, or a model's config.json.
+/// Reads Megatron's args, Megatron-Bridge's run_config.yaml, or a model's config.json.
 RunFacts run_facts(const CheckpointReader& reader);
 
-/// A sentence if the folder has the name of another iteration than the common state says: it was
+/// Returns a sentence if the folder's name has another iteration than the common state: it was
 /// renamed, or holds files of several iterations. Otherwise empty.
 [[nodiscard]] std::string iteration_conflict(const CheckpointReader& reader);
 

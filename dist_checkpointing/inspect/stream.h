@@ -17,7 +17,7 @@ class PieceWalker {
  public:
   PieceWalker(ShapeView shape, std::size_t item_size, std::uint64_t limit);
 
-  /// The next piece; empty at the end.
+  /// Returns the next piece; empty at the end.
   std::optional<Box> next();
 
  private:
@@ -31,7 +31,7 @@ class PieceWalker {
 
 struct StreamOptions {
   std::uint64_t piece = std::uint64_t{64} << 20;  ///< bytes of the tensor in memory at a time
-  int threads = 1;                                ///< that read one piece
+  int threads = 1;                                ///< threads that read one piece
 };
 
 /// Reads a stored tensor in its global shape, in row-major order, piece by piece. The reader must
@@ -43,8 +43,8 @@ class TensorStream {
   TensorStream(const CheckpointReader& reader, std::size_t tensor,
                const StreamOptions& options = {});
 
-  /// The next piece, a contiguous tensor, valid until the next call; empty at the end. Throws
-  /// CheckpointError.
+  /// Returns the next piece, a contiguous tensor, valid until the next call; empty at the end.
+  /// Throws CheckpointError.
   std::optional<Tensor> next();
 
  private:

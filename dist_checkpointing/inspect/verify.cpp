@@ -25,7 +25,7 @@
 namespace dckpt {
 namespace {
 
-/// Chunks and stored bytes that one thread checks in a row, with the file opened once.
+/// Chunks and stored bytes that one thread checks as one task, with the file opened once.
 constexpr std::size_t kTaskChunks = 4096;
 constexpr std::uint64_t kTaskBytes = std::uint64_t{256} << 20;
 
@@ -43,10 +43,10 @@ bool attempt(Problems& problems, const ErrorContext& context, Check&& check) {
   }
 }
 
-/// integrity.json, compared with the files that it lists.
+/// Compares integrity.json with the files that it lists.
 class ManifestCheck {
  public:
-  /// Reads it; `problems` gets what is wrong with it.
+  /// Reads the manifest and adds its problems to `problems`.
   ManifestCheck(const CheckpointReader& reader, Problems& problems) : reader_(reader) {
     const Storage& storage = reader_.storage();
     std::optional<IntegrityManifest> manifest;
@@ -64,14 +64,14 @@ class ManifestCheck {
   }
 
   std::size_t size() const noexcept { return manifest_.files.size(); }
-  std::uint64_t bytes() const noexcept { return bytes_; }  ///< of the files that it lists
+  std::uint64_t bytes() const noexcept { return bytes_; }  ///< size of the listed files
   bool lists(const std::string& file) const { return listed_.contains(file); }
-  /// SHA-256 of a file that was read for its checksums.
+  /// Adds the SHA-256 of a file that was read for its checksums.
   void add_digest(const std::string& file, const std::string& digest) {
     digests_.emplace(file, digest);
   }
 
-  /// That the files are there and have the sizes; if deep, that they have the digests.
+  /// Checks that the files exist with their sizes and, if deep, with their digests.
   void check(const VerifyOptions& options, ProgressCounter& progress, Problems& all) const {
     std::vector<Problems> problems(manifest_.files.size());
     parallel_for(manifest_.files.size(), options.threads, [&](std::size_t i) {
@@ -101,8 +101,8 @@ class ManifestCheck {
   const CheckpointReader& reader_;
   IntegrityManifest manifest_;  // empty if there is none
   std::uint64_t bytes_ = 0;
-  std::set<std::string> listed_;                // in it
-  std::map<std::string, std::string> digests_;  // of files that were read for their checksums
+  std::set<std::string> listed_;                // names in the manifest
+  std::map<std::string, std::string> digests_;  // for files read for their checksums
 };
 
 struct ChunkRef {
@@ -135,7 +135,7 @@ class Verifier {
   }
 
  private:
-  /// Every data file is a regular file; remembers their sizes.
+  /// Checks that every data file is a regular file; remembers their sizes.
   void check_files() {
     report_.files = static_cast<std::size_t>(std::ranges::count_if(
         metadata_.files, [](const std::string& name) { return is_stored_file(name); }));
@@ -158,7 +158,7 @@ class Verifier {
     }
   }
 
-  /// In files of records no two share bytes. Other formats may store two tensors in one place.
+  /// Checks that records do not share bytes. Other formats may store two tensors in one place.
   void check_ranges_apart() {
     if (!reader_.info().conventions.records) return;
     struct Range {
@@ -203,7 +203,7 @@ class Verifier {
                    grouped(place.length), grouped(size)));
   }
 
-  /// Chunks in the order of their files and offsets, in tasks of bounded size.
+  /// Checks chunks in the order of their files and offsets, in tasks of bounded size.
   void check_chunks() {
     std::vector<std::vector<ChunkRef>> by_file(metadata_.files.size());
     for (std::uint32_t t = 0; t < metadata_.tensors.size(); ++t) {
@@ -262,8 +262,8 @@ class Verifier {
     for (const std::size_t count : unchecked) report_.chunks_without_checksum += count;
   }
 
-  /// Whether a file is compared with the manifest: then it is read once, for all checksums, from
-  /// front to back.
+  /// Returns whether a file is compared with the manifest: it is then read once, for all checksums,
+  /// from front to back.
   bool hashes(const std::string& file) const { return options_.deep && manifest_->lists(file); }
 
   /// Returns false if a deep check found no checksum.

@@ -13,30 +13,30 @@
 namespace DCKPT_API dckpt {
 
 struct VerifyOptions {
-  /// Also read every byte and compare the checksums of chunks, objects and the common state, and
+  /// Also reads every byte and compares the checksums of chunks, objects and the common state, and
   /// the digests of integrity.json.
   bool deep = false;
   int threads = 2;
-  Progress progress{};  ///< of the deep part
+  Progress progress{};  ///< progress of the deep part
 };
 
-/// What was checked, and all problems that were found.
+/// The counts of checked items, and all problems found.
 struct VerifyReport {
-  /// In the order of the checks: files, coverage, chunks, objects, common state, manifest. Each
-  /// names its key, file and offset where it has one.
+  /// Problems in the order of the checks: files, coverage, chunks, objects, common state, manifest.
+  /// Each names its key, file and offset if it has one.
   std::vector<CheckpointError> problems;
-  Findings findings{};   ///< what is odd, but may be meant
-  std::string format{};  ///< of the checkpoint, as CheckpointInfo::format
+  Findings findings{};   ///< oddities that may be intended
+  std::string format{};  ///< CheckpointInfo::format
   bool deep = false;
   std::size_t files = 0;
   std::size_t tensors = 0;
   std::size_t chunks = 0;
   std::size_t objects = 0;
   std::uint64_t bytes = 0;  ///< stored bytes of chunks and objects
-  /// Deep: no checksum is recorded for them.
+  /// Deep only: items for which no checksum is recorded.
   std::size_t chunks_without_checksum = 0;
   std::size_t objects_without_checksum = 0;
-  std::size_t manifest_files = 0;  ///< listed in integrity.json; deep: compared with it
+  std::size_t manifest_files = 0;  ///< files listed in integrity.json; deep: compared with it
 
   bool ok() const noexcept { return problems.empty(); }
 };
@@ -45,8 +45,8 @@ struct VerifyReport {
 /// checked: every data file exists, every chunk lies inside its file and its tensor and matches the
 /// metadata, the chunks cover each tensor exactly, planner_data names only stored keys, objects and
 /// common state can be decoded, the manifest can be read, its files exist with the sizes that it
-/// has, and it lists every file that is read. Throws only for reasons outside the checkpoint (out
-/// of memory).
+/// records, and it lists every file that is read. Throws only for reasons outside the checkpoint
+/// (out of memory).
 [[nodiscard]] VerifyReport verify(const CheckpointReader& reader,
                                   const VerifyOptions& options = {});
 

@@ -9,7 +9,7 @@
 namespace dckpt {
 namespace {
 
-/// YAML as JSON: words without quotes become what they mean.
+/// Converts YAML to JSON; unquoted words become the values that they denote.
 Value to_value(const YamlNode& node) {
   if (node.kind == YamlNode::Kind::kList)
     return json_list(node.values, [](const YamlNode& value) { return to_value(value); });

@@ -6,7 +6,7 @@
 
 namespace dckpt {
 
-/// Of `config show`: every field of a map with its value.
+/// Returns the JSON of `config show` for a key map: every field with its value.
 std::string to_json(const KeyMap& map);
 
 }  // namespace dckpt

@@ -56,14 +56,14 @@ Value data_files_of(const CheckpointSummary& summary) {
                       {"unreferenced", json_list(summary.unreferenced)}});
 }
 
-/// None if ModelOpt has not changed the model.
+/// Returns none if ModelOpt has not changed the model.
 Value to_value(const std::optional<ModelOptState>& state) {
   if (!state) return {};
   return Value::dict(
       {{"place", state->place}, {"version", state->version}, {"modes", json_list(state->modes)}});
 }
 
-/// None if no optimizer state is stored.
+/// Returns none if no optimizer state is stored.
 Value optimizer_of(const CheckpointSummary& summary) {
   if (!summary.has_optimizer) return {};
   const OptimizerSummary& optimizer = summary.optimizer;

@@ -7,17 +7,17 @@
 #include "mapping/state/value.h"
 #include "strategies/formats/json/json.h"
 
-// What the files of this folder make JSON of.
+// Building blocks of the JSON that this folder makes.
 
 namespace dckpt {
 
-/// A list of the members of any range.
+/// Returns a list of the members of any range.
 template <typename Range>
 Value json_list(const Range& range) {
   return Value::list(ValueList(range.begin(), range.end()));
 }
 
-/// A list of what `render` makes of each member.
+/// Returns a list of `render` applied to each member.
 template <typename Range, typename Render>
 Value json_list(const Range& range, const Render& render) {
   ValueList list;
@@ -25,7 +25,7 @@ Value json_list(const Range& range, const Render& render) {
   return Value::list(std::move(list));
 }
 
-/// None for an empty optional.
+/// Returns none for an empty optional.
 template <typename T>
 Value or_none(const std::optional<T>& value) {
   return value ? Value(*value) : Value();
@@ -44,7 +44,7 @@ inline Value to_value(const Findings& findings) {
   return json_list(findings, [](const Finding& finding) { return to_value(finding); });
 }
 
-/// As reports are printed.
+/// Returns the text of a report as it is printed.
 inline std::string json_text(const Value& value) {
   return to_json(value, 2) + "\n";
 }

@@ -9,15 +9,15 @@
 
 namespace DCKPT_API dckpt {
 
-/// The checkpoints of a training root, verified, and what a run that starts there takes.
+/// The verified checkpoints of a training root, and the one that a run starting there takes.
 struct RootVerification {
   struct Checkpoint {
     std::string path;
-    VerifyReport report;  ///< of one that cannot be opened, this error alone
+    VerifyReport report;  ///< only the error, if the checkpoint cannot be opened
   };
-  std::vector<Checkpoint> checkpoints{};  ///< the oldest first
+  std::vector<Checkpoint> checkpoints{};  ///< oldest first
   LatestChoice resume{};
-  bool deep = false;  ///< as VerifyOptions::deep of all of them
+  bool deep = false;  ///< VerifyOptions::deep, the same for all
 };
 
 }  // namespace dckpt

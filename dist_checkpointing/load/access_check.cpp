@@ -18,7 +18,7 @@
 namespace dckpt {
 namespace {
 
-/// What a save of the same shards would plan.
+/// Returns the plan that a save of the same shards would make.
 Bytes plan_of(const Value& sharded) {
   const ShardedLeaves leaves = collect_sharded(sharded);
   std::vector<LocalShard> shards;
@@ -27,8 +27,8 @@ Bytes plan_of(const Value& sharded) {
   return encode_plan(plan_local_save(shards, FlattenedForm::kBoxes));
 }
 
-/// Whether every key is asked for once, and as a whole. On a rank that is alone nothing else needs
-/// to be checked, and of very many small tensors planning would take as long as reading.
+/// Returns whether every key is requested once, and as a whole. A single rank needs no other check,
+/// and planning very many small tensors would take as long as reading them.
 bool whole_keys_once(const Value& sharded) {
   const ShardedLeaves leaves = collect_sharded(sharded);
   std::unordered_set<std::string_view> keys;

@@ -7,10 +7,10 @@
 namespace dckpt {
 
 /// Checks that the requested shards of all ranks cover each key exactly, for tensors and objects:
-/// under Megatron's rule the main replicas, under the other kinds any holders. `sharded` has only
+/// the main replicas under Megatron's rule, any holders under the other kinds. `sharded` has only
 /// sharded leaves. Collective; throws the same CheckpointError (mismatch) on all ranks, in
-/// Megatron's words, with a table of which rank holds what. Ranks that request the same as last
-/// time, as the plan cache remembers, exchange one number. Does nothing if
+/// Megatron's words, with a table of which rank holds what. Ranks whose requests are unchanged
+/// since the last load, according to the plan cache, exchange one number. Does nothing if
 /// load.validate_access_integrity is off.
 void check_access(LoadCall& load, const Value& sharded, PlannerKind kind);
 

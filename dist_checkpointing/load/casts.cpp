@@ -12,7 +12,7 @@
 namespace dckpt {
 namespace {
 
-/// A cast as one text, "float32 bfloat16 KEY": ranks tell each other sets of these.
+/// Returns a cast as one text, "float32 bfloat16 KEY"; ranks exchange sets of these.
 std::string entry(const CastTensor& cast) {
   return str_format("{} {} {}", to_string(cast.stored), to_string(cast.loaded), cast.key);
 }

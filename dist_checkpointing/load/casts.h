@@ -7,8 +7,8 @@
 
 namespace dckpt {
 
-/// The casts of all ranks, sorted, each once; rank 0 logs them in one line. Collective; the same on
-/// all ranks.
+/// Returns the casts of all ranks, sorted and without duplicates, the same on all ranks. Rank 0
+/// logs them in one line. Collective.
 std::vector<CastTensor> report_casts(const std::vector<CastTensor>& mine, Communicator& comm);
 
 }  // namespace dckpt

@@ -46,9 +46,9 @@ std::vector<FlatLeaf> leaves_of_torch(const Value& state, const StoredKeys& keys
   return leaves;
 }
 
-/// A stored path under the new name of its key: what the rules leave as it is at both ends keeps
-/// its elements, and so does an element with dots in it ("layer.weight"); the rest is split at
-/// dots.
+/// Returns a stored path under the new name of its key. Elements at both ends that the rules leave
+/// unchanged are kept, and so is an element that contains dots ("layer.weight"); the rest is split
+/// at dots.
 KeyPath renamed_path(const KeyPath& path, std::string_view name) {
   const auto text = [](const PathElement& element) { return dotted_name({element}); };
   auto begin = path.begin();
@@ -77,8 +77,8 @@ std::string root_of(const KeyPath& path) {
   return dotted_name({path.front()});
 }
 
-/// What is stored in opened objects, by the names that are requested, without values; of those
-/// objects that the state has a place for.
+/// Returns the leaves of opened objects that the state has a place for, under the requested names,
+/// without values.
 std::vector<FlatLeaf> opened_leaves(const OpenedCheckpoint& from, const Value& state) {
   const std::vector<std::string>& keys = from.reader->info().opened_keys;
   const auto* const items = mapping_items(state);
@@ -98,12 +98,13 @@ std::vector<FlatLeaf> opened_leaves(const OpenedCheckpoint& from, const Value& s
   return leaves;
 }
 
-/// Whether a leaf is the caller's own: it is filled, or stays. Others can be replaced.
+/// Returns whether a leaf belongs to the caller: it is filled or stays unchanged. Others can be
+/// replaced.
 bool is_kept(const FlatLeaf& leaf) {
   return leaf.value.is_sharded() || leaf.value.is(Value::Kind::kLocalNonpersistentObject);
 }
 
-/// Takes what holds no tensor out of the roots of `stored`.
+/// Removes the roots of `stored` that contain no tensor.
 void clear_roots(std::vector<FlatLeaf>& leaves, Value& state, const std::vector<FlatLeaf>& stored) {
   std::set<std::string> cleared;
   for (const FlatLeaf& leaf : stored) cleared.insert(root_of(leaf.path));
@@ -131,7 +132,7 @@ std::vector<FlatLeaf> leaves_as_stored(LoadCall& load, const OpenedCheckpoint& f
 
   std::unordered_set<std::string> requested;
   std::set<KeyPath> containers;
-  std::map<KeyPath, bool> kept;  // of leaves
+  std::map<KeyPath, bool> kept;  // by path of a leaf
   for (const FlatLeaf& leaf : leaves) {
     requested.insert(stored_name(leaf));
     kept.emplace(leaf.path, is_kept(leaf));

@@ -29,7 +29,7 @@ std::vector<Leaf> requested_leaves_of(LoadCall& load, const OpenedCheckpoint& fr
   for (FlatLeaf& leaf : leaves_as_stored(load, from, state)) {
     if (leaf.value.is(Value::Kind::kLocalNonpersistentObject)) continue;
     std::string name = stored_name(leaf);
-    // What a rank outside of a tensor's mesh has in its place.
+    // A rank outside of a tensor's mesh has an empty container in its place.
     if (is_empty_container(leaf.value) && from.keys.tensor(name)) continue;
     const bool is_stored = from.keys.contains(name);
     const bool excused =
@@ -41,7 +41,8 @@ std::vector<Leaf> requested_leaves_of(LoadCall& load, const OpenedCheckpoint& fr
   return requested;
 }
 
-/// The tensors of the request, as a planner sees them; `leaves`: where each of them is in it.
+/// Returns the tensors of the request in the form that a planner gets; `leaves` receives their
+/// positions in the request.
 std::vector<ShardedTensor> wanted_tensors(const OpenedCheckpoint& from,
                                           const std::vector<Leaf>& requested,
                                           std::vector<std::size_t>& leaves) {
@@ -59,7 +60,7 @@ std::vector<ShardedTensor> wanted_tensors(const OpenedCheckpoint& from,
   return wanted;
 }
 
-/// The same request as a planner changes it: what it leaves out is not in it.
+/// Applies a planner's changes to the request, without the parts that it leaves out.
 void ask_for(LoadCall& load, const OpenedCheckpoint& from,
              const std::vector<std::optional<ShardedTensor>>& asked,
              const std::vector<std::size_t>& leaves, std::vector<Leaf>& requested) {
@@ -81,7 +82,7 @@ void ask_for(LoadCall& load, const OpenedCheckpoint& from,
   std::erase_if(requested, [&](const Leaf&) { return left_out[i++]; });
 }
 
-/// Lets the planner change the request. The call is collective.
+/// Lets the planner change the request. Collective.
 void plan_tensors(LoadCall& load, const OpenedCheckpoint& from, std::vector<Leaf>& requested) {
   std::vector<ShardedTensor> wanted;
   std::vector<std::size_t> leaves;
@@ -92,14 +93,14 @@ void plan_tensors(LoadCall& load, const OpenedCheckpoint& from, std::vector<Leaf
         [&] { ask_for(load, from, asked, leaves, requested); });
 }
 
-/// The leaf that the planner was asked with, and what was loaded in it.
+/// Restores the leaf that was passed to the planner, with the loaded data.
 void restore(const OpenedCheckpoint& from, Leaf& leaf) {
   if (!leaf.target) return;
   ShardedTensor tensor = from.planned->restored(*leaf.target, leaf.value.as_sharded_tensor());
   leaf.value = leaf.was_plain ? Value(*std::move(tensor.data)) : Value(std::move(tensor));
 }
 
-/// What of the request is stored otherwise.
+/// Returns the requested leaves that are stored in another form.
 std::vector<Misfit> misfits_of(LoadCall& load, const OpenedCheckpoint& from,
                                const std::vector<Leaf>& requested) {
   std::vector<Misfit> misfits;
@@ -130,8 +131,8 @@ std::vector<std::string> names_of(const std::vector<Leaf>& leaves) {
   return names;
 }
 
-/// Leaves that are not stored keep their values if the load is partial, or the strict mode one that
-/// goes on without them; else they are an error.
+/// Checks that leaves are stored. Missing ones keep their values if the load is partial or the
+/// strict mode tolerates them; otherwise they are an error.
 void check_names(LoadCall& load, const OpenedCheckpoint& from, const std::vector<Leaf>& requested) {
   Asked asked{{}, misfits_of(load, from, requested)};
   KeySet misfitting;
@@ -162,8 +163,8 @@ void check_names(LoadCall& load, const OpenedCheckpoint& from, const std::vector
   }
 }
 
-/// Gives a leaf the tensor that will be filled. What is stored decides what a leaf becomes: a
-/// tensor also where a plain value stood.
+/// Gives a leaf the tensor that will be filled. The stored data decides what a leaf becomes: it is
+/// a tensor even if the leaf was a plain value.
 void request_tensor(const OpenedCheckpoint& from, TensorRequestBuilder& builder, Leaf& leaf) {
   if (leaf.value.is(Value::Kind::kShardedTensor)) {
     Tensor destination = builder.add(leaf.value.as_sharded_tensor());
@@ -179,7 +180,7 @@ void request_tensor(const OpenedCheckpoint& from, TensorRequestBuilder& builder,
                      : Tensor::meta(tensor.properties.dtype, tensor.global_shape())));
 }
 
-/// Gives a leaf the value that was loaded.
+/// Gives a leaf the loaded value.
 void set_object(LoadCall& load, Leaf& leaf, const Value& loaded) {
   Value& value = leaf.value;
   if (value.is(Value::Kind::kShardedObject)) {
@@ -193,14 +194,14 @@ void set_object(LoadCall& load, Leaf& leaf, const Value& loaded) {
   value = loaded;
 }
 
-/// Where the value of a leaf is stored as an object.
+/// Returns the objects in which the value of a leaf is stored.
 ObjectCells cells_of(const Leaf& leaf, const OpenedCheckpoint& from) {
   if (const auto object = from.keys.object(leaf.name)) return {{*object}};
   return leaf.value.is(Value::Kind::kShardedObject) ? cells_of(leaf.value.as_sharded_object(), from)
                                                     : ObjectCells{};
 }
 
-/// The sharded leaves among those that `is_meant` chooses.
+/// Returns the sharded leaves among those that `is_meant` selects.
 Value sharded_of(const std::vector<Leaf>& requested, bool (*is_meant)(const Leaf&)) {
   ValueList leaves;
   for (const Leaf& leaf : requested) {
@@ -209,7 +210,7 @@ Value sharded_of(const std::vector<Leaf>& requested, bool (*is_meant)(const Leaf
   return Value::list(std::move(leaves));
 }
 
-/// What is read for the leaves, which get the tensors that are filled.
+/// Returns the read request for the leaves, which get the tensors to be filled.
 ReadRequest request_leaves(const LoadCall& load, const OpenedCheckpoint& from,
                            std::vector<Leaf>& leaves) {
   ReadRequest read;

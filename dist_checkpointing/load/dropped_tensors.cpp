@@ -24,7 +24,7 @@ bool counts(const FoundTensor& tensor) {
 
 std::string table_of_bytes(std::span<const FoundTensor> tensors) {
   KeySet keys;
-  std::map<std::string, std::uint64_t> bytes;  // of each pattern
+  std::map<std::string, std::uint64_t> bytes;  // by pattern
   for (const FoundTensor& tensor : tensors) {
     keys.insert(tensor.key);
     bytes[without_numbers(tensor.key)] += tensor.bytes;
@@ -49,7 +49,7 @@ std::vector<FoundTensor> not_requested(std::span<const FoundTensor> found) {
 
 std::vector<FoundTensor> dropped_tensors(std::span<const FoundTensor> resumed_from,
                                          const Metadata& planned, const Value* common) {
-  // Mostly the same keys in the same order: then nothing is hashed.
+  // The keys are usually the same in the same order; then nothing is hashed.
   std::vector<const FoundTensor*> sought;
   auto next = planned.tensors.begin();
   for (const FoundTensor& tensor : resumed_from) {

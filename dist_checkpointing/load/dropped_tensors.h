@@ -10,15 +10,16 @@
 
 namespace dckpt {
 
-/// Groups of keys with their bytes, for people: a line, beginning with "\n  ", for each group.
+/// Returns a table for messages: one line per group of keys with its bytes, each beginning with "\n
+/// ".
 std::string table_of_bytes(std::span<const FoundTensor> tensors);
 
-/// Those that no rank requested. State of modules that belongs to no parameter (`_extra_state`)
-/// comes and goes with the hardware and does not count.
+/// Returns the tensors that no rank requested. State of modules that belongs to no parameter
+/// (`_extra_state`) comes and goes with the hardware and does not count.
 std::vector<FoundTensor> not_requested(std::span<const FoundTensor> found);
 
-/// Those of `resumed_from` that a planned save of all ranks lacks: neither stored under their keys,
-/// nor in the common state under their paths.
+/// Returns the tensors of `resumed_from` that a planned save of all ranks lacks: neither stored
+/// under their keys, nor in the common state under their paths.
 std::vector<FoundTensor> dropped_tensors(std::span<const FoundTensor> resumed_from,
                                          const Metadata& planned, const Value* common);
 

@@ -8,12 +8,12 @@
 
 namespace DCKPT_API dckpt {
 
-/// PyTorch DCP's planner for a state dict that is empty: it is given what is stored, nested as it
-/// was saved, and the common state; on each rank all of it. Tensors become whole ShardedTensors and
-/// objects of Megatron ShardedObjects, so that the result can be saved again (plain_state() has
-/// them bare); other objects are their values.
+/// PyTorch DCP's planner for an empty state dict, which it fills with the complete stored state,
+/// nested as it was saved, and the common state, on every rank. Tensors become whole ShardedTensors
+/// and Megatron's objects ShardedObjects, so that the result can be saved again (plain_state()
+/// unwraps them). Other objects become their values.
 ///
-/// `keys` as load_state_dict() takes them. Throws CheckpointError: (invalid argument) if the state
+/// `keys` are those of load_state_dict(). Throws CheckpointError: (invalid argument) if the state
 /// has entries, (mismatch) for keys that select nothing.
 class EmptyStateDictLoadPlanner : public DefaultLoadPlanner {
  public:

@@ -32,7 +32,7 @@ void fill_zero(const Tensor& tensor) {
                tensor.mutable_data(), {0, tensor.strides()});
 }
 
-/// Pieces of records that several ranks have read are put together, unless there are too many.
+/// Combines pieces of records that several ranks have read, unless there are too many.
 void compare_together(RecordChecks& checks, Communicator& comm) {
   constexpr std::size_t kLongestList = std::size_t{64} << 10;
   Bytes mine;
@@ -53,7 +53,7 @@ bool shares(const LoadOptions& options, const Communicator& comm) {
   return options.parallel.enabled && comm.size() > 1;
 }
 
-/// What ranks that read by themselves have in common is best in the page cache.
+/// Returns the engine. Data that several ranks read by themselves is best in the page cache.
 ReadEngine engine_of(const LoadOptions& options, bool share, const Communicator& comm) {
   const bool alone = share || comm.size() == 1;
   return options.engine == ReadEngine::kAuto && !alone ? ReadEngine::kBuffered : options.engine;
@@ -61,16 +61,16 @@ ReadEngine engine_of(const LoadOptions& options, bool share, const Communicator&
 
 using Items = std::span<const ReadItem>;
 
-/// The items of a request by how they are read.
+/// The items of a request, grouped by how they are read.
 struct ItemParts {
-  std::vector<ReadItem> sorted;  ///< what the spans refer to, if not to the request
-  Items shared;                  ///< ranks exchange them
-  Items own;                     ///< this rank reads them
-  Items device;                  ///< and these, into memory of devices
+  std::vector<ReadItem> sorted;  ///< backs the spans, unless they refer to the request
+  Items shared;                  ///< exchanged between ranks
+  Items own;                     ///< read by this rank
+  Items device;                  ///< read by this rank, into device memory
 };
 
-/// Ranks exchange elements as they are stored, out of the destinations that they were read into:
-/// what is cast, or becomes something else, is read by each rank that needs it.
+/// Groups items. Ranks exchange elements as they are stored, from the destinations that they were
+/// read into, so each rank reads its cast or planner-resolved tensors by itself.
 ItemParts parts_of(const TensorRequest& request, const CheckpointReader& reader,
                    const PlannedLoad* planned, bool share) {
   const auto for_device = [&](const ReadItem& item) {
@@ -96,7 +96,7 @@ ItemParts parts_of(const TensorRequest& request, const CheckpointReader& reader,
   return parts;
 }
 
-/// Of what arrives in the destinations, as it is stored.
+/// Returns the bytes that arrive in the destinations, counted as stored.
 std::uint64_t bytes_of(Items items, const CheckpointReader& reader) {
   std::uint64_t bytes = 0;
   for (const ReadItem& item : items)
@@ -105,7 +105,8 @@ std::uint64_t bytes_of(Items items, const CheckpointReader& reader) {
   return bytes;
 }
 
-/// The tensor of the request that a destination stands for: padding of a range fills another one.
+/// Returns the tensor of the request that a destination belongs to; it differs if a range is
+/// padded.
 const Tensor& filled_tensor(const TensorRequest& request, std::uint32_t destination) {
   const Tensor& tensor = request.destinations[destination];
   for (const EdgePadding& padding : request.to_pad) {
@@ -114,8 +115,7 @@ const Tensor& filled_tensor(const TensorRequest& request, std::uint32_t destinat
   return tensor;
 }
 
-/// The destinations of a request while they are filled: the only place where a load moves tensor
-/// bytes.
+/// Fills the destinations of a request: the only place where a load moves tensor bytes.
 class Filling {
  public:
   Filling(LoadCall& load, const OpenedCheckpoint& from, const TensorRequest& request)
@@ -154,7 +154,7 @@ class Filling {
     load_.watch.check();
     const std::uint64_t total = bytes_of(request_.items, reader_);
     const auto tell = [&](std::uint64_t arrived, std::uint64_t all) {
-      load_.watch.arrived(std::min(arrived, all), all);  // slabs have more than what is requested
+      load_.watch.arrived(std::min(arrived, all), all);  // slabs have more bytes than requested
     };
     progress_.emplace(tell, total, kToldEvery);
     reading_.progress = &*progress_;
@@ -172,7 +172,7 @@ class Filling {
     if ((comm_.size() > 1 || !parts_.device.empty()) && reading_.verify) reading_.checks = &checks_;
   }
 
-  /// Calls the planner and the trainer; empty if neither wants to know.
+  /// Returns a function that calls the planner and the trainer; empty if neither is interested.
   std::function<void(std::uint32_t)> on_complete() {
     if (planned_ == nullptr && !load_.watch.follows_tensors()) return {};
     return [&](std::uint32_t destination) {
@@ -185,7 +185,7 @@ class Filling {
   void read_together() {
     const bool to_devices = std::ranges::any_of(request_.destinations, is_in_device_memory);
     ReadOptions together = reading_;
-    together.delivered = nullptr;  // what a rank has read, others may still have to get from it
+    together.delivered = nullptr;  // other ranks may still need data that this one has read
     stats_ = read_tensors_parallel(reader_, parts_.shared, request_.destinations,
                                    load_.options.parallel.exchange, comm_, together,
                                    load_.plan_cache, to_devices ? &*devices_ : nullptr);
@@ -218,7 +218,7 @@ class Filling {
   ReadStats stats_{};
 };
 
-/// The only place where a load reads objects.
+/// Reads objects; no other part of a load does.
 ReadObjects fetch_objects(LoadCall& load, const CheckpointReader& reader,
                           std::span<const std::uint32_t> objects) {
   const PhaseClock::Scope reading(&load.phases, Phase::kRead);

@@ -28,7 +28,8 @@ constexpr std::array<std::pair<Phase, PhaseReport LoadReport::*>, 3> kLoadPhases
      {Phase::kExchange, &LoadReport::exchange},
      {Phase::kRead, &LoadReport::read}}};
 
-/// Of a rank: whether it used the plan of last time, why not, how it read, and its phases.
+/// Encodes a rank's report: use of the plan cache or why not, bytes by engine, replaced and
+/// truncated tensors, and phases.
 Bytes told_by(LoadCall& load) {
   Bytes bytes;
   WireWriter writer(bytes);
@@ -48,7 +49,7 @@ Bytes told_by(LoadCall& load) {
   return bytes;
 }
 
-/// `read`: all bytes, those of the other ways included.
+/// `read` counts all bytes, including direct and mapped ones.
 std::string engine_text(std::uint64_t read, std::uint64_t direct, std::uint64_t mapped) {
   using Way = std::pair<std::uint64_t, const char*>;
   std::array<Way, 3> ways{{{read - std::min(read, direct + mapped), "buffered"},
@@ -102,7 +103,7 @@ void tell_replaced(const std::map<std::string, std::string>& replaced, Findings&
                   std::move(names)});
 }
 
-/// No value stays as it is in silence. `kept`: rank 0's.
+/// Warns of values that are kept because they are not stored. `kept` is rank 0's list.
 void tell_kept(const std::vector<std::string>& kept, Findings& findings) {
   if (kept.empty()) return;
   warn(findings,
@@ -112,7 +113,8 @@ void tell_kept(const std::vector<std::string>& kept, Findings& findings) {
         kept});
 }
 
-/// Of the job: the same from all ranks, after rank 0's time.
+/// Encodes the job-wide report: rank 0's elapsed time, use of the plan cache, each phase merged
+/// over all ranks, the engine and the findings.
 Bytes joined(LoadCall& load, const std::vector<Bytes>& ranks, double seconds) {
   std::array<std::vector<PhaseClock::Taken>, kLoadPhases.size()> taken;
   std::vector<std::string> reasons;

@@ -8,15 +8,15 @@
 
 namespace dckpt {
 
-/// A tensor of the checkpoint that was loaded, under the name that load.rename gives it.
+/// A tensor of the loaded checkpoint, under the name that load.rename gives it.
 struct FoundTensor {
   std::string key;
   std::uint64_t bytes = 0;
-  bool requested = false;  ///< by any rank
+  bool requested = false;  ///< some rank requests it
 };
 
-/// load() for a run that goes on: rank 0 also learns what the checkpoint holds, in its order and
-/// without empty tensors and those whose data files are lost; other ranks learn nothing.
+/// Loads as load() does, for a run that continues. Rank 0 also gets the checkpoint's tensors in
+/// stored order, without empty tensors and those whose data files are lost; other ranks get none.
 LoadReport load_and_find(StateDict& state, const Location& location, const LoadOptions& options,
                          Communicator& comm, LoadPlanCache& cache, std::vector<FoundTensor>& found);
 

@@ -60,7 +60,7 @@ bool any_rank(bool mine, Communicator& comm) {
   return comm.all_reduce(flag, ReduceOp::kMax).front() != 0;
 }
 
-/// What all ranks ask for, and what of it is not stored.
+/// The requests of all ranks, and those of them that are not stored.
 struct AllRanks {
   AllRanks(const std::vector<Asked>& asked_by_rank, const KeySet& stored) {
     for (std::size_t rank = 0; rank < asked_by_rank.size(); ++rank) {
@@ -76,7 +76,7 @@ struct AllRanks {
     size = asked_by_rank.size();
   }
 
-  /// "this rank", "all 8 ranks", "rank 3 of 8"
+  /// Returns "this rank", "all 8 ranks" or "rank 3 of 8".
   std::string which(const std::vector<std::size_t>& ranks) const {
     if (size == 1) return "this rank";
     if (ranks.size() == size) return str_format("all {} ranks", grouped(size));
@@ -86,7 +86,7 @@ struct AllRanks {
   KeySet asked;
   KeySet unexpected;
   std::vector<Misfit> misfits;
-  std::vector<std::size_t> unexpected_on;  // these ranks
+  std::vector<std::size_t> unexpected_on;  // ranks that request these keys
   std::vector<std::size_t> misfits_on;
   std::size_t size = 0;
 };
@@ -94,8 +94,8 @@ struct AllRanks {
 std::string advice(const KeySet& asked, const KeySet& stored) {
   const std::vector<RenameRule> rules = suggest_rename(asked, stored);
   if (rules.empty()) return explain_by_layout(asked, stored);
-  const auto yaml = [](const std::string& text) {  // escapes mean in YAML's double quotes what they
-                                                   // mean everywhere
+  // Escapes have their usual meaning in YAML's double quotes.
+  const auto yaml = [](const std::string& text) {
     std::string out;
     for (const char c : printable(text, kMaxRenamePattern * 4))
       out += c == '"' ? std::string("\\\"") : std::string(1, c);
@@ -111,7 +111,7 @@ std::string advice(const KeySet& asked, const KeySet& stored) {
       list);
 }
 
-/// A paragraph about what is stored in another form than requested; empty if nothing is.
+/// Returns a paragraph about keys stored in another form than requested; empty if there are none.
 std::string misfits_as_text(const AllRanks& ranks) {
   if (ranks.misfits.empty()) return "";
   return str_format("the request does not fit what is stored{}:{}",
@@ -119,24 +119,25 @@ std::string misfits_as_text(const AllRanks& ranks) {
                     table_of(ranks.misfits));
 }
 
-/// Objects are matched by their unique keys, and by the keys in these.
+/// Returns whether a rule applies to a key. Objects are matched by their unique keys, and by the
+/// keys in these.
 bool is_for(const MissingRule& rule, std::string_view key) {
   return glob_match(rule.keys, key) || glob_match(rule.keys, key.substr(0, key.rfind("/shard_")));
 }
 
-/// What the first rule that matches says about a missing key; none if no rule matches.
+/// Returns the action of the first rule that matches a missing key; none if no rule matches.
 std::optional<WhenMissing> action_for(std::span<const MissingRule> rules, const std::string& key) {
   const auto rule =
       std::ranges::find_if(rules, [&](const MissingRule& each) { return is_for(each, key); });
   return rule == rules.end() ? std::nullopt : std::optional(rule->action);
 }
 
-/// Two paragraphs, each of which may be empty.
+/// Joins two paragraphs, each of which may be empty.
 std::string joined(const std::string& first, const std::string& second) {
   return first + (first.empty() || second.empty() ? "" : "\n") + second;
 }
 
-/// Megatron's sentences, then the keys.
+/// Returns Megatron's sentences, then the keys.
 std::string describe(const KeySet& missing, const AllRanks& ranks, const KeySet& stored) {
   std::string message;
   if (!missing.empty())
@@ -202,7 +203,7 @@ KeyDifference check_keys(const Asked& asked, const KeySet& stored, StrictHandlin
   const AllRanks ranks(gather(asked, comm), stored);
   if (checks_missing(strict)) {
     found.missing = difference(stored, ranks.asked);
-    found.missing.erase(kCommonKey);  // every load takes it, none requests it
+    found.missing.erase(kCommonKey);  // every load reads it, none requests it
   }
   const bool misfits = raises(strict) && !ranks.misfits.empty();
   if (!tells || (found.missing.empty() && ranks.unexpected.empty() && !misfits)) return found;

@@ -14,7 +14,7 @@
 
 namespace dckpt {
 
-// The `findings` of rank 0 have each of its warnings, too.
+// Each warning of rank 0 is also added to its `findings`.
 
 /// Differences between requested and stored keys, in Megatron's words.
 struct KeyDifference {
@@ -23,55 +23,57 @@ struct KeyDifference {
 };
 
 bool raises(StrictHandling strict) noexcept;   ///< a difference is an error
-bool logs(StrictHandling strict) noexcept;     ///< … a warning
-bool returns(StrictHandling strict) noexcept;  ///< … part of the report
+bool logs(StrictHandling strict) noexcept;     ///< a difference is a warning
+bool returns(StrictHandling strict) noexcept;  ///< a difference is part of the report
 bool checks_unexpected(StrictHandling strict) noexcept;
 bool checks_missing(StrictHandling strict) noexcept;
 
-/// What a rank requests.
+/// The keys that a rank requests.
 struct Asked {
   std::vector<std::string> keys{};  ///< in any order
-  /// For what is stored in another form; their keys need not be among `keys`.
+  /// Requests that differ from the stored form; their keys need not be among `keys`.
   std::vector<Misfit> misfits{};
 };
 
-/// Warns if `asks` is false on every rank though the checkpoint has tensors: a state without
-/// descriptions is a valid request, but rarely what was meant. `consequence` begins the warning:
+/// Warns if `asks` is false on every rank although the checkpoint has tensors: a state without
+/// descriptions is a valid request, but rarely intended. `consequence` begins the warning and says
 /// what is loaded then. Collective.
 void warn_if_nothing_is_asked(const Metadata& stored, Communicator& comm, bool asks,
                               const std::string& consequence, Findings& findings);
 
-/// The keys of all ranks. Collective; nothing is exchanged but one number if no rank has any.
+/// Returns the keys of all ranks. Collective; if no rank has any, only one number is exchanged.
 KeySet united(const KeySet& mine, Communicator& comm);
 
 /// Compares keys as far as the mode requires. A mode that raises throws CheckpointError (mismatch),
-/// the same on all ranks; a mode that logs warns on rank 0. Both report the findings of all ranks,
-/// and an error also reports the misfits. Collective, with the same `stored` and mode on all ranks.
+/// the same on all ranks; a mode that logs warns on rank 0. Both report the differences of all
+/// ranks, and an error also reports the misfits. Collective, with the same `stored` and mode on all
+/// ranks.
 KeyDifference check_keys(const Asked& asked, const KeySet& stored, StrictHandling strict,
                          Communicator& comm, Findings& findings);
 
-/// Requested keys that are not stored and about which load.missing decides.
+/// Requested keys that are not stored and that load.missing decides about.
 struct DecidedKeys {
   KeySet kept;
   std::vector<std::string> refused;
 };
 
-/// Rank 0 warns of rules that match no key that any rank requests, and names similar keys: they are
-/// likely misspelt. Collective if there are rules, with the same ones on all ranks.
+/// Warns on rank 0 of rules that match no key requested by any rank, and names similar keys,
+/// because such rules are likely misspelled. Collective if there are rules, with the same ones on
+/// all ranks.
 void warn_of_idle_rules(std::span<const MissingRule> rules,
                         const std::vector<std::string>& requested, Communicator& comm,
                         Findings& findings);
 
-/// Takes them out of `asked`, since no strict mode decides about them. Rank 0 warns of those of all
-/// ranks that the rules say to warn of. Collective if there are rules, with the same ones on all
-/// ranks.
+/// Removes the decided keys from `asked`, since no strict mode decides about them. Rank 0 warns of
+/// those keys of all ranks whose rules ask for a warning. Collective if there are rules, with the
+/// same ones on all ranks.
 DecidedKeys take_decided(std::vector<std::string>& asked, const KeySet& stored,
                          std::span<const MissingRule> rules, Communicator& comm,
                          Findings& findings);
 
-/// Throws CheckpointError (mismatch), the same on all ranks, if one of them requests something that
-/// is not stored, or stored in another form: one error for everything. Missing keys are listed
-/// below `headline`, which is given without its colon; those that one of `rules` refuses are listed
+/// Throws one CheckpointError (mismatch) for everything, the same on all ranks, if a rank requests
+/// keys that are not stored or are stored in another form. Missing keys are listed below
+/// `headline`, which is given without its colon; those that one of `rules` refuses are listed
 /// apart. Collective, with the same `stored` and rules on all ranks.
 void require_stored(const Asked& asked, const StoredKeys& stored,
                     std::span<const MissingRule> rules, const std::string& headline,

@@ -22,7 +22,7 @@ bool is_number(std::string_view text) {
          std::all_of(text.begin(), text.end(), [](char c) { return c >= '0' && c <= '9'; });
 }
 
-/// The components of a key that are numbers, in order.
+/// Returns the components of a key that are numbers, in order.
 std::vector<std::string_view> numbers_of(std::string_view key) {
   std::vector<std::string_view> numbers;
   for (std::size_t at = 0; at <= key.size();) {
@@ -34,7 +34,7 @@ std::vector<std::string_view> numbers_of(std::string_view key) {
   return numbers;
 }
 
-/// The pattern with numbers in place of its stars, as many as there are of both.
+/// Returns the pattern with numbers in place of its stars, as far as there are both.
 std::string with_numbers(std::string_view pattern, const std::vector<std::string_view>& numbers) {
   std::string key;
   std::size_t next = 0;
@@ -61,7 +61,7 @@ std::string table(const KeySet& keys, const Line& line_of) {
   return text;
 }
 
-/// Looks for names among the stored ones by their patterns: there are far fewer of those.
+/// Looks for similar stored names by their patterns, of which there are far fewer.
 class Suggestions {
  public:
   explicit Suggestions(const KeySet& stored) : stored_(stored) {
@@ -90,8 +90,8 @@ class Suggestions {
   }
 
  private:
-  /// What is stored below a name, which is that of a dict or list with more items than the
-  /// request's.
+  /// Returns the stored keys below a name, which then belongs to a dict or list with more items
+  /// than the request's.
   std::string below(const std::string& name) const {
     std::vector<std::string> found;
     const std::string prefix = name + ".";
@@ -108,7 +108,7 @@ class Suggestions {
   std::map<std::string, KeyGroup> groups_;
 };
 
-/// The text as a regular expression that matches it alone.
+/// Returns a regular expression that matches only this text.
 std::string escaped_for_regex(std::string_view text) {
   std::string escaped;
   for (const char c : text) {
@@ -124,7 +124,7 @@ std::string escaped_for_replacement(std::string_view text) {
   return escaped;
 }
 
-/// For one common prefix too much or too little.
+/// Returns a rule for one common prefix too much or too little.
 std::optional<RenameRule> prefix_rule(const KeySet& asked, const KeySet& stored) {
   const auto is_unknown = [&](const std::string& key) { return !stored.contains(key); };
   const auto first = std::find_if(asked.begin(), asked.end(), is_unknown);
@@ -159,11 +159,13 @@ std::optional<RenameRule> prefix_rule(const KeySet& asked, const KeySet& stored)
   return std::nullopt;
 }
 
-// Components that torch.compile, activation checkpointing and FSDP put before what they wrap.
+// Components that torch.compile, activation checkpointing and FSDP insert before the wrapped
+// module.
 constexpr std::array<std::string_view, 3> kWrappers = {"_orig_mod", "_checkpoint_wrapped_module",
                                                        "_fsdp_wrapped_module"};
 
-/// The first component of a key that is a wrapper's: where it begins, and its length with the dot.
+/// Returns the first component of a key that belongs to a wrapper: its position, and its length
+/// with the dot.
 std::optional<std::pair<std::size_t, std::size_t>> find_wrapper(std::string_view key) {
   for (std::size_t at = 0, dot = key.find('.'); dot != std::string_view::npos;
        at = dot + 1, dot = key.find('.', at)) {
@@ -185,7 +187,7 @@ KeySet renamed(const KeySet& keys, const std::vector<RenameRule>& rules) {
   return names;
 }
 
-/// Takes the wrappers that stored keys have out of them.
+/// Returns a rule that removes the wrappers in stored keys.
 std::optional<RenameRule> unwrapping_rule(const KeySet& stored) {
   std::set<std::string> names;
   for (const std::string& key : stored) {
@@ -201,7 +203,8 @@ std::optional<RenameRule> unwrapping_rule(const KeySet& stored) {
   return RenameRule{str_format("\\b({})\\.", pattern), ""};
 }
 
-/// Puts the wrapper that requested keys have into stored ones, behind the names that it follows.
+/// Returns a rule that inserts the wrapper of requested keys into stored ones, behind the same
+/// names.
 std::optional<RenameRule> wrapping_rule(const KeySet& asked, const KeySet& stored) {
   std::set<std::string> heads;
   std::set<std::string> names;

@@ -14,9 +14,9 @@ namespace {
 
 constexpr std::string_view kLayers = "layers.";
 
-/// How a key is written, and what it is whichever way it is written.
+/// A key with its naming scheme, and its name independent of the scheme.
 struct Parsed {
-  std::string subject;  ///< without the number of its layer, norms as Transformer Engine calls them
+  std::string subject;  ///< without the layer's number, with Transformer Engine's names of norms
   bool has_layer = false;
   const NormSpelling* norm = nullptr;
   bool is_local = false;
@@ -46,10 +46,10 @@ Parsed parse(std::string_view key) {
   return parsed;
 }
 
-/// What one way of writing explains.
+/// The missing keys that one naming scheme explains.
 struct Explained {
   std::size_t keys = 0;
-  std::string asked{};   ///< the first of them
+  std::string asked{};   ///< first requested key
   std::string stored{};  ///< its counterpart
 
   void add(const std::string& key, const std::string& counterpart) {
@@ -60,7 +60,7 @@ struct Explained {
   }
 };
 
-/// "self_attention\.linear_qkv\.layer_norm_(weight|bias)$"
+/// Returns a rule with a pattern like "self_attention\.linear_qkv\.layer_norm_(weight|bias)$".
 std::string rule_for(const NormSpelling& norm, bool asked_is_local) {
   const auto escaped = [](std::string_view name) {
     std::string text;
@@ -79,7 +79,7 @@ std::string explain_by_layout(const KeySet& asked, const KeySet& stored) {
   for (const std::string& key : stored) by_subject.emplace(parse(key).subject, key);
   Explained per_layer;
   Explained stacked;
-  std::map<std::string, Explained> spec;  // by the rule that renames
+  std::map<std::string, Explained> spec;  // by the rename rule
   bool asks_local = false;
   for (const std::string& key : asked) {
     if (stored.contains(key)) continue;

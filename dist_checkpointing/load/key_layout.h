@@ -7,8 +7,8 @@
 namespace dckpt {
 
 /// Explains missing keys by Megatron's two naming schemes: layers stacked in one tensor or stored
-/// under a key each, norms named by the local or by the Transformer Engine spec. Returns lines that
-/// say so and what to do, each after a "\n"; empty if this is not the reason.
+/// under a key each, norms named by the local or by the Transformer Engine spec. Returns lines with
+/// the reason and the remedy, each after a "\n"; empty if this is not the reason.
 std::string explain_by_layout(const KeySet& asked, const KeySet& stored);
 
 }  // namespace dckpt

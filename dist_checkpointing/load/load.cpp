@@ -18,7 +18,8 @@
 namespace dckpt {
 namespace {
 
-/// The caller's tree, or what the trainer makes of it; a load that fails leaves the caller's.
+/// Returns the caller's tree, or the result of the trainer's preprocessing. A failed load leaves
+/// the caller's tree unchanged.
 StateDict preprocessed(const LoadCall& call, StateDict state) {
   if (call.hooks.preprocess)
     agree(call.comm, "preparing the state dict", [&] {
@@ -28,7 +29,7 @@ StateDict preprocessed(const LoadCall& call, StateDict state) {
   return state;
 }
 
-/// The tree that is loaded in its place, by a planner of the registry.
+/// Returns the tree that a registered planner loads in its place.
 StateDict planned(const LoadCall& call, const OpenedCheckpoint& from, StateDict state) {
   if (from.planned)
     agree(call.comm, "preparing the state dict",
@@ -36,11 +37,12 @@ StateDict planned(const LoadCall& call, const OpenedCheckpoint& from, StateDict 
   return state;
 }
 
-/// What all ranks together have left, in the order of the metadata. What a planner has read for
-/// tensors of other names goes on under these, and is not among them.
+/// Returns on rank 0 the checkpoint's tensors, in the order of the metadata, with the requests of
+/// all ranks. Tensors that a planner has read only for other names are left out, since they
+/// continue under those names.
 std::vector<FoundTensor> find_tensors(const LoadCall& call, const OpenedCheckpoint& from,
                                       const TensorRequest& request) {
-  constexpr std::int64_t kForOthers = 1;  // and more under its own name
+  constexpr std::int64_t kForOthers = 1;  // requests under its own name have a larger number
   const std::vector<TensorStorageMetadata>& tensors = from.metadata().tensors;
   std::vector<std::string> names(tensors.size());
   for (const std::string& name : from.keys.names()) {
@@ -61,7 +63,7 @@ std::vector<FoundTensor> find_tensors(const LoadCall& call, const OpenedCheckpoi
   return found;
 }
 
-/// Rank 0 says what was loaded.
+/// Logs the report on rank 0.
 void tell(const LoadCall& call) {
   if (call.comm.rank() != 0) return;
   log_info(str_format("loaded {}: {}", quote(call.location.display()), to_string(call.report)));
@@ -69,7 +71,7 @@ void tell(const LoadCall& call) {
 
 /// `found` may be null.
 LoadReport load_into(StateDict& state, LoadCall& call, std::vector<FoundTensor>* found = nullptr) {
-  if (state.is_none()) state = Value::dict();  // what StateDict() is
+  if (state.is_none()) state = Value::dict();  // the value of StateDict()
   call.plan_cache->begin(call.options.parallel.enabled ? "a single rank" : "load.parallel is off");
   StateDict target = preprocessed(call, state);
   const OpenedCheckpoint from = open_for(Call::kLoad, call);

@@ -20,7 +20,7 @@ struct PendingLoad::Outcome {
   bool is_ready() const {
     return ended.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
   }
-  /// A fork has none of the threads that would end the load.
+  /// Throws in a fork, which has none of the threads that would end the load.
   void require_its_process() const {
     if (::getpid() == maker || is_ready()) return;
     throw CheckpointError(
@@ -32,7 +32,7 @@ struct PendingLoad::Outcome {
   const ::pid_t maker = ::getpid();
   std::promise<LoadReport> promise;
   std::shared_future<LoadReport> ended = promise.get_future().share();
-  StateDict state;  ///< the caller's, then what was loaded; whoever sets `taken` may move it
+  StateDict state;  ///< the caller's tree, then the loaded one; whoever sets `taken` may move it
   std::atomic<bool> taken{false};
   std::atomic<std::uint64_t> arrived{0};
   std::atomic<std::uint64_t> total{0};
@@ -45,7 +45,7 @@ struct AsyncLoader::Running {
         relay(std::move(trainers), [this] { outcome->cancel.request_stop(); }) {}
 
   std::shared_ptr<PendingLoad::Outcome> outcome;
-  std::stop_callback<std::function<void()>> relay;  // of the trainer's token
+  std::stop_callback<std::function<void()>> relay;  // relays stops of the trainer's token
   std::jthread thread;                              // last: joined first
 };
 

@@ -13,7 +13,7 @@
 
 namespace DCKPT_API dckpt {
 
-/// How far a load in the background is on this rank, in bytes of its tensors; 0 of 0 until they are
+/// Progress of a background load on this rank, in bytes of its tensors; 0 of 0 until the sizes are
 /// known.
 struct LoadProgress {
   std::uint64_t arrived = 0;
@@ -22,19 +22,18 @@ struct LoadProgress {
   friend bool operator==(const LoadProgress&, const LoadProgress&) = default;
 };
 
-/// A load in the background. Cheap to copy; may outlive the loader; safe to use from several
-/// threads.
+/// A background load. Cheap to copy; may outlive the loader; safe to use from several threads.
 class PendingLoad {
  public:
-  /// Whether it has ended, successfully or not.
+  /// True once the load has ended, successfully or not.
   bool done() const;
   LoadProgress progress() const;
-  /// Waits for the end and puts the loaded tree in place of `state`: once, by one caller. Throws
-  /// what the load threw, the same CheckpointError on every rank; `state` stays as it is then, but
-  /// memory that was to be filled is partly filled.
+  /// Waits for the end and puts the loaded tree in place of `state`. Only one caller may call it,
+  /// once. Throws the error of the load, the same CheckpointError on every rank; `state` is then
+  /// unchanged, but memory that was to be filled is partly filled.
   LoadReport wait(StateDict& state) const;
-  /// Asks all ranks to stop and returns at once; calling it on one rank is enough. If it came in
-  /// time, wait() throws CheckpointError (cancelled).
+  /// Asks all ranks to stop and returns at once; calling it on one rank is enough. If the request
+  /// came in time, wait() throws CheckpointError (cancelled).
   void cancel() const noexcept;
 
  private:
@@ -44,8 +43,8 @@ class PendingLoad {
   std::shared_ptr<Outcome> outcome_;
 };
 
-/// Loads in the background, one after the other, while a trainer builds what the loaded state goes
-/// into. One object per rank, used by one thread.
+/// Loads in the background, one checkpoint after the other, while a trainer builds the model that
+/// the loaded state goes into. Each rank has one object, used by one thread.
 ///
 ///   AsyncLoader loader(comm);
 ///   PendingLoad pending = loader.load(sharded_state(), "run/iter_0001000", policy.load);
@@ -53,15 +52,15 @@ class PendingLoad {
 ///   pending.wait(state);
 class AsyncLoader {
  public:
-  /// Collective: a communicator of its own is split off from `comm`, which must outlive it.
+  /// Splits a communicator of its own off from `comm`, which must outlive it. Collective.
   explicit AsyncLoader(Communicator& comm);
   /// Waits for the running load, however it ends.
   ~AsyncLoader();
   AsyncLoader(const AsyncLoader&) = delete;
   AsyncLoader& operator=(const AsyncLoader&) = delete;
 
-  /// Like dckpt::load() in a thread of its own. If the load before still runs, waits for it.
-  /// `state` shares its tensors with the caller's. Every rank calls it, in the same order. The
+  /// Loads like dckpt::load() in a thread of its own. If the previous load still runs, waits for
+  /// it. `state` shares its tensors with the caller's. Every rank calls it, in the same order. The
   /// hooks are called in the background.
   PendingLoad load(StateDict state, const Location& location, const LoadOptions& options = {},
                    LoadHooks hooks = {});

@@ -1,4 +1,4 @@
-// Loads without a state dict: what is read is chosen from what is stored.
+// Loads without a state dict: the parts to read are selected from the stored ones.
 
 #include <optional>
 #include <set>
@@ -21,7 +21,7 @@
 namespace dckpt {
 namespace {
 
-/// All of a stored tensor, without data.
+/// Returns a whole stored tensor, without data.
 ShardedTensor whole_tensor(const TensorStorageMetadata& tensor) {
   return ShardedTensor::whole(tensor.key,
                               Tensor::meta(tensor.properties.dtype, tensor.global_shape()));
@@ -34,10 +34,10 @@ StateDict described_tensors(const Metadata& metadata) {
   return state;
 }
 
-/// What is read for some keys, and where it stands in the result.
+/// The parts to read for some keys, and their places in the result.
 struct KeyChoice {
   std::vector<SelectedKey> chosen{};
-  std::vector<std::pair<KeyPath, Value>> leaves{};  ///< of `chosen`: tensors, none for objects
+  std::vector<std::pair<KeyPath, Value>> leaves{};  ///< tensors for `chosen`, none for objects
   ReadRequest read{};
 };
 
@@ -65,7 +65,7 @@ KeyChoice choose(const LoadCall& call, const OpenedCheckpoint& from,
   return choice;
 }
 
-/// The objects of a key, in the order of their places in the grid.
+/// Returns the objects of a key, in the order of their places in the grid.
 std::vector<std::uint32_t> cells_of(const OpenedCheckpoint& from, const std::string& key,
                                     const Location& location) {
   std::vector<std::uint32_t> positions = from.keys.cells(key);
@@ -173,7 +173,7 @@ StateDict load_sharded_metadata(const Location& location, const OpenOptions& opt
   for (const BytesStorageMetadata& object : reader->metadata().objects) {
     const auto cell = ShardedObject::parse_unique_key(object.key);
     state[object.key] =
-        cell ? Value(*cell) : Value();  // a plain DCP directory has values under their paths
+        cell ? Value(*cell) : Value();  // a plain DCP directory stores values under their paths
   }
   return state;
 } catch (...) {

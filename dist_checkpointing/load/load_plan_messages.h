@@ -5,11 +5,11 @@
 
 namespace dckpt {
 
-// Ranks send each other these plans where a planner decides for all of them. Both functions throw
+// Ranks exchange these plans if a planner decides for all of them. Both functions throw
 // CheckpointError (invalid argument) if a tensor's description contradicts itself.
 
 Bytes encode(const LoadPlan& plan);
-/// Throws CheckpointError (corrupt) for damaged bytes.
+/// Also throws CheckpointError (corrupt) for damaged bytes.
 LoadPlan decode_load_plan(ByteView bytes);
 
 }  // namespace dckpt

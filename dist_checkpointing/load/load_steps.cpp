@@ -1,15 +1,15 @@
-// How ranks load together. Between two collectives every rank does local work inside agree(), so
+// The protocol of a load. Between two collectives every rank does local work inside agree(), so
 // that no rank leaves alone.
 //
-//   1. One rank reads the metadata and the common state, and all open the checkpoint with what it
-//      has read (open_together). They share the comparison of its files, and compare what they were
-//      called with.
-//   2. Each rank says what it requests. The ranks compare the keys where the strict mode needs them
-//      and, unless access validation is off, their shards; all that is wrong with names, shapes and
-//      files is agreed upon before the first tensor byte moves.
-//   3. Each rank reads what it requested, or, with load.parallel, the ranks share the reading and
-//      exchange what they have read.
-//   4. Each rank puts together what it returns, and they tell each other what their phases took.
+//   1. One rank reads the metadata and the common state, and all ranks open the checkpoint with
+//      this data (open_together). They share the comparison of its files, and compare their
+//      arguments.
+//   2. Each rank states its request. The ranks compare the keys if the strict mode needs them and,
+//      unless access validation is off, their shards. All problems with names, shapes and files
+//      are agreed upon before the first tensor byte moves.
+//   3. Each rank reads its request, or, with load.parallel, the ranks share the reading and
+//      exchange the data.
+//   4. Each rank assembles its result, and the ranks exchange their phase times.
 
 #include "dist_checkpointing/load/load_steps.h"
 
@@ -37,9 +37,9 @@
 namespace dckpt {
 namespace {
 
-/// The key map that `options` name, with all that it extends; none if there is none, or the
-/// checkpoint decides. Whoever reads it first leaves its text for other ranks, unless it is too
-/// long: a map of that size cannot be read back.
+/// Returns the key map that `options` name, including all maps that it extends; none if there is
+/// none, or the checkpoint decides. The first reader leaves the map's text for other ranks, unless
+/// it is too long: a map of that size cannot be read back.
 std::optional<KeyMap> map_for_load(const KeyMapOptions& options, std::string& text) {
   if (options.name.empty() || options.name == kAutoMap) return std::nullopt;
   if (!text.empty()) return KeyMap::from_text(text, options.name);
@@ -58,15 +58,15 @@ std::unique_ptr<CheckpointReader> open_with_map(const Location& location,
   });
 }
 
-/// What the files are compared with before anything is loaded.
+/// Returns the manifest that files are compared with before anything is loaded.
 IntegrityManifest manifest_for_load(const CheckpointReader& reader, const LoadOptions& options,
                                     Findings& findings) {
   if (options.verify == Verify::kSha256) return require_manifest(reader);
-  // What is left of a file that was cut is loaded, if possible.
+  // The remaining part of a truncated file is loaded, if possible.
   return options.allow_partial_load ? IntegrityManifest{} : sizes_to_compare(reader, findings);
 }
 
-/// This rank's share.
+/// Compares this rank's share of the files.
 void compare_files(const CheckpointReader& reader, const IntegrityManifest& manifest,
                    const LoadOptions& options, const Communicator& comm) {
   if (options.verify == Verify::kSha256)
@@ -75,7 +75,7 @@ void compare_files(const CheckpointReader& reader, const IntegrityManifest& mani
     compare_sizes(reader.storage(), manifest, comm.rank(), comm.size());
 }
 
-/// The planner that the options name, if any.
+/// Returns the planner that the options name, if any.
 std::unique_ptr<PlannedLoad> planned_load(const LoadCall& call) {
   auto planner = make_load_planner(call.options);
   if (!planner) return nullptr;
@@ -94,7 +94,7 @@ std::vector<std::string> keys_of(const LostData& lost, const Metadata& metadata)
   return keys;
 }
 
-/// What a partial load goes on without because data files are missing.
+/// Returns the loss that a partial load accepts because data files are missing.
 LostData excused_loss(const CheckpointReader& reader, LoadCall& call) {
   if (!call.options.allow_partial_load) return {};
   LostData lost = find_lost_data(reader, reader.metadata());
@@ -108,8 +108,8 @@ LostData excused_loss(const CheckpointReader& reader, LoadCall& call) {
   return lost;
 }
 
-/// Which save has made the checkpoint: the same for copies of it on several disks, another one if
-/// the latest has changed while the ranks looked for it.
+/// Identifies the save that made the checkpoint: the same for copies on several disks, another one
+/// if the latest checkpoint has changed while the ranks looked for it.
 std::string origin_of(const Metadata& metadata) {
   const StorageMeta made = metadata.storage_meta.value_or(StorageMeta{});
   return str_format("saved as {}, id {}, tensors {}, objects {}",
@@ -117,7 +117,8 @@ std::string origin_of(const Metadata& metadata) {
                     grouped(metadata.tensors.size()), grouped(metadata.objects.size()));
 }
 
-/// Options decide what the ranks exchange: with different ones they would wait for each other.
+/// Requires equal options, since they decide what the ranks exchange: with different ones they
+/// would wait for each other.
 void require_same_call(const LoadCall& call, const Metadata& metadata) {
   if (call.comm.size() == 1) return;
   const std::array<SharedArgument, 2> arguments{
@@ -143,7 +144,7 @@ OpenedCheckpoint open_for(Call entry, LoadCall& call) {
   OpenedCheckpoint opened{.options = options};
   std::unique_ptr<CheckpointReader> reader;
   IntegrityManifest manifest;
-  std::optional<CheckpointError> unreadable;  // the common state; if it is damaged, digests tell
+  std::optional<CheckpointError> unreadable;  // error of the common state; digests may explain it
   open_together(call.location, call.comm, [&](const Location& shared, std::string& map) {
     if (entry != Call::kLoad) require_rules(entry, {.load = options}, nullptr);
     require_rules(Call::kLoad, {.load = options}, nullptr);

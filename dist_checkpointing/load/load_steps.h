@@ -27,18 +27,18 @@
 
 namespace dckpt {
 
-// A load, as every rank runs it: open_for() → a request → read_request() → finish_load(). The
-// entries (load, load_plain, load_state_dict, …) differ in what they request and in what they make
-// of it. Each step is collective and hands on values; the protocol is at the top of load_steps.cpp.
-// If a step throws, it throws the same CheckpointError on every rank.
+// A load, as every rank runs it: open_for() → a request → read_request() → finish_load(). The entry
+// points (load, load_plain, load_state_dict, …) differ in their requests and in how they use the
+// result. Each step is collective and hands on values; the protocol is at the top of
+// load_steps.cpp. If a step throws, it throws the same CheckpointError on every rank.
 
-/// What sharded and local leaves are after a load.
+/// The form of sharded and local leaves after a load.
 enum class Leaves : std::uint8_t {
-  kDescribed,  ///< what they were, with data: the tree can be saved and loaded again
+  kDescribed,  ///< the same descriptions, with data: the tree can be saved and loaded again
   kPlain,      ///< tensors and values, as Megatron returns them
 };
 
-/// What a load was called with on this rank, its clocks, and its report so far. What it refers to
+/// The arguments of a load on this rank, its clocks, and its report so far. The referenced objects
 /// must outlive it.
 struct LoadCall {
   /// `cache` may be null.
@@ -59,25 +59,25 @@ struct LoadCall {
   LoadReport report{};
 };
 
-/// A checkpoint that is open on this rank, and whose files are those of its manifest.
+/// A checkpoint that is open on this rank and whose files are those of its manifest.
 struct OpenedCheckpoint {
-  const LoadOptions& options;                 ///< of the call
-  std::unique_ptr<PlannedLoad> planned{};     ///< by a planner of the registry; else null
-  std::unique_ptr<RequestedShapes> reader{};  ///< perhaps through `planned`
+  const LoadOptions& options;                 ///< options of the call
+  std::unique_ptr<PlannedLoad> planned{};     ///< set if a registered planner loads, else null
+  std::unique_ptr<RequestedShapes> reader{};  ///< may read through `planned`
   StoredKeys keys{};
-  Value common{};  ///< for load() only
+  Value common{};  ///< set for load() only
 
   const Metadata& metadata() const { return reader->metadata(); }
-  /// Leaves are stored under their paths, and so are values that are not sharded.
+  /// True if leaves are stored under their paths, and so are values that are not sharded.
   bool is_plain_dcp() const {
     return reader->info().conventions.keys_are_paths && common.is_none();
   }
 };
 
-/// Opens and compares the checkpoint, and compares what the ranks were called with.
+/// Opens the checkpoint, compares it and the arguments of the ranks.
 OpenedCheckpoint open_for(Call entry, LoadCall& call);
 
-/// What this rank reads.
+/// The tensors and objects that this rank reads.
 struct ReadRequest {
   TensorRequest tensors{};
   std::vector<std::uint32_t> objects{};  ///< positions in the metadata
@@ -86,13 +86,12 @@ struct ReadRequest {
 /// The values of objects by their positions in the metadata.
 using ReadObjects = std::unordered_map<std::uint32_t, Value>;
 
-/// Throws the same CheckpointError on all ranks if rank 0 has found what load.error_on names. Fills
-/// the destinations of the tensors, and returns the objects. If it throws, destinations are
+/// Fills the destinations of the tensors, and returns the objects. Throws the same CheckpointError
+/// on all ranks if rank 0 has findings that load.error_on names. If it throws, destinations are
 /// partly filled.
 ReadObjects read_request(LoadCall& call, const OpenedCheckpoint& from, const ReadRequest& request);
 
-/// `work` puts together what is returned, and the ranks tell each other what their phases took, for
-/// the report.
+/// Runs `work`, which assembles the result; the ranks exchange their phase times for the report.
 void finish_load(LoadCall& call, const std::function<void()>& work);
 
 }  // namespace dckpt

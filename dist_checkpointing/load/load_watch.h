@@ -12,7 +12,7 @@
 
 namespace dckpt {
 
-/// Time limit, cancellation and progress of one load, from its construction on.
+/// Time limit, cancellation and progress of one load, starting with its construction.
 class LoadWatch {
  public:
   /// `hooks` must outlive it.
@@ -21,10 +21,10 @@ class LoadWatch {
         timeout_(options.timeout),
         hooks_(hooks) {}
 
-  /// For work of one rank between collectives: throws CheckpointError (cancelled) if this rank is
-  /// to stop, (unavailable) if the time is over.
+  /// Checks for cancellation within work of one rank between collectives: throws CheckpointError
+  /// (cancelled) if this rank is to stop, (unavailable) if the time is over.
   void check() const;
-  /// Tells how many bytes have arrived so far, and how many will. Checks, too.
+  /// Reports how many bytes have arrived so far, and how many will. Also calls check().
   void arrived(std::uint64_t bytes, std::uint64_t total);
   bool follows_tensors() const noexcept { return static_cast<bool>(hooks_.tensor_ready); }
   void ready(const std::string& key, const Tensor& tensor);  ///< requires follows_tensors()

@@ -15,16 +15,16 @@
 
 namespace dckpt {
 
-// The second step of load(), and what it makes of a state dict at the end, for the two kinds of
+// The second step of load(), and its merge into the state dict at the end, for the two kinds of
 // checkpoints. Requests are checked on all ranks; requesting is collective, merging is not.
 
-/// The state dict of a request by keys, as Megatron loads it: sharded leaves wherever they are;
-/// everything that is neither sharded nor local comes from the common state.
+/// The state dict of a request by keys, as Megatron loads it: sharded leaves anywhere in the tree.
+/// Everything that is neither sharded nor local comes from the common state.
 struct KeyedLeaves {
-  LoadRequest parts{};                 ///< of the state
-  std::vector<Tensor> tensors{};       ///< of the leaves that are read, in the order of the tree
-  std::vector<ObjectCells> objects{};  ///< the same
-  KeySet unexpected{};                 ///< keys that are not stored: their leaves stay
+  LoadRequest parts{};            ///< request of the state
+  std::vector<Tensor> tensors{};  ///< tensors of the leaves that are read, in the order of the tree
+  std::vector<ObjectCells> objects{};  ///< cells of the objects, in the same order
+  KeySet unexpected{};                 ///< keys that are not stored; their leaves stay unchanged
 };
 
 /// The state dict of a request by paths, as PyTorch DCP loads it: every leaf by its path, sharded
@@ -33,17 +33,17 @@ struct PathLeaves {
   struct Leaf {
     KeyPath path;
     Value value;       ///< the leaf, with the tensor that is filled
-    std::string name;  ///< under which it is stored
+    std::string name;  ///< name under which it is stored
     bool is_stored = false;
-    bool is_excused = false;              ///< by load.objects
-    std::optional<std::size_t> target{};  ///< of the planner
-    bool was_plain = false;               ///< a tensor without a description, before the planner
+    bool is_excused = false;              ///< excused by load.objects
+    std::optional<std::size_t> target{};  ///< position among the planner's tensors
+    bool was_plain = false;  ///< it was a tensor without a description before the planner
   };
-  LoadRequest parts{};  ///< of the state
+  LoadRequest parts{};  ///< request of the state
   std::vector<Leaf> leaves{};
 };
 
-/// What is read for a state dict, and what becomes of it.
+/// The parts to read for a state dict, and the data needed to merge them.
 template <typename OfState>
 struct StateRequest {
   ReadRequest read{};
@@ -55,7 +55,7 @@ StateRequest<KeyedLeaves> request_by_keys(LoadCall& load, const OpenedCheckpoint
 StateRequest<PathLeaves> request_by_paths(LoadCall& load, const OpenedCheckpoint& from,
                                           const StateDict& state);
 
-/// The state dict of a request with what was read for it.
+/// Returns the state dict of a request, filled with the parts that were read for it.
 StateDict merged(LoadCall& load, const OpenedCheckpoint& from, const StateDict& state,
                  KeyedLeaves asked, const ReadObjects& objects);
 StateDict merged(LoadCall& load, const OpenedCheckpoint& from, const StateDict& state,

@@ -22,7 +22,7 @@
 namespace dckpt {
 namespace {
 
-/// What of the request is stored otherwise.
+/// Returns the requested leaves that are stored in another form.
 std::vector<Misfit> misfits_of(LoadCall& load, const OpenedCheckpoint& from, const Value& sharded) {
   std::vector<Misfit> misfits;
   const auto note = [&](std::optional<Misfit> misfit) {
@@ -50,7 +50,7 @@ const std::string& key_of(const Value& leaf) {
                                               : leaf.as_sharded_object().key;
 }
 
-/// The keys that are requested, not stored, and tolerated by a rule or the strict mode.
+/// Returns the requested keys that are not stored, but tolerated by a rule or the strict mode.
 KeySet find_unexpected(LoadCall& load, const OpenedCheckpoint& from, const Value& sharded,
                        const std::vector<Misfit>& misfits) {
   const StrictHandling strict = load.options.strict;
@@ -94,7 +94,7 @@ void require_all(LoadCall& load, const OpenedCheckpoint& from, const Value& shar
                  load.comm);
 }
 
-/// Whether each sharded leaf is a tensor that was filled where it is.
+/// Returns whether each sharded leaf is a tensor that was filled in place.
 bool is_filled_in_place(const Value& state, const std::vector<Tensor>& loaded) {
   std::size_t tensors = 0;
   const auto differs = [&](const Value& leaf) {
@@ -106,8 +106,8 @@ bool is_filled_in_place(const Value& state, const std::vector<Tensor>& loaded) {
   return !any_leaf(state, differs);
 }
 
-/// The tree with its sharded leaves replaced by what was loaded; those that were not requested
-/// stay.
+/// Returns the tree with its sharded leaves replaced by the loaded ones; leaves that were not
+/// requested stay.
 Value filled(const OpenedCheckpoint& from, Value state, const KeyedLeaves& asked,
              const ReadObjects& read) {
   if (asked.unexpected.empty() && is_filled_in_place(state, asked.tensors)) return state;
@@ -129,7 +129,7 @@ Value filled(const OpenedCheckpoint& from, Value state, const KeyedLeaves& asked
   });
 }
 
-/// Megatron's result: the common state, local values, and what was loaded in place of sharded
+/// Returns Megatron's result: the common state, local values, and loaded data in place of sharded
 /// leaves.
 Value plain_result(Value common, const LoadRequest& parts, Value sharded) {
   const Value leaves = plain_state(std::move(sharded));
@@ -139,7 +139,8 @@ Value plain_result(Value common, const LoadRequest& parts, Value sharded) {
   return merge_factories(std::move(base), parts.factories);
 }
 
-/// The caller's tree: sharded leaves with what was loaded, the others from the common state.
+/// Returns the caller's tree: sharded leaves with the loaded data, the others from the common
+/// state.
 Value described_result(LoadCall& load, const Value& common, const Value& state, Value expanded) {
   MergedCommon merged =
       merge_common(merge_into_factories(std::move(expanded), state), common, load.options.cast);
@@ -149,13 +150,14 @@ Value described_result(LoadCall& load, const Value& common, const Value& state, 
   return std::move(merged.state);
 }
 
-/// Megatron loads the common state alone for a state without sharded leaves.
+/// Returns whether there are sharded leaves. Megatron loads only the common state without them.
 bool has_sharded_leaves(const Value& state) {
   const ShardedLeaves leaves = collect_sharded(state);
   return !leaves.tensors.empty() || !leaves.objects.empty();
 }
 
-/// The request as a planner changes it: what it leaves out is local to this rank.
+/// Returns the request as a planner changes it; tensors that it leaves out become local to this
+/// rank.
 Value with_planned_tensors(LoadCall& load, Value expanded,
                            const std::vector<std::optional<ShardedTensor>>& asked) {
   std::size_t target = 0;
@@ -168,7 +170,7 @@ Value with_planned_tensors(LoadCall& load, Value expanded,
   });
 }
 
-/// The request as a planner makes it. The call is collective.
+/// Returns the request as a planner makes it. Collective.
 LoadRequest planned_parts(LoadCall& load, const OpenedCheckpoint& from, const StateDict& state) {
   LoadRequest parts;
   std::vector<ShardedTensor> wanted;
@@ -189,7 +191,7 @@ LoadRequest planned_parts(LoadCall& load, const OpenedCheckpoint& from, const St
   return parts;
 }
 
-/// The tree that the planner was asked with, and what was loaded in it.
+/// Restores the tree that was passed to the planner, with the loaded data.
 Value restored(const OpenedCheckpoint& from, Value expanded) {
   if (from.planned == nullptr) return expanded;
   std::size_t target = 0;
@@ -204,7 +206,7 @@ Value restored(const OpenedCheckpoint& from, Value expanded) {
   });
 }
 
-/// What is read for the sharded leaves in `asked`.
+/// Builds the read request for the sharded leaves in `asked`.
 void request_leaves(const LoadCall& load, const OpenedCheckpoint& from, const Value& asked,
                     StateRequest<KeyedLeaves>& request) {
   const ShardedLeaves leaves = collect_sharded(asked);

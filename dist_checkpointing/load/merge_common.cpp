@@ -25,7 +25,7 @@ bool stays(const Value& leaf) {
   return leaf.is_sharded() || leaf.is(Value::Kind::kLocalNonpersistentObject);
 }
 
-/// How many leaves of a tree stay, and whether there are others.
+/// Whether a tree has leaves that stay unchanged, and others.
 struct Leaves {
   bool staying = false;
   bool plain = false;
@@ -53,14 +53,14 @@ std::string describe(const Value& stored) {
 struct Filled {
   std::string name;
   Tensor to;
-  std::optional<Tensor> from{};  ///< what is stored for a plain tensor; none for a ShardedTensor
+  std::optional<Tensor> from{};  ///< value stored for a plain tensor; none for a ShardedTensor
 };
 
 class CommonMerge {
  public:
   CommonMerge(MergedCommon& merged, Cast cast) : merged_(merged), cast_(cast) {}
 
-  /// Refuses tensors that are in one memory unless their values are the same.
+  /// Refuses tensors that share memory unless their values are the same.
   void require_apart() {
     if (filled_.empty()) return;
     visit_leaves(merged_.state, [&](const Value& leaf) {
@@ -91,7 +91,7 @@ class CommonMerge {
   }
 
  private:
-  /// A dict that others share is copied only if something in it changes.
+  /// Merges dicts. A shared dict is copied only if something in it changes.
   void merge_dicts(Value& into, const Dict& stored) {
     for (std::size_t i = 0; i < into.size(); ++i) {
       const auto& entry = into.as_dict().items()[i];
@@ -106,7 +106,7 @@ class CommonMerge {
     }
   }
 
-  /// The stored value in place of a plain one. Tensors stay where they are if they fit.
+  /// Replaces a plain value by the stored one. Tensors keep their memory if they fit.
   void replace(Value& into, const Value& stored) {
     if (into.is_list() && stored.is_list() && into.size() == stored.size()) {
       ValueList& items = into.mutable_items();
@@ -133,7 +133,7 @@ class CommonMerge {
     }
   }
 
-  /// Whether the memory of a plain tensor can take the stored one.
+  /// Returns whether the memory of a plain tensor can take the stored one.
   bool can_hold(const Tensor& into, const Tensor& stored) const {
     const bool same = into.dtype() == stored.dtype();
     return into.has_data() && into.device().kind == Device::Kind::kCpu && stored.has_data() &&
@@ -161,7 +161,7 @@ class CommonMerge {
     }
   }
 
-  /// Tells whether a plain tensor holds what is stored for it.
+  /// Returns whether a plain tensor has the value stored for it.
   static bool is_filled(const Filled& filled) {
     const Tensor stored = Tensor::empty(filled.to.dtype(), filled.to.shape());
     copy(stored, *filled.from);
@@ -178,7 +178,7 @@ class CommonMerge {
                    sharded ? "only one of them is sharded" : "other values are stored for each"));
   }
 
-  /// Notes the tensors of `tree`, in whose place `stored` is: their memory is not filled.
+  /// Records the tensors of `tree`, which `stored` replaces: their memory is not filled.
   void name_tensors(const Value& tree, const std::string& stored) {
     visit_leaves(tree, [&](const KeyPath& path, const Value& leaf) {
       if (!leaf.is_tensor() || !leaf.as_tensor().has_data()) return;
@@ -188,7 +188,7 @@ class CommonMerge {
     });
   }
 
-  /// Items of nothing but sharded or local leaves are not in the stored list.
+  /// Merges lists. Items with only sharded or local leaves are not in the stored list.
   void merge_lists(ValueList& into, const ValueList& stored) {
     std::vector<std::size_t> others;
     for (std::size_t i = 0; i < into.size(); ++i) {
@@ -205,7 +205,7 @@ class CommonMerge {
     }
   }
 
-  /// Notes the plain values below.
+  /// Records the plain values in `tree` as kept.
   void keep(const Value& tree) {
     visit_leaves(tree, [&](const KeyPath& path, const Value& leaf) {
       if (stays(leaf)) return;

@@ -14,14 +14,14 @@
 namespace dckpt {
 namespace {
 
-/// Whether axis 0 of a key counts the words of a vocabulary, which Megatron pads for the
-/// tensor-parallel size.
+/// Returns whether axis 0 of a key is a vocabulary, which Megatron pads for the tensor-parallel
+/// size.
 bool has_vocabulary_axis(const std::string& key) {
   return key.ends_with("word_embeddings.weight") || key.ends_with("output_layer.weight") ||
          key.ends_with("output_layer.bias");
 }
 
-/// Which axes differ, why that may be, and what can be done.
+/// Describes the axes that differ, the likely reason, and the remedy.
 std::string advice_for_shapes(const std::string& key, ShapeView stored, ShapeView asked) {
   if (stored.size() != asked.size()) {
     const bool is_slice = stored.size() == asked.size() + 1 && equal(stored.subspan(1), asked);

@@ -13,7 +13,7 @@
 
 namespace dckpt {
 
-/// Something that is stored in another form than requested. Printed as "WHAT 'KEY': ADVICE".
+/// A key that is stored in another form than requested. It is printed as "WHAT 'KEY': ADVICE".
 struct Misfit {
   /// "dtype mismatch for loaded (float32) and expected (bfloat16) tensor for key".
   std::string what;
@@ -21,24 +21,25 @@ struct Misfit {
   std::string advice{};
 };
 
-/// Whether the global shape of a key may differ from the stored one.
+/// Returns whether the global shape of a key may differ from the stored one.
 bool shape_mismatch_allowed(const ShardedTensor& shard, const LoadOptions& options);
 
-/// "12 do not divide by 5 ranks: ShardedTensor::from_box describes parts of 3 and of 2; " if a
-/// shard is one of equal parts of a whole that is not a multiple of their number. Else empty.
+/// Returns "12 do not divide by 5 ranks: ShardedTensor::from_box describes parts of 3 and of 2; "
+/// if a shard is one of equal parts of a whole that is not a multiple of their number, else "".
 std::string advice_for_uneven(const ShardedTensor& shard, ShapeView stored);
 
-/// Why a stored tensor does not match the requested shard: its dtype, its shape; in PyTorch's words
-/// for a plain DCP directory, otherwise in Megatron's.
+/// Returns the reasons why a stored tensor does not match the requested shard: its dtype, its
+/// shape. The words are PyTorch's for a plain DCP directory, otherwise Megatron's.
 std::vector<Misfit> misfits_of_shard(const ShardedTensor& shard,
                                      const TensorStorageMetadata& stored,
                                      const LoadOptions& options, bool is_dcp);
 
-/// The same for a stored object; one that is missing in its grid is not a misfit.
+/// Returns the same for a stored object. An object that is missing in its grid is not a misfit.
 std::optional<Misfit> misfit_of(const ShardedObject& object, const StoredKeys& keys,
                                 const LoadOptions& options);
 
-/// A line, beginning with "\n  ", for all that say the same about keys that differ only in numbers.
+/// Returns one line, beginning with "\n  ", per group of misfits that say the same about keys that
+/// differ only in numbers.
 std::string table_of(std::span<const Misfit> misfits);
 
 std::string to_string(const Misfit& misfit);

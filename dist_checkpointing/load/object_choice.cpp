@@ -19,12 +19,12 @@ WhenResharded rule_for(const ShardedObject& object, const OpenedCheckpoint& from
   return when_resharded(object, from.keys, from.options.objects).value_or(WhenResharded::kError);
 }
 
-/// What was done and the key, as one text: ranks tell each other sets of these.
+/// Returns the action and the key as one text; ranks exchange sets of these.
 std::string entry(WhenResharded done, const std::string& key) {
   return str_format("{} {}", name_of(kWhenReshardedNames, done), key);
 }
 
-/// "…: 'rng_state' keep the values of this run; 'x' are taken out of the state"
+/// Returns "…: 'rng_state' keep the values of this run; 'x' are taken out of the state".
 Finding not_loaded(const KeySet& entries) {
   static const std::map<std::string_view, std::string> kPhrases{
       {"drop", "are taken out of the state"},
@@ -47,7 +47,7 @@ Finding not_loaded(const KeySet& entries) {
           std::move(all)};
 }
 
-/// `tree` is no deeper than map_leaves allows.
+/// Requires a `tree` no deeper than map_leaves allows.
 Value without_dropped(Value tree, const OpenedCheckpoint& from) {
   const auto is_dropped = [&](const Value& leaf) {
     return leaf.is(Value::Kind::kShardedObject) &&

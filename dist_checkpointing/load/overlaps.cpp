@@ -21,9 +21,10 @@ void add_extents(const Tensor& tensor, Extents& extents) {
   }
 }
 
-/// Whether two tensors whose regions overlap certainly have no byte in common, as columns of one
-/// matrix or every other element of a vector. `distance` is how far b begins behind a. The strides
-/// are the digits of a number system: if no digit of the two carries, they are compared one by one.
+/// Returns whether two tensors whose regions overlap certainly have no byte in common, such as
+/// columns of one matrix or every other element of a vector. `distance` is the offset of b from a.
+/// The strides are the digits of a number system: if no digit of the two carries, they are compared
+/// one by one.
 bool interleave(const Tensor& a, const Tensor& b, std::uintptr_t distance) {
   Extents of_a;
   Extents of_b;

@@ -33,7 +33,7 @@ class PlannedReader final : public ForwardingReader {
   const LoadPlanner& planner_;
 };
 
-/// What is wrong with an item; empty if nothing is.
+/// Describes the problem of an item; empty if there is none.
 std::string problem_of(const LoadItem& item, const std::vector<ShardedTensor>& wanted,
                        const LoadPlanner& planner) {
   if (item.target >= wanted.size())
@@ -124,7 +124,8 @@ LoadPlan PlannedLoad::local_plan(const Metadata& metadata, const LoadOptions& op
   });
 }
 
-/// This rank's part of what the planner makes of all ranks' plans on rank 0.
+/// Returns this rank's part of the planner's global plan, which rank 0 makes from the plans of all
+/// ranks.
 LoadPlan PlannedLoad::global_plan(LoadPlan plan, Communicator& comm) const {
   Bytes mine;
   agree(comm, "planning the load", [&] { mine = encode(plan); });
@@ -163,7 +164,7 @@ void PlannedLoad::check(const LoadPlan& plan) const {
   problems.raise_if_any(ErrorCode::kMismatch, "the planner's plan is not of this state:");
 }
 
-/// With the memory that is read into.
+/// Returns the request, with the memory to read into.
 ShardedTensor PlannedLoad::asked_for(const LoadItem& item) {
   const ShardedTensor& target = wanted_[item.target];
   ShardedTensor asked = item.tensor;
@@ -200,8 +201,8 @@ ShardedTensor PlannedLoad::asked_for(const LoadItem& item) {
   return asked;
 }
 
-/// Tied weights are compared with what is stored for each of them, which cannot be done with what a
-/// planner makes of it.
+/// Refuses resolved tensors that share memory: tied weights are compared with the data stored for
+/// each, which is impossible after a planner has changed it.
 void PlannedLoad::require_own_memory() const {
   std::vector<Tensor> memory;
   std::vector<std::size_t> targets;

@@ -18,45 +18,46 @@
 
 namespace dckpt {
 
-/// A load by a planner of the registry: what it makes of the tensors that a state asks for, and
-/// what becomes of them afterwards. An error names the planner.
+/// A load by a registered planner: the planner's requests for the tensors of a state, and their
+/// treatment after reading. Errors name the planner.
 class PlannedLoad {
  public:
-  /// `plans_globally`: whether the planner decides on rank 0 for all ranks.
+  /// `plans_globally` is true if the planner decides on rank 0 for all ranks.
   PlannedLoad(std::unique_ptr<LoadPlanner> planner, std::string name, bool plans_globally)
       : planner_(std::move(planner)), name_(std::move(name)), plans_globally_(plans_globally) {}
 
-  /// Returns the state that is loaded in place of `state`, which stays as it is.
+  /// Returns the state to load in place of `state`, which stays unchanged.
   StateDict prepared(const StateDict& state, const Metadata& metadata, const LoadOptions& options,
                      const Communicator& comm) const;
 
-  /// Objects as the planner loads them. It must outlive the reader.
+  /// Returns a reader that passes objects through the planner. This object must outlive it.
   std::unique_ptr<CheckpointReader> over(std::unique_ptr<CheckpointReader> reader) const;
 
-  /// Returns the request in place of each wanted tensor; none for one that is left out. The call
-  /// is collective.
+  /// Returns the request in place of each wanted tensor, or nothing for one that is left out.
+  /// Collective.
   std::vector<std::optional<ShardedTensor>> plan(const std::vector<ShardedTensor>& wanted,
                                                  const Metadata& metadata,
                                                  const LoadOptions& options, Communicator& comm);
 
-  /// Whether what is stored under the key was asked for, but for tensors of other names only.
+  /// Returns whether the data stored under the key was requested only for tensors of other names.
   bool only_for_others(const std::string& key) const {
     return for_others_.contains(key) && !for_itself_.contains(key);
   }
 
-  /// The tensor of the state in place of what was asked for, with data if it was loaded.
+  /// Returns the tensor of the state in place of the requested one, with data if it was loaded.
   ShardedTensor restored(std::size_t target, const ShardedTensor& loaded) const;
 
-  /// Whether a destination is the planner's; it is read by this rank alone, and committed once.
+  /// Returns whether a destination belongs to the planner; only this rank reads it, and it is
+  /// committed once.
   bool resolves(const Tensor& destination) const { return resolved_.contains(destination.data()); }
-  /// Called when everything has arrived there, in any thread. Returns what has been filled.
+  /// Called in any thread when all data has arrived in `destination`. Returns the filled tensor.
   Tensor commit(const Tensor& destination);
 
  private:
   struct Resolved {
     LoadItem item;
-    Tensor read;         ///< what it is read into, until it has been committed
-    Tensor destination;  ///< of the state
+    Tensor read;         ///< tensor to read into, until it has been committed
+    Tensor destination;  ///< tensor of the state
     bool committed = false;
   };
 
@@ -75,7 +76,7 @@ class PlannedLoad {
   std::vector<ShardedTensor> wanted_;
   std::map<const std::byte*, Resolved> resolved_;
   std::map<std::size_t, const std::byte*> of_target_;
-  std::unordered_set<std::string> for_others_;  ///< keys that are read
+  std::unordered_set<std::string> for_others_;  ///< keys that are read for tensors of other names
   std::unordered_set<std::string> for_itself_;
 };
 

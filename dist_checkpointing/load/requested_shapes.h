@@ -12,8 +12,8 @@
 namespace dckpt {
 
 /// A checkpoint whose flattened tensors have lost their own shapes: torch drops `mcore_data` when
-/// it saves again what Megatron has flattened, so (8, 15) in four pieces is a tensor of (2, 2, 30).
-/// A request for a flattened range says which shape that is.
+/// it saves again a tensor that Megatron has flattened, so (8, 15) in four pieces is a tensor of
+/// (2, 2, 30). A request for a flattened range tells the original shape.
 class RequestedShapes final : public ForwardingReader {
  public:
   using ForwardingReader::ForwardingReader;
@@ -23,9 +23,9 @@ class RequestedShapes final : public ForwardingReader {
   }
   Value object(std::size_t object) const override { return source_->object(object); }
 
-  /// Takes the shapes of the flattened ranges in `sharded` that what is stored allows.
+  /// Takes the shapes of those flattened ranges in `sharded` that the stored data allows.
   void take(const Value& sharded, const StoredKeys& keys);
-  /// Takes those of the other ranks, too, which read for each other. Collective.
+  /// Also takes the shapes of the other ranks, since ranks read for each other. Collective.
   void exchange(Communicator& comm);
 
  private:

@@ -33,7 +33,7 @@ bool same_request(const WantedShard& a, const WantedShard& b, const Tensor& into
          into_a.strides() == into_b.strides();
 }
 
-/// Destinations with what they share memory with.
+/// Destinations with those that share memory with them.
 using Sharing = std::map<std::uint32_t, std::vector<std::uint32_t>>;
 
 Sharing find_sharing(const TensorRequest& request) {
@@ -54,16 +54,16 @@ Sharing find_sharing(const TensorRequest& request) {
   return sharing;
 }
 
-/// The same layout in the memory of the host, for what lies in the memory of a device: `image`
-/// holds the bytes from `begin` on.
+/// Returns the host copy of a device tensor, with the same layout. `image` holds the bytes from
+/// `begin` on.
 Tensor mirrored(const Tensor& tensor, std::uintptr_t begin, const Tensor& image) {
   return Tensor(tensor.dtype(), tensor.shape(), tensor.strides(),
                 image.mutable_data() + (reinterpret_cast<std::uintptr_t>(tensor.data()) - begin),
                 image.owner());
 }
 
-/// Replaces the device destinations among those that share memory with filled copies in host
-/// memory, which share theirs in the same way.
+/// Replaces the device destinations among those that share memory by filled host copies, which
+/// share memory in the same way.
 void mirror_devices(const CheckpointReader& reader, std::vector<ReadItem>& items,
                     const Sharing& sharing, std::vector<Tensor>& destinations,
                     const ReadOptions& reading) {
@@ -96,7 +96,7 @@ void mirror_devices(const CheckpointReader& reader, std::vector<ReadItem>& items
   read_tensors(reader, of_devices, destinations, reading);
 }
 
-/// Whether the memory of a destination has what is stored for an item of it.
+/// Returns whether the memory of a destination has the stored value of one of its items.
 bool holds(const CheckpointReader& reader, ReadItem item, const Tensor& memory,
            const ReadOptions& reading) {
   Shape shape = item.sizes;
@@ -116,7 +116,7 @@ void check_shared_memory(const CheckpointReader& reader, const TensorRequest& re
                          ReadOptions reading) {
   const Sharing sharing = find_sharing(request);
   if (sharing.empty()) return;
-  reading.verify = false;  // that was done when the destinations were filled
+  reading.verify = false;  // done when the destinations were filled
   reading.checks = nullptr;
   reading.delivered = nullptr;
   std::vector<ReadItem> items;

@@ -6,9 +6,10 @@
 
 namespace dckpt {
 
-/// Compares destinations that have bytes in common, as tied weights do, with what is stored for
-/// each of them; all have been filled. Reads them again; where nothing overlaps it reads nothing.
-/// Throws CheckpointError (mismatch) naming the keys if different values are stored for one memory.
+/// Checks destinations that have bytes in common, such as tied weights, after all have been filled:
+/// reads them again and compares them with the data stored for each. Reads nothing if nothing
+/// overlaps. Throws CheckpointError (mismatch) naming the keys if different values are stored for
+/// the same memory.
 void check_shared_memory(const CheckpointReader& reader, const TensorRequest& request,
                          ReadOptions reading);
 

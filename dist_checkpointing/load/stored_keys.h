@@ -18,20 +18,21 @@
 
 namespace dckpt {
 
-/// The name of an object under rules for keys: the grid in its unique key stays as it is.
+/// Returns the name of an object under rules for keys; the grid in its unique key stays unchanged.
 std::string renamed_object(const KeyRenamer& renamed, const std::string& unique_key);
 
-/// Names of what a checkpoint holds, as rules rename them, with their positions in the metadata.
+/// The names of a checkpoint's contents, as rules rename them, with their positions in the
+/// metadata.
 class StoredKeys {
  public:
   StoredKeys() = default;
-  /// What is lost counts as not stored. Throws CheckpointError (mismatch) if the rules give several
+  /// Treats lost data as not stored. Throws CheckpointError (mismatch) if the rules give several
   /// stored keys the same name.
   StoredKeys(const Metadata& metadata, std::span<const RenameRule> rules,
              const LostData& lost = {});
 
-  /// Positions in Metadata::tensors and Metadata::objects. Objects of Megatron have unique keys,
-  /// with their place in the grid.
+  /// Return positions in Metadata::tensors and Metadata::objects. Megatron's objects have unique
+  /// keys, with their place in the grid.
   std::optional<std::uint32_t> tensor(const std::string& key) const {
     return position(tensors_, key);
   }
@@ -44,16 +45,16 @@ class StoredKeys {
   }
   std::size_t size() const noexcept { return tensors_.size() + objects_.size(); }
 
-  /// The grids in which objects of this key, without its place, are stored; null if there is none.
-  /// An extent of -1 is unknown.
+  /// Returns the grids in which objects of this key, without its place, are stored; null if there
+  /// is none. An extent of -1 is unknown.
   const std::set<Shape>* grids(const std::string& key) const;
-  /// Positions of the objects of this key, in the order of their places in the grid.
+  /// Returns the positions of the objects of this key, in the order of their places in the grid.
   std::vector<std::uint32_t> cells(const std::string& key) const;
 
-  /// All of these names.
+  /// Returns all of these names.
   std::set<std::string> names() const;
 
-  /// Keys as Megatron compares them: of tensors, and of objects without their grid.
+  /// Returns the keys as Megatron compares them: of tensors, and of objects without their grid.
   std::set<std::string> keys() const;
 
  private:

@@ -19,15 +19,15 @@
 namespace dckpt {
 namespace {
 
-/// Strides of a destination in the space of its box, in which prepended axes have extent 1.
+/// Returns the strides of a destination in the space of its box, in which prepended axes have
+/// extent 1.
 Shape destination_strides(const Tensor& data, std::size_t prepended) {
   Shape strides(prepended, 0);
   strides.insert(strides.end(), data.strides().begin(), data.strides().end());
   return strides;
 }
 
-/// That every file a plan reads from is there and long enough: before the first byte moves, not in
-/// the middle.
+/// Checks that every file a plan reads from exists and is long enough, before the first byte moves.
 void check_files(const CheckpointReader& reader, std::span<const ReadItem> items) {
   const Metadata& metadata = reader.metadata();
   std::map<std::uint32_t, std::uint64_t> needed;  // file → end of the last chunk
@@ -108,7 +108,7 @@ void TensorRequestBuilder::request(WantedShard wanted, const Tensor& data, const
   if (with_keys_) request_.keys.push_back(key);
 }
 
-/// A shard that may reach beyond what is stored.
+/// Requests a shard that may extend beyond the stored tensor.
 void TensorRequestBuilder::request_padded(WantedShard wanted, const Tensor& data,
                                           const ShardedTensor& shard, ShapeView stored_shape) {
   const auto nearest = nearest_stored(wanted.box, stored_shape);
@@ -136,8 +136,8 @@ void TensorRequestBuilder::request_padded(WantedShard wanted, const Tensor& data
   request_.to_pad.push_back(std::move(padding));
 }
 
-/// Whether the chunks cover the tensor; records the problem if not. Comes before memory is taken
-/// for a tensor of that size.
+/// Returns whether the chunks cover the tensor; records the problem if not. Called before memory
+/// for a tensor of that size is allocated.
 bool TensorRequestBuilder::is_covered(std::uint32_t stored) {
   const auto [known, is_new] = covered_.try_emplace(stored, true);
   if (!is_new) return known->second;

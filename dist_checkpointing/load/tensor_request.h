@@ -16,29 +16,28 @@
 
 namespace dckpt {
 
-/// The tensors that one rank requests, and their destinations. The request has been checked against
-/// the metadata.
+/// The tensors that one rank requests, and their destinations, checked against the metadata.
 struct TensorRequest {
   std::vector<WantedShard> wanted;   ///< `destination` is a position in `destinations`
   std::vector<Tensor> destinations;  ///< with data, laid out as `wanted` says
-  std::vector<std::string> keys;     ///< of the destinations, as they are asked for; if wanted
-  std::vector<Tensor> to_zero;       ///< destinations that the stored data may not fill completely
-  std::vector<EdgePadding> to_pad;   ///< padding to do after reading
-  std::vector<CastTensor> casts;     ///< destinations of another dtype than the stored one
-  std::vector<ReadItem> items;       ///< plan_reads of `wanted`
+  std::vector<std::string> keys;    ///< requested keys of the destinations; filled only `with_keys`
+  std::vector<Tensor> to_zero;      ///< destinations that the stored data may not fill completely
+  std::vector<EdgePadding> to_pad;  ///< padding to do after reading
+  std::vector<CastTensor> casts;    ///< destinations of another dtype than the stored one
+  std::vector<ReadItem> items;      ///< plan_reads of `wanted`
 };
 
 /// Builds the request of a rank, shard by shard, and collects all its problems.
 class TensorRequestBuilder {
  public:
-  /// All must outlive the builder.
+  /// All arguments must outlive the builder.
   TensorRequestBuilder(const CheckpointReader& reader, const StoredKeys& keys,
                        const LoadOptions& options, bool with_keys = false)
       : reader_(reader), keys_(keys), options_(options), with_keys_(with_keys) {}
 
-  /// Returns the tensor that will be filled: the shard's own, or a new one if it has none. If the
-  /// shard does not fit the stored tensor, the problem is recorded, nothing is requested, and the
-  /// returned tensor has no data.
+  /// Returns the tensor to fill: the shard's own, or a new one if it has none. If the shard does
+  /// not fit the stored tensor, the problem is recorded, nothing is requested, and the returned
+  /// tensor has no data.
   Tensor add(const ShardedTensor& shard);
 
   /// Throws CheckpointError: (mismatch) for recorded problems; (corrupt) if the chunks of a

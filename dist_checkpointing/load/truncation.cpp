@@ -13,7 +13,7 @@
 namespace dckpt {
 namespace {
 
-/// Along `axis`, whether all slices are zero or all equal the first.
+/// Returns whether all slices along `axis` are zero or all equal the first.
 bool repeats_itself(const Tensor& tensor, std::size_t axis) {
   const ShapeView shape = tensor.shape();
   const auto extent = static_cast<std::size_t>(shape[axis]);

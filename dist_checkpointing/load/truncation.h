@@ -10,10 +10,10 @@
 
 namespace dckpt {
 
-/// Why a shard whose shape may differ from the stored one must not be loaded: less is asked for
-/// than is stored, and the next save would lose the rest. Not if load.allow_truncation says so,
-/// which is recorded in the report, nor if the rest is padding: zeros, or the last kept row again.
-/// To find out, that part is read, up to kMaxPadding bytes of it.
+/// Returns why a shard whose shape may differ from the stored one must not be loaded: it requests
+/// less than is stored, and the next save would lose the rest. Accepts the shard if
+/// load.allow_truncation permits it, which is recorded in the report, or if the rest is padding:
+/// zeros, or the last kept row again. Reads that part to find out, up to kMaxPadding bytes of it.
 std::optional<Misfit> truncation_of(LoadCall& load, const OpenedCheckpoint& from,
                                     const ShardedTensor& shard,
                                     const TensorStorageMetadata& stored);

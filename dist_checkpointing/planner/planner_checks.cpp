@@ -14,7 +14,7 @@
 namespace dckpt {
 namespace {
 
-/// What is wrong with an item; empty if nothing is.
+/// Describes the problem of an item; empty if there is none.
 std::string problem_of(const WriteItem& item, const ItemSources& sources,
                        const SavePlanner& planner) {
   const bool is_object = item.kind == WriteItem::Kind::kObject;
@@ -52,7 +52,7 @@ void check_local_plan(const SavePlan& plan, const ItemSources& sources,
   std::map<std::uint32_t, std::int64_t> elements;  // by source
   for (const WriteItem& item : plan) {
     std::string problem = problem_of(item, sources, planner);
-    // A save in the background copies elements once, for the item that they belong to.
+    // A background save copies elements once, for the item that they belong to.
     if (problem.empty() && item.kind == WriteItem::Kind::kTensor && item.nbytes != 0 &&
         !taken.emplace(item.source, item.source_begin).second)
       problem = "takes elements that another item has taken; a state may have a tensor twice";

@@ -7,17 +7,17 @@
 
 namespace dckpt {
 
-/// What a planner's items may be made of, by WriteItem::source.
+/// The tensors and objects that a planner's items may refer to, by WriteItem::source.
 struct ItemSources {
   std::span<const Tensor> tensors;
   std::span<const Bytes> objects;
 };
 
-/// That a planner's items are parts of this rank's state, and hold what they say. Throws
-/// CheckpointError (mismatch) with all that are not.
+/// Checks that a planner's items are parts of this rank's state and describe their sources
+/// correctly. Throws CheckpointError (mismatch) listing all that do not.
 void check_local_plan(const SavePlan& plan, const ItemSources& sources, const SavePlanner& planner);
 
-/// That finish_plan() has left the items as they were decided, but for where they come from.
+/// Checks that finish_plan() has changed nothing but the sources of the decided items.
 void check_finished_plan(const SavePlan& decided, const SavePlan& finished,
                          const ItemSources& sources, const SavePlanner& planner);
 

@@ -4,7 +4,8 @@
 
 namespace dckpt {
 
-/// The rules that the options select: a plain DCP directory is always planned by DCP's rules.
+/// Returns the rules that the options select: a plain DCP directory is always planned by DCP's
+/// rules.
 PlannerKind planner_kind(const SaveOptions& options) noexcept;
 
 }  // namespace dckpt

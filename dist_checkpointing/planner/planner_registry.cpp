@@ -12,7 +12,7 @@
 namespace dckpt {
 namespace {
 
-/// Of one kind of planner; it is never destroyed, as that of the strategies.
+/// Returns the registered planners of one kind; like the strategies, they are never destroyed.
 template <typename Entry>
 std::vector<Entry>& registered() {
   static auto* const entries = new std::vector<Entry>;
@@ -35,7 +35,7 @@ void add(Entry entry) {
   registered<Entry>().push_back(std::move(entry));
 }
 
-/// The entry of the name. `names`: others that there are.
+/// Returns the entry of the planner's name. `names` lists the built-in kinds.
 template <typename Entry>
 const Entry& find_entry(const StrategySpec& planner, std::vector<std::string> names) {
   const std::vector<Entry>& entries = registered<Entry>();

@@ -17,20 +17,20 @@
 
 namespace DCKPT_API dckpt {
 
-/// The steps whose results are checked: what the built-in planners do needs no check.
+/// The steps whose results are checked; those of the built-in planners need no check.
 struct OverriddenSteps {
   bool local_plan = true;
   bool global_plan = true;
   bool finish_plan = true;
 };
 
-/// A planner that policies choose by name. save_planner_entry() makes one of a class.
+/// A planner that policies choose by name. save_planner_entry() makes one from a class.
 struct SavePlannerEntry {
-  std::string name;   ///< what policies call it: save.planner.kind
+  std::string name;   ///< name in policies: save.planner.kind
   std::string about;  ///< one line
-  /// How the state is described before the planner sees it, and which rules of planner.dedup and
-  /// compat apply: kMegatron for planners that derive from MCoreSavePlanner, kDcp from
-  /// DefaultSavePlanner, kHyperParallel from StandardSavePlanner.
+  /// Determines how the state is described before the planner sees it, and which rules of
+  /// planner.dedup and compat apply: kMegatron for planners that derive from MCoreSavePlanner, kDcp
+  /// from DefaultSavePlanner, kHyperParallel from StandardSavePlanner.
   PlannerKind rules = PlannerKind::kMegatron;
   /// Makes the planner of a rank for a save. Its own options are in `planner.options`:
   /// read_options(schema, planner, kSavePlannerOptions).
@@ -41,22 +41,23 @@ struct SavePlannerEntry {
 /// Throws CheckpointError (invalid argument) if a planner is given options and has none.
 void require_no_options(const StrategySpec& planner);
 
-/// The steps that a class, whose steps are public, does in another way than the built-in planners.
+/// Returns the steps that a class overrides. The steps must be public.
 template <std::derived_from<DefaultSavePlanner> Planner>
 constexpr OverriddenSteps overridden_steps() {
   using LocalStep = SavePlan (DefaultSavePlanner::*)();
   using GlobalStep = GlobalPlan (DefaultSavePlanner::*)(const LocalPlans&);
   using FinishStep = SavePlan (SavePlanner::*)(SavePlan);
   using SetUp = void (DefaultSavePlanner::*)(const SaveSetup&);
-  // A set_up_planner() may pass another setup on, of which the built-in steps make other plans.
+  // An overridden set_up_planner() may pass on another setup, from which the built-in steps make
+  // other plans.
   return {.local_plan = !std::is_same_v<decltype(&Planner::create_local_plan), LocalStep> ||
                         !std::is_same_v<decltype(&Planner::set_up_planner), SetUp>,
           .global_plan = !std::is_same_v<decltype(&Planner::create_global_plan), GlobalStep>,
           .finish_plan = !std::is_same_v<decltype(&Planner::finish_plan), FinishStep>};
 }
 
-/// The entry of a final class of planners, which then pays for the steps that it overrides and for
-/// no others. `make` makes one of its options; without it, the class has none.
+/// Returns the entry of a final class of planners, which pays only for the steps that it overrides.
+/// `make` makes a planner from its options; without it, the class has no options.
 template <std::derived_from<DefaultSavePlanner> Planner>
 SavePlannerEntry save_planner_entry(
     const std::string& name, const std::string& about,
@@ -85,15 +86,15 @@ SavePlannerEntry save_planner_entry(
 struct LoadPlannerEntry {
   std::string name;
   std::string about;
-  /// Options: read_options(schema, planner, kLoadPlannerOptions).
+  /// Its own options: read_options(schema, planner, kLoadPlannerOptions).
   std::function<std::unique_ptr<LoadPlanner>(const StrategySpec& planner)> make{};
-  /// Whether it has a create_global_plan(), for which rank 0 gets the plans of all ranks.
+  /// True if it has a create_global_plan(), for which rank 0 gets the plans of all ranks.
   bool plans_globally = true;
 };
 
-/// The entry of a final class, whose steps are public: the plans of all ranks are brought together
-/// if it overrides create_global_plan(). `make` makes one of its options; without it, the class has
-/// none.
+/// Returns the entry of a final class, whose steps must be public: the plans of all ranks are
+/// gathered if it overrides create_global_plan(). `make` makes a planner from its options; without
+/// it, the class has no options.
 template <std::derived_from<DefaultLoadPlanner> Planner>
 LoadPlannerEntry load_planner_entry(
     const std::string& name, const std::string& about,
@@ -118,27 +119,27 @@ LoadPlannerEntry load_planner_entry(
 inline constexpr const char* kSavePlannerOptions = "save.planner.options";
 inline constexpr const char* kLoadPlannerOptions = "load.planner.options";
 
-/// Programs register planners before they read a policy that names one, and before they, or any
-/// other thread, save: nothing is locked. A planner of the same name is replaced. Throws
-/// CheckpointError (invalid argument) if name or factory is missing, or the name is a built-in
-/// kind's. A planner for saves and one for loads may have one name.
+/// Registers a planner. Programs must do so before they read a policy that names one, and before
+/// any thread saves or loads, because nothing is locked. A planner of the same name is replaced.
+/// Throws CheckpointError (invalid argument) if name or factory is missing, or the name is that of
+/// a built-in kind. A planner for saves and one for loads may share a name.
 void register_planner(SavePlannerEntry entry);
 void register_planner(LoadPlannerEntry entry);
 
 std::span<const SavePlannerEntry> save_planners();
 std::span<const LoadPlannerEntry> load_planners();
 
-/// The planner that `options` names, or the built-in one of its kind. Throws CheckpointError
-/// (unsupported) that lists the existing ones and suggests the nearest name.
+/// Returns the planner that `options` names, or the built-in one of its kind. Throws
+/// CheckpointError (unsupported) that lists the existing ones and suggests the nearest name.
 std::unique_ptr<SavePlanner> make_save_planner(const SaveOptions& options);
-/// Tells which steps of that planner are not built-in: none unless it is registered.
+/// Returns the overridden steps of that planner: none unless it is registered.
 OverriddenSteps overridden_steps(const SaveOptions& options);
-/// Null if `options` name none.
+/// Returns null if `options` names none.
 std::unique_ptr<LoadPlanner> make_load_planner(const LoadOptions& options);
 bool plans_globally(const LoadOptions& options);
 
-/// The same with `planner.kind` as the registered planner's rules say. What cannot be is left to
-/// make_save_planner().
+/// Returns the options with `planner.kind` set to the registered planner's rules. Invalid options
+/// are left to make_save_planner().
 [[nodiscard]] SaveOptions with_planner_rules(SaveOptions options);
 
 }  // namespace dckpt

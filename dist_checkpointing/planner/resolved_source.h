@@ -9,13 +9,13 @@
 
 namespace dckpt {
 
-/// The item as it lies in the state, whose elements are of another dtype than what is stored.
+/// Returns the item as it is in the state, whose elements have another dtype than the stored ones.
 WriteItem item_in_state(const WriteItem& item, DType dtype);
 
-/// Passes items on as the planner resolves them. All that is referred to must outlive it.
+/// Passes items on as the planner resolves them. The arguments must outlive it.
 class ResolvedSource final : public ItemSource {
  public:
-  /// `dtypes`: of the tensors of the state, by WriteItem::source.
+  /// `dtypes` are those of the state's tensors, by WriteItem::source.
   ResolvedSource(ItemSource& source, const SavePlanner& planner, std::span<const DType> dtypes)
       : source_(source), planner_(planner), dtypes_(dtypes) {}
 

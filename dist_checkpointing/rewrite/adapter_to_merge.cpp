@@ -23,7 +23,8 @@ bool has_megatron_keys(const Metadata& model) {
   });
 }
 
-/// Adapters name Hugging Face's modules. A message about each of them would not say so.
+/// Requires the model's keys to be Hugging Face's, which adapters name. Messages about single
+/// modules would not show this reason.
 void require_models_keys(const Metadata& model, const AdapterToMerge& adapter) {
   if (adapter.is_for(model)) return;
   throw CheckpointError(ErrorCode::kInvalidArgument,

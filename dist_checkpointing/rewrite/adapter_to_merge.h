@@ -14,10 +14,11 @@ namespace dckpt {
 /// The adapter that a conversion merges.
 struct AdapterToMerge {
   PeftAdapter adapter;
-  std::string folder;  ///< for people
+  std::string folder;  ///< as text for messages
   std::uint64_t memory = 0;
 
-  /// Tells whether it is merged into a model with these keys, rather than behind a map to others.
+  /// Returns whether the adapter is merged into a model with these keys, rather than into the
+  /// result of a map.
   bool is_for(const Metadata& model) const;
 };
 
@@ -26,7 +27,7 @@ struct AdapterToMerge {
 /// `check_source` is off. Throws CheckpointError as open_peft_adapter() and compare_digests() do.
 std::optional<AdapterToMerge> adapter_to_merge(ConvertOptions& options);
 
-/// The model with the adapter merged; `report` gets the step. Throws CheckpointError as
+/// Returns the model with the adapter merged; `report` gets the step. Throws CheckpointError as
 /// merged_adapter() does, and (invalid argument) for a model that is an adapter itself.
 std::unique_ptr<CheckpointReader> merge(std::unique_ptr<CheckpointReader> model,
                                         const AdapterToMerge& adapter, ConvertReport& report);

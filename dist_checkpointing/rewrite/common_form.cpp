@@ -26,7 +26,7 @@ namespace {
 
 constexpr std::uint64_t kMaxCommonBytes = std::uint64_t{16} << 30;
 
-/// The bytes of a torch file, or of a record in a data file, as they are.
+/// Returns the unchanged bytes of a torch file, or of a record in a data file.
 Bytes carried(const CheckpointReader& reader, const std::string& name,
               const std::optional<StorageInfo>& place, bool check) {
   const auto file = reader.storage().open(name);
@@ -79,8 +79,8 @@ std::optional<Value> move_plain_objects(CopyContents& contents, const Checkpoint
   return merge(std::move(common), unflatten_state_dict(leaves));
 }
 
-/// Takes an element out of a nested dict, with the dicts and lists that hold nothing without it.
-/// Positions in lists stay: what was there is none.
+/// Removes an element from a nested dict, with the dicts and lists that become empty. Positions in
+/// lists stay: the removed item becomes none.
 void remove_element(Value& tree, std::span<const PathElement> path) {
   const auto is_empty = [](const Value& value) {
     return value.is_dict()
@@ -104,8 +104,8 @@ void remove_element(Value& tree, std::span<const PathElement> path) {
     *inner = Value();
 }
 
-/// The inverse: what a conversion once moved into the common state is an object of its own again,
-/// and `common` what remains. Tells whether anything was moved.
+/// Inverts move_plain_objects(): values that a conversion moved into the common state become
+/// objects again, and `common` keeps the rest. Returns whether anything was moved.
 bool restore_plain_objects(CopyContents& contents, const CheckpointReader& reader,
                            const Conventions& conventions, Value& common) {
   Metadata& metadata = contents.metadata;
@@ -131,8 +131,8 @@ bool restore_plain_objects(CopyContents& contents, const CheckpointReader& reade
   return true;
 }
 
-/// Where a tensor stood in a nested state dict of which `rest` is what remains without tensors:
-/// keys may hold dots.
+/// Returns the path of a tensor in a nested state dict, of which `rest` is the part without
+/// tensors. Keys may contain dots.
 KeyPath place_in(const Value& rest, std::string_view key) {
   KeyPath path;
   const Value* at = &rest;
@@ -162,17 +162,17 @@ KeyPath place_in(const Value& rest, std::string_view key) {
 }
 
 /// The values of a common state that can be objects under their paths, and the entries of its top
-/// level that cannot, with the reason of the first.
+/// level that cannot, with the reason for the first.
 struct SpreadCommon {
   std::vector<FlatLeaf> values;
   std::vector<std::string> left_out;
   std::string why;
 };
 
-/// Finds values for names that are not taken. A list of tensors and values has the latter one by
-/// one.
+/// Finds values for names that are not taken. In a list of tensors and values, each value is
+/// separate.
 SpreadCommon values_by_path(const Value& common, const Metadata& metadata) {
-  std::unordered_set<std::string> taken;  // keys, and the names of what holds them
+  std::unordered_set<std::string> taken;  // keys, and the names of their containers
   for (const TensorStorageMetadata& tensor : metadata.tensors) {
     for (std::size_t dot = tensor.key.find('.'); dot != std::string::npos;
          dot = tensor.key.find('.', dot + 1))
@@ -212,10 +212,10 @@ SpreadCommon values_by_path(const Value& common, const Metadata& metadata) {
   return spread;
 }
 
-/// DCP's way: values are objects under their paths. In a torch.save file of a loop that is not
-/// Megatron's they were beside its tensors, and are objects like all others: then `common` is none
-/// afterwards. Else they are copies: paths tell neither kinds of keys nor what two values share.
-/// Tells whether `common` has changed.
+/// Stores the common state in DCP's form: values become objects under their paths. In a torch.save
+/// file of a training loop other than Megatron's, values were stored beside its tensors and become
+/// ordinary objects; `common` is none afterwards. Otherwise they are copies, since paths preserve
+/// neither kinds of keys nor sharing between values. Returns whether `common` has changed.
 bool spread_common(CopyContents& contents, const CheckpointReader& reader,
                    const Conventions& conventions, Value& common) {
   if (!common.is_dict() || common.size() == 0) return false;
@@ -251,7 +251,7 @@ bool spread_common(CopyContents& contents, const CheckpointReader& reader,
   return !copies;
 }
 
-/// Takes the entries of a nested dict out whose paths match, and adds the paths to `gone`.
+/// Removes the entries of a nested dict whose paths match, and adds the paths to `gone`.
 void drop_entries(Value& tree, const std::string& prefix, const std::string& pattern,
                   std::vector<std::string>& gone) {
   const Value before = tree;
@@ -271,7 +271,7 @@ void drop_entries(Value& tree, const std::string& prefix, const std::string& pat
   }
 }
 
-/// Another reader's checkpoint with another common state.
+/// Shows another reader's checkpoint with another common state.
 class WithCommonState final : public ForwardingReader {
  public:
   WithCommonState(std::shared_ptr<const CheckpointReader> source, Value common)

@@ -10,16 +10,16 @@
 
 namespace dckpt {
 
-/// Gives the contents the common state of the source in the form that the target keeps it in. Bytes
-/// are carried over unchanged where both use the same form, compared with their checksums if
-/// `check`. Plain values that a DCP directory stores under their paths are common state in
-/// Megatron's terms: they become part of it, and objects again on the way back. The findings
-/// say what has changed its form. Throws CheckpointError.
+/// Adds the source's common state to the contents, in the form that the target uses. Bytes are
+/// carried over unchanged if both use the same form, compared with their checksums if `check`.
+/// Plain values that a DCP directory stores under their paths are common state in Megatron's terms:
+/// they become part of it, and objects again on the way back. The findings report changes of form.
+/// Throws CheckpointError.
 CopyContents with_common_state(CopyContents contents, const CheckpointReader& source,
                                const ConvertTarget& target, bool check);
 
-/// Moves patterns that match no key of the checkpoint, but entries of its common state (by dotted
-/// path), out of `exclude`, and shows the checkpoint without these entries.
+/// Removes from `exclude` the patterns that match no key of the checkpoint but entries of its
+/// common state (by dotted path), and shows the checkpoint without these entries.
 View without_common_entries(std::unique_ptr<CheckpointReader> reader,
                             std::vector<std::string>& exclude);
 

@@ -30,7 +30,7 @@ std::string journal_name(std::size_t attempt) {
   return str_format("{}{}{}", kPrefix, attempt, kSuffix);
 }
 
-/// Names of the journals in a directory by attempt.
+/// Returns the names of the journals in a directory by attempt.
 std::map<std::uint64_t, std::string> journals_in(const Storage& storage,
                                                  const std::string& directory) {
   std::map<std::uint64_t, std::string> found;
@@ -58,7 +58,7 @@ std::string hex(const Fingerprint& fingerprint) {
   return hex(fingerprint.high) + hex(fingerprint.low);
 }
 
-/// One of the two digests of bytes that arrive in pieces.
+/// Computes one of the two digests of bytes that arrive in pieces.
 class Digest {
  public:
   explicit Digest(bool sha256) : sha256_(sha256) {}
@@ -173,7 +173,7 @@ class JournalReader {
   JournalContent content_;
 };
 
-/// Removes what is below `directory` except the journals and `kept`.
+/// Removes everything below `directory` except the journals and `kept`.
 void remove_others(Storage& storage, const std::string& directory, const std::string& below,
                    const std::map<std::string, FinishedFile>& kept) {
   for (const FileInfo& entry :
@@ -216,7 +216,7 @@ std::optional<JournalContent> read_journals(const Storage& storage, const std::s
     const std::string file = join_name(directory, name);
     JournalContent content =
         parse_journal(read_file(*storage.open(file), kMaxJournalBytes), storage.display_path(file));
-    if (content.facts.empty()) continue;  // it had no time for more
+    if (content.facts.empty()) continue;  // the attempt ended before it wrote facts
     if (!all) all.emplace();
     all->facts = std::move(content.facts);
     for (auto& [finished, what] : content.files) all->files[finished] = std::move(what);
@@ -225,7 +225,7 @@ std::optional<JournalContent> read_journals(const Storage& storage, const std::s
   return all;
 }
 
-/// Digests what passes.
+/// Computes the digest of the bytes written.
 class ConversionJournal::NotedFile final : public ForwardingFile {
  public:
   NotedFile(std::unique_ptr<WritableFile> file, std::string name, ConversionJournal& journal)

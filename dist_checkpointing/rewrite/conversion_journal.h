@@ -18,55 +18,56 @@
 
 namespace dckpt {
 
-/// What decides the bytes of a conversion, as names and values for people: the files of its source,
-/// its options, its plan.
+/// Everything that determines the bytes of a conversion, as names and values for messages: the
+/// files of its source, its options, its plan.
 using ConversionFacts = std::vector<std::pair<std::string, std::string>>;
 
 /// A data file that is complete and durable.
 struct FinishedFile {
   std::uint64_t size = 0;
   std::string digest;               ///< SHA-256 if there will be a manifest, else CRC-32
-  std::vector<StorageInfo> places;  ///< as ItemSource::wrote() was told
-  bool source_checked = false;      ///< all that was copied agreed with its checksums
+  std::vector<StorageInfo> places;  ///< places passed to ItemSource::wrote()
+  bool source_checked = false;      ///< all copied data agreed with its checksums
 };
 
-/// What an attempt has noted so far.
+/// The records of an attempt so far.
 struct JournalContent {
   ConversionFacts facts;
   std::map<std::string, FinishedFile> files;
-  std::vector<std::pair<std::string, std::string>> renamed;  ///< from, to: begun at least
+  std::vector<std::pair<std::string, std::string>> renamed;  ///< from, to: at least begun
 };
 
-/// What is written is a line per record, each with its checksum. What follows a line that is
-/// incomplete is lost. Throws CheckpointError (corrupt) for lines that no journal has.
+/// Parses a journal: one line per record, each with its checksum. Everything after an incomplete
+/// line is lost. Throws CheckpointError (corrupt) for lines that no journal has. `name` is for
+/// messages.
 JournalContent parse_journal(ByteView bytes, const std::string& name);
 
-/// A record as it stands in a journal: with its checksum before it and a newline behind.
+/// Returns the line of a record in a journal: its checksum, the record, and a newline.
 std::string journal_line(std::string_view record);
 
-/// What all attempts have noted in `directory`; empty if there is no journal with facts.
+/// Returns the records of all attempts in `directory`; empty if there is no journal with facts.
 std::optional<JournalContent> read_journals(const Storage& storage, const std::string& directory);
 
-/// What a conversion has finished, noted beside the files in the hidden directory where they wait
-/// to be published. Safe to use from several threads.
+/// Records the finished files of a conversion, beside these files in the hidden directory where
+/// they wait to be published. Safe to use from several threads.
 class ConversionJournal {
  public:
-  /// Begins one that goes on with `kept`. `sync`: records are durable.
+  /// Begins a journal that continues with `kept`. With `sync`, records are durable.
   ConversionJournal(std::shared_ptr<Storage> storage, std::string directory,
                     const ConversionFacts& facts, std::map<std::string, FinishedFile> kept,
                     bool manifest, bool sync);
   ~ConversionJournal();
 
-  /// To write through: knows the digests of files when they are told to wrote(), and notes what is
-  /// renamed.
+  /// Returns the storage to write through: it knows the digests of files when wrote() is called,
+  /// and records renames.
   const std::shared_ptr<Storage>& storage() const noexcept { return noting_; }
 
-  /// A file that is there; empty if it has yet to be written.
+  /// Returns a finished file; empty if it has yet to be written.
   std::optional<FinishedFile> find(const std::string& file) const;
-  /// See ItemSource; `source_checked` as in FinishedFile.
+  /// Implements ItemSource::wrote(); `source_checked` as in FinishedFile.
   void wrote(const std::string& file, std::span<const StorageInfo> places, bool source_checked);
 
-  /// SHA-256 of the data files, if there will be a manifest.
+  /// Returns the SHA-256 of the data files, if there will be a manifest.
   ManifestDigests digests() const;
   /// Removes the journals of all attempts.
   void remove();
@@ -81,15 +82,15 @@ class ConversionJournal {
   const bool manifest_;
   const bool sync_;
   mutable std::mutex mutex_;
-  std::map<std::string, FinishedFile> files_;   ///< kept and wrote()
-  std::map<std::string, FinishedFile> closed_;  ///< by full name: not told to wrote() yet
+  std::map<std::string, FinishedFile> files_;   ///< kept ones and those passed to wrote()
+  std::map<std::string, FinishedFile> closed_;  ///< by full name; not yet passed to wrote()
   std::unique_ptr<WritableFile> file_;
   std::shared_ptr<Storage> noting_;
 };
 
-/// What an interrupted conversion has left in `directory`, made ready to go on: files that it was
-/// about to rename have their names back, those that are as they were noted are returned, and
-/// everything else is removed. `threads` read them.
+/// Prepares the leftovers of an interrupted conversion in `directory` to be continued: undoes
+/// pending renames, returns the files that still match their journal entry, and deletes everything
+/// else. Reads with `threads` threads.
 std::map<std::string, FinishedFile> keep_finished(Storage& storage, const std::string& directory,
                                                   const JournalContent& journal, bool manifest,
                                                   int threads);

@@ -25,7 +25,7 @@
 namespace dckpt {
 namespace {
 
-/// The folder whose config.json says which model it is.
+/// Returns the folder whose config.json identifies the model.
 std::shared_ptr<const Storage> model_files_of(const ConvertOptions& options) {
   if (!options.model_files) return nullptr;
   if (!options.model_files->is_directory())
@@ -39,16 +39,17 @@ std::unique_ptr<CheckpointReader> open_plain(const Location& source,
   return open_checkpoint(source, {.iteration = options.iteration, .strategy = options.from});
 }
 
-/// What a map is applied to: Megatron-FSDP's keys as Megatron-Core's, which maps know.
+/// Opens the checkpoint that a map is applied to, with Megatron-FSDP's keys as Megatron-Core's,
+/// which maps know.
 View open_for_map(const Location& source, const ConvertOptions& options) {
   auto reader = open_plain(source, options);
   if (!reader->info().conventions.megatron_fsdp) return {std::move(reader)};
   return from_megatron_fsdp(std::move(reader));
 }
 
-/// Through the map and back: what does not return as it was. Padding of a vocabulary is not
-/// compared: it has no meaning and is lost. Returns the progress of what follows, which goes on
-/// from this one's.
+/// Goes through the map and back, and throws for tensors that differ afterwards. Padding of a
+/// vocabulary is not compared: it has no meaning and is lost. Returns the progress of the following
+/// steps, which continues from this one's.
 Progress check_round_trip(const MapRequest& request, const MappedSource& source,
                           const ConvertOptions& options) {
   const auto [before, after] = round_trip_of(request, source);
@@ -77,7 +78,7 @@ Progress check_round_trip(const MapRequest& request, const MappedSource& source,
   };
 }
 
-/// What patterns left out before the map; `report` counts it.
+/// Returns a finding with the keys that patterns left out before the map; `report` counts them.
 Findings left_out(const MappedSource& source, ConvertReport& report) {
   std::vector<std::string> gone = source.gone_tensors;
   gone.insert(gone.end(), source.gone_objects.begin(), source.gone_objects.end());
@@ -124,7 +125,7 @@ OpenedSource open_source(const Location& source, const ConvertOptions& options,
   const bool merge_first = adapter && adapter->is_for(open_plain(source, options)->metadata());
   const std::shared_ptr<const Storage> files = model_files_of(options);
   Findings said;
-  ConvertReport merged;  // of the step before the map, which may be taken several times
+  ConvertReport merged;  // report of the step before the map, which may run several times
   const MapRequest request{.open =
                                [&] {
                                  View view = open_for_map(source, options);

@@ -13,7 +13,7 @@
 
 namespace dckpt {
 
-// What a conversion reads: its source, seen through what its options ask for.
+// The input of a conversion: its source, as its options select and rename it.
 
 /// Throws CheckpointError (cancelled) if a stop was requested.
 void require_not_stopped(const ConvertOptions& options);
@@ -21,17 +21,18 @@ void require_not_stopped(const ConvertOptions& options);
 /// A source as a conversion sees it.
 struct OpenedSource {
   std::unique_ptr<CheckpointReader> reader;
-  KeyFilter keys;          ///< the patterns for its keys
-  Metadata source_keys;    ///< behind a map: the keys before it, which patterns may name as well
-  ConvertOptions options;  ///< those of the call, with what follows from the map
+  KeyFilter keys;          ///< patterns for its keys
+  Metadata source_keys;    ///< with a map: the source's own keys, which patterns may name as well
+  ConvertOptions options;  ///< options of the call, adjusted to the map
 };
 
-/// The source under the keys that the map gives, which decide the format if no option does.
+/// Opens the source under the keys of the map, which determines the format if no option does.
 OpenedSource open_source(const Location& source, const ConvertOptions& options,
                          ConvertReport& report);
 
-/// A folder for transformers has the keys of its models. A copy of such a folder stays as it is.
-/// Throws CheckpointError (invalid argument) for Megatron's, with the maps that fit.
+/// Checks that a folder for transformers gets the keys of transformers' models. A copy of such a
+/// folder stays as it is. Throws CheckpointError (invalid argument) for Megatron's keys, with the
+/// maps that fit.
 void require_map_for_models(const CheckpointReader& reader, const Location& source,
                             const ConvertTarget& target, const ConvertOptions& options);
 

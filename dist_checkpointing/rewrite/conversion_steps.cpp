@@ -23,11 +23,11 @@
 namespace dckpt {
 namespace {
 
-/// One form of a checkpoint from another.
+/// A step that turns one form of a checkpoint into another.
 struct ViewStep {
   std::string_view name;
   bool (*applies)(const Draft&, const ConvertOptions&);
-  /// Returns what it has done, for people; nothing if that is not worth a word.
+  /// Returns its result, as text for messages; empty if it is not worth reporting.
   std::string (*apply)(Draft&, const ConvertOptions&, ConvertReport&);
 };
 
@@ -63,7 +63,7 @@ bool becomes_a_model(const Draft& draft, const ConvertOptions& options) {
          !options.optimizer;
 }
 
-/// Models are what Hugging Face folders hold: the optimizer stays behind unless it is asked for.
+/// Leaves out the optimizer, unless it is requested: Hugging Face folders contain models.
 std::string leave_optimizer(Draft& draft, const ConvertOptions&, ConvertReport& report) {
   std::vector<std::string> of_optimizer, of_model;
   for (const TensorStorageMetadata& tensor : draft.reader->metadata().tensors)
@@ -111,7 +111,7 @@ bool changes_optimizer(const Draft&, const ConvertOptions& options) {
   return options.optimizer.has_value();
 }
 
-/// Tells whether `keys` takes any state of the optimizer once that has keys made of the model's.
+/// Returns whether `keys` takes any optimizer state once its keys are made of the model's.
 bool takes_state(const KeyFilter& keys, const Metadata& metadata) {
   if (keys.include.empty() && keys.exclude.empty()) return true;
   std::vector<std::string> names = optimizer_states(metadata);
@@ -145,7 +145,7 @@ bool holds_buckets(const Metadata& metadata) {
   });
 }
 
-/// Says what a copy of buckets, or of parts of them, is not fit for.
+/// Reports the uses for which a copy of buckets, or of parts of them, is unsuitable.
 void tell_of_buckets(Draft& draft, const ConvertOptions& options) {
   if (!holds_buckets(draft.contents.metadata)) return;
   if (options.ranks)
@@ -166,7 +166,7 @@ void tell_of_buckets(Draft& draft, const ConvertOptions& options) {
                               weights_left_out});
 }
 
-// Steps that leave something out or rename it.
+// Steps that leave out or rename contents.
 
 std::string leave_common_entries(Draft& draft, const ConvertOptions&, ConvertReport& report) {
   const std::size_t patterns = draft.keys.exclude.size();
@@ -183,7 +183,7 @@ std::string select(Draft& draft, const ConvertOptions& options, ConvertReport& r
                     counts(draft.reader->metadata()));
 }
 
-/// Also throws if chunks do not make up their tensors.
+/// Leaves out lost data. Also throws if chunks do not make up their tensors.
 std::string leave_lost_data(Draft& draft, const ConvertOptions& options, ConvertReport& report) {
   draft.contents = without_lost_data(std::move(draft.contents), *draft.reader,
                                      options.allow_partial, report.lost);
@@ -202,9 +202,9 @@ std::string rename(Draft& draft, const ConvertOptions& options, ConvertReport& r
   return str_format("renames keys by {}", counted(options.rename.size(), "rule"));
 }
 
-// Steps that give it the form of the target.
+// Steps that convert to the form of the target.
 
-/// Reads the common state, so only once it is known to be there.
+/// Reads the common state, so it is called only once that is known to exist.
 void tell_of_iteration(Draft& draft) {
   if (std::string conflict = iteration_conflict(*draft.reader); !conflict.empty())
     draft.findings.push_back({FindingCode::kIterationConflict, std::move(conflict)});

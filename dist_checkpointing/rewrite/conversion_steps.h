@@ -15,21 +15,21 @@ namespace dckpt {
 
 /// A checkpoint on its way from a source to the plan of its copy.
 struct Draft {
-  std::unique_ptr<CheckpointReader> reader;  ///< as the steps so far show it
-  KeyFilter keys;                            ///< what is selected of it, in its keys
-  Metadata source_keys;                      ///< other keys that patterns may name: before a map
+  std::unique_ptr<CheckpointReader> reader;  ///< checkpoint as the steps so far show it
+  KeyFilter keys;                            ///< selection, in the reader's keys
+  Metadata source_keys;  ///< other keys that patterns may name: those before a map
   ConvertTarget target;
-  CopyContents contents;  ///< what is selected, in the names and the form of the target
+  CopyContents contents;  ///< selected contents, in the names and the form of the target
   ModelFolder folder;
-  Findings findings{};  ///< of the step that is taken
+  Findings findings{};  ///< findings of the current step
 };
 
-/// Takes the steps that lead from the source to what is planned, those that apply and in their
-/// order: each shows the checkpoint in another form. What each has done goes to `report`. Throws
-/// CheckpointError as the steps do.
+/// Takes the applicable steps from the source to the planned contents, in their order; each shows
+/// the checkpoint in another form. Each step is added to `report`. Throws CheckpointError as the
+/// steps do.
 void take_steps(Draft& draft, const ConvertOptions& options, ConvertReport& report);
 
-/// Adds a step and its findings. One that does nothing and finds nothing is left out.
+/// Adds a step and its findings, unless it does nothing and finds nothing.
 void add_step(ConvertReport& report, std::string name, std::string does, Findings findings);
 
 }  // namespace dckpt

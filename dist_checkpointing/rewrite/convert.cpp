@@ -27,7 +27,7 @@
 namespace dckpt {
 namespace {
 
-/// By data file; parts that are made while reading are in none.
+/// Returns the bytes in each data file; parts that are made while reading are in none.
 std::vector<HeldBytes> held_by_files(const Metadata& metadata) {
   std::vector<HeldBytes> held(metadata.files.size());
   for (std::size_t i = 0; i < held.size(); ++i) held[i].file = metadata.files[i];
@@ -43,7 +43,8 @@ std::vector<HeldBytes> held_by_files(const Metadata& metadata) {
   return held;
 }
 
-/// Megatron 0.8 to 0.15 resume from flattened state beside a common.pt, and from nothing else.
+/// Throws if no release would resume from the flattened optimizer state: Megatron 0.8 to 0.15 do so
+/// only beside a common.pt.
 void require_resumable(const CopyContents& contents, const ConvertTarget& target,
                        const ConvertOptions& options) {
   const std::string sharding = optimizer_sharding(contents.common);
@@ -67,15 +68,15 @@ void require_resumable(const CopyContents& contents, const ConvertTarget& target
           newest ? "0.19" : "0.15", newest ? "--compat megatron-0.19" : "--flattened boxes"));
 }
 
-/// Throws if there is anything that is to be an error.
+/// Throws if there are findings that `errors` names.
 void require_none(const std::vector<FindingCode>& errors, const Findings& findings) {
   refuse(findings, errors,
          "findings of these kinds are to be errors (--error-on, or error_on of the policy), so "
          "nothing was written:");
 }
 
-/// Writes the copy, or checks what a dry run checks. `keeps_records`: records that are no plain
-/// tensors may be copied as they are. Returns what there is to say of it.
+/// Writes the copy, or makes the checks of a dry run. With `keeps_records`, records that are not
+/// plain tensors may be copied unchanged. Returns the findings.
 Findings carry_out(PlannedCopy& copy, const CheckpointReader& reader, const Location& source,
                    const Location& destination, const CopyMemory& memory, bool keeps_records,
                    const ConvertOptions& options, ConvertReport& report) {
@@ -122,7 +123,7 @@ Findings carry_out(PlannedCopy& copy, const CheckpointReader& reader, const Loca
   return findings;
 }
 
-/// Tells whether records that are no plain tensors may be copied as they are.
+/// Returns whether records that are not plain tensors may be copied unchanged.
 bool keeps_records(const CheckpointReader& source, const ConvertTarget& target,
                    const ConvertOptions& options) {
   return options.map.name.empty() && !options.optimizer &&
@@ -203,10 +204,10 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
   return report;
 }
 
-/// Completes `flattened` by what the form of the optimizer's state implies.
+/// Sets `flattened` to the value implied by the form of the optimizer state.
 ConvertOptions with_flattened_form(ConvertOptions options) {
   if (options.optimizer == OptimizerSharding::kFullyShardedModelSpace) {
-    // Other formats have the model's shapes, and Megatron flattens what it reads from them.
+    // Other formats have the model's shapes, and Megatron flattens data that it reads from them.
     if (options.to.empty() ||
         find_save_strategy(options.to, options.strategy_version).capabilities.flattened_form) {
       if (options.flattened == FlattenedForm::kBoxes)

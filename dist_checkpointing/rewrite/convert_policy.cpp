@@ -10,7 +10,7 @@ PolicyForConversion policy_for_conversion(const Policy& policy, bool names_forma
   const SaveOptions& save = policy.save;
   const LoadOptions& load = policy.load;
   require_rules(Call::kConvert, policy, nullptr);
-  make_save_strategy(save);  // that there is such a strategy, and that it takes the options
+  make_save_strategy(save);  // checks that the strategy exists and takes the options
 
   const Policy usual;
   PolicyForConversion result;

@@ -6,16 +6,17 @@
 
 namespace DCKPT_API dckpt {
 
-/// What a policy means for a conversion. No field is ignored silently: fields about cooperating
+/// A policy translated for a conversion. No field is ignored silently: fields about cooperating
 /// ranks and about retention have no meaning for a single process that writes one checkpoint, and
-/// `unused` lists them for the report. Throws CheckpointError for what a conversion cannot do:
-/// (invalid argument) with all offending fields, (unsupported) for a save strategy that there is
-/// not.
+/// `unused` lists them for the report. Translation throws CheckpointError for settings that a
+/// conversion does not support: (invalid argument) with all offending fields, (unsupported) for an
+/// unknown save strategy.
 struct PolicyForConversion {
   ConvertOptions options;
   std::vector<std::string> unused;  ///< dotted names of fields
 };
-/// `names_format`: see CheckedPolicy; if false, the result leaves the format to the source.
+/// Translates a policy. `names_format` is explained at CheckedPolicy; if false, the result leaves
+/// the format to the source.
 PolicyForConversion policy_for_conversion(const Policy& policy, bool names_format = true);
 
 }  // namespace dckpt

@@ -11,7 +11,8 @@
 namespace dckpt {
 namespace {
 
-/// The error says what there is, also where the source's own format cannot be written.
+/// Requires a writable format. The error lists the existing ones, even if the source's own format
+/// cannot be written.
 void require_writable(const std::string& format, bool is_sources_own) {
   std::vector<std::string> names;
   for (const SaveStrategyEntry& entry : save_strategies()) names.push_back(entry.name);

@@ -13,24 +13,25 @@ namespace dckpt {
 /// The format that a conversion writes.
 struct ConvertTarget {
   const SaveStrategyEntry* format = nullptr;
-  SaveOptions save{};  ///< what its strategy is made with
+  SaveOptions save{};  ///< options that its strategy is made with
   Findings findings{};
 };
 
-/// What the options say, or else the format of the source. `source`: how to call it. Throws
-/// CheckpointError for contradictions and for what cannot be written or read.
+/// Chooses the target by the options, or else the format of the source. `source` names it in
+/// messages. Throws CheckpointError for contradictions and for formats that cannot be written or
+/// read.
 ConvertTarget choose_target(const CheckpointReader& reader, const std::string& source,
                             const ConvertOptions& options);
 
-/// Throws CheckpointError (invalid argument) for a destination inside the source, which may not
+/// Throws CheckpointError (invalid argument) for a destination inside the source, which must not
 /// change meanwhile.
 void require_outside(const Location& source, const Location& destination);
 
-/// What publishing would find only at the end: throws CheckpointError (already exists) if
-/// something is there that is not to be replaced.
+/// Checks early what publishing would find only at the end: throws CheckpointError (already exists)
+/// if the destination exists and must not be replaced.
 void require_free_name(const Location& destination, bool overwrite);
 
-/// Throws CheckpointError (io) unless `bytes` are free there.
+/// Throws CheckpointError (io) unless `bytes` are free at the destination.
 void require_space(const Location& destination, std::uint64_t bytes);
 
 }  // namespace dckpt

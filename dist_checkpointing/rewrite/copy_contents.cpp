@@ -140,15 +140,15 @@ bool has_elements(const Value& value) {
   return found;
 }
 
-/// What a run needs besides its model. Tensors in there are no weights.
+/// Returns whether a key is state of the run besides the model. Tensors in it are not weights.
 bool is_state_of_run(const std::string& key) {
   constexpr std::array<std::string_view, 3> kStates{"rng_state", "rerun_state_machine_state",
                                                     "opt_param_scheduler"};
   return is_optimizer_key(key) || std::ranges::find(kStates, key) != kStates.end();
 }
 
-/// Some of the objects with tensors that a format of tensors would lose. Sharded objects are
-/// Megatron's, which has its tensors elsewhere.
+/// Returns some of the objects with tensors that a format of tensors would lose. Sharded objects
+/// are Megatron's, which stores its tensors elsewhere.
 std::vector<std::string> objects_with_tensors(const CopyContents& contents,
                                               const CheckpointReader& source) {
   std::vector<std::string> found;
@@ -233,10 +233,11 @@ std::unique_ptr<CheckpointReader> reader_of(const CopyContents& contents,
 
 namespace {
 
-constexpr std::size_t kManyChunks = 64;  // of one matrix
+constexpr std::size_t kManyChunks = 64;  // limit per matrix
 constexpr std::uint64_t kSmallChunk = std::uint64_t{64} << 10;
 
-/// How many leading axes have extents of 1 in all chunks: layers, experts. A matrix has none.
+/// Returns the number of leading axes with extent 1 in all chunks (layers, experts). A matrix has
+/// none.
 std::size_t stacked_axes(const TensorStorageMetadata& tensor) {
   std::size_t axes = tensor.size.size() < 2 ? 0 : tensor.size.size() - 2;
   for (std::size_t chunk = 0; chunk < tensor.chunks.size(); ++chunk) {
@@ -248,7 +249,8 @@ std::size_t stacked_axes(const TensorStorageMetadata& tensor) {
   return axes;
 }
 
-/// The places of what is made of chunks in several files cannot be told: the first stands for all.
+/// Cuts a tensor along its first `axes` axes. A chunk made from several files has no single place:
+/// the first place stands for all.
 void cut_along(TensorStorageMetadata& tensor, std::size_t axes) {
   const StorageInfo place = tensor.places.front();
   Box box = whole(tensor.size);
@@ -289,7 +291,7 @@ void make_chunks_equal(Metadata& metadata) {
         step = std::gcd(step,
                         std::gcd(tensor.chunks.offsets(chunk)[0], tensor.chunks.sizes(chunk)[0]));
     }
-    // Never more chunks than there were: axes without layers may have no other step than 1.
+    // There are never more chunks than before: axes without layers may have no step other than 1.
     if (!size.empty() && static_cast<std::uint64_t>(size[0] / step) > tensor.chunks.size())
       step = size[0];
     const StorageInfo place = tensor.places.front();

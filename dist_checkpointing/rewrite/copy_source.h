@@ -17,26 +17,26 @@
 
 namespace dckpt {
 
-/// What each writer of a conversion may take, so that all together stay within a limit.
+/// The memory that each writer of a conversion may use, so that all together stay within a limit.
 struct CopyMemory {
-  WriteOptions io{};          ///< as many writers as there is memory for
+  WriteOptions io{};          ///< with as many writers as the memory allows
   std::uint64_t piece = 0;    ///< bytes of a tensor that a writer holds
   std::uint64_t staging = 0;  ///< bytes that reading it may take
 };
 
-/// As many writers as the limit is enough for, and the largest pieces that it allows them: a writer
-/// has a piece, as much for reading it, its buffers, and what decodes compressed items of `source`.
-/// `staging`: for all reads together. Throws CheckpointError (invalid argument) if it is too small
-/// for one.
+/// Returns as many writers as the limit allows, with the largest possible pieces. Each writer needs
+/// one piece, as much again for reading it, its buffers, and memory to decode compressed items of
+/// `source`. `staging` is for all reads together. Throws CheckpointError (invalid argument) if the
+/// limit is too small for one writer.
 CopyMemory share_memory(const WriteOptions& io, std::uint64_t limit, std::uint64_t staging,
                         const Metadata& source);
 
 /// Feeds a writer from another checkpoint, a piece at a time. An item's source is a position in the
-/// contents' tensors, or in their `object_of`. What it refers to must outlive it.
+/// contents' tensors, or in their `object_of`. The arguments must outlive it.
 class CopySource final : public ItemSource {
  public:
-  /// `format`: of the result. `total`: bytes of all items. `go_on` is called before each piece; it
-  /// throws to stop the copy.
+  /// `format` is that of the result, `total` the bytes of all items. `go_on` is called before each
+  /// piece and throws to stop the copy.
   CopySource(const CheckpointReader& reader, const CopyContents& contents, SourceCheck& check,
              const SaveStrategyEntry& format, const CopyMemory& memory, Progress progress,
              std::uint64_t total, std::function<void()> go_on);
@@ -46,7 +46,7 @@ class CopySource final : public ItemSource {
   std::optional<std::vector<StorageInfo>> written(const PlannedFile& file) override;
   void wrote(const PlannedFile& file, std::span<const StorageInfo> places) override;
 
-  /// What knows the files that are there already; before anything is written.
+  /// Sets the journal of the files that are already finished. Call it before anything is written.
   void goes_on_with(ConversionJournal& journal) { journal_ = &journal; }
 
  private:

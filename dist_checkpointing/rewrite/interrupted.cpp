@@ -36,7 +36,7 @@ class FactList {
     const auto info = storage.stat_target(name);  // a file in Hugging Face's cache is a link
     if (info) add("file " + quote(name), str_format("{} bytes, of {}", info->size, info->modified));
   }
-  /// The hidden siblings of a target in the source are none of it.
+  /// Skips hidden siblings of a target inside the source; they do not belong to it.
   void add_files(const Storage& storage, const std::string& directory) {
     for (const FileInfo& entry : storage.list(directory)) {
       const std::string name = join_name(directory, entry.name);

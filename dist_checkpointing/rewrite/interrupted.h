@@ -13,21 +13,21 @@
 
 namespace dckpt {
 
-/// What an interrupted conversion has left.
+/// The leftovers of an interrupted conversion.
 struct Interrupted {
   std::string directory;  ///< hidden, beside the target
   JournalContent journal;
 };
 
-/// What two conversions must have in common so that one goes on with the other. `ranks`: what each
-/// writes.
+/// Returns the facts that two conversions must share so that one can continue the other. `ranks`
+/// are the items that each rank writes.
 ConversionFacts conversion_facts(const Location& source, const ConvertOptions& options,
                                  const ConvertTarget& target, const ModelFolder& folder,
                                  std::span<const SavePlan> ranks);
 
-/// What a conversion with these facts has left beside `target`; of several, the one that had
-/// finished the most. Throws CheckpointError (mismatch) that says what differs if there are only
-/// others.
+/// Returns the leftovers beside `target` of a conversion with these facts; of several, the one that
+/// had finished the most. Throws CheckpointError (mismatch) naming the differences if there are
+/// only others.
 std::optional<Interrupted> find_interrupted(const Location& target, const ConversionFacts& facts);
 
 }  // namespace dckpt

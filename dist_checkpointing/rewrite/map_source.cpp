@@ -12,7 +12,7 @@
 namespace dckpt {
 namespace {
 
-/// A part of another reader's tensors and objects.
+/// Shows a part of another reader's tensors and objects.
 class ChosenReader final : public ForwardingReader {
  public:
   ChosenReader(std::unique_ptr<CheckpointReader> source, CopyContents contents)
@@ -105,7 +105,8 @@ class SourceMapping {
     return names_source(pattern) && !matches(pattern, result_.reader->metadata());
   }
 
-  /// Patterns of `include` for the result cannot bring back what others have left out before.
+  /// Requires `include` to name keys of one side: patterns for the result cannot bring back keys
+  /// that others have left out before the map.
   void require_one_side() const {
     for (const std::string& pattern : result_.behind.include) {
       if (!names_source_alone(pattern)) continue;
@@ -140,7 +141,7 @@ class SourceMapping {
                       &result_.report, request_.model_files, nullptr, result_.gone_tensors);
   }
 
-  /// Returns false where the map does not take the source and `may_fail`.
+  /// Returns false if the map does not take the source and `may_fail`.
   bool apply_or_explain(std::unique_ptr<CheckpointReader> source, bool may_fail) {
     try {
       apply(std::move(source));
@@ -152,7 +153,8 @@ class SourceMapping {
     }
   }
 
-  /// Patterns that match no key of the source, which may be why the map does not take it.
+  /// Describes patterns that match no key of the source, a possible reason why the map does not
+  /// take it.
   std::string unmatched() const {
     std::string sentences;
     for (const auto* patterns : {&request_.keys.include, &request_.keys.exclude}) {

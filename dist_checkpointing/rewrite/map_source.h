@@ -16,7 +16,7 @@ namespace dckpt {
 /// Opens the checkpoint that a map is applied to.
 using OpenSource = std::function<std::unique_ptr<CheckpointReader>()>;
 
-/// How a source is seen through a map: patterns name keys on either side of it.
+/// A source, its map, and the selection; patterns name keys on either side of the map.
 struct MapRequest {
   OpenSource open{};
   KeyMapOptions map{};
@@ -28,24 +28,24 @@ struct MapRequest {
 struct MappedSource {
   std::unique_ptr<CheckpointReader> reader{};
   MapReport report{};
-  KeyFilter before{};                       ///< what was selected before the map
-  KeyFilter behind{};                       ///< patterns that are left for its result
+  KeyFilter before{};                       ///< selection before the map
+  KeyFilter behind{};                       ///< patterns left for the map's result
   std::vector<std::string> gone_tensors{};  ///< keys that `before` has left out
   std::vector<std::string> gone_objects{};
-  Metadata source_keys{};  ///< keys of the source, and nothing else; none without patterns
+  Metadata source_keys{};  ///< only the keys of the source; none without patterns
 };
 
-/// Leaves out what `exclude` matches before the map sees it. `include` selects among the keys of
-/// the result; patterns that do not match there, or in a source that the map does not take as a
-/// whole, select before the map. Throws as mapped_reader() does; the error also names patterns that
-/// match no key of the source.
+/// Opens the source behind the map. Leaves out keys that `exclude` matches before the map sees
+/// them. `include` selects among the keys of the result; patterns that do not match there, or in a
+/// source that the map does not take as a whole, select before the map. Throws as mapped_reader()
+/// does; the error also names patterns that match no key of the source.
 MappedSource map_source(const MapRequest& request);
 
-/// The same selection through the map and back.
+/// Returns the same selection through the map and back.
 RoundTrip round_trip_of(const MapRequest& request, const MappedSource& source);
 
-/// The tensors and objects of `source` that `keys` selects, beside its common state: a reader like
-/// any other. Throws as select_contents() does.
+/// Returns a reader of the tensors and objects of `source` that `keys` selects, beside its common
+/// state. Throws as select_contents() does.
 std::unique_ptr<CheckpointReader> chosen_reader(std::unique_ptr<CheckpointReader> source,
                                                 const KeyFilter& keys);
 

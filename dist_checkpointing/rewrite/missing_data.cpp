@@ -15,7 +15,8 @@
 namespace dckpt {
 namespace {
 
-/// Takes out the entries at `positions`, in ascending order, with what is beside them.
+/// Removes the entries at `positions`, in ascending order, with their parallel entries in
+/// `origins`.
 template <typename Entries, typename Origins>
 void take_out(Entries& entries, Origins& origins, const std::vector<std::uint32_t>& positions,
               std::vector<std::string>& keys) {

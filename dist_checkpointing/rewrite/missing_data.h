@@ -8,10 +8,10 @@
 
 namespace dckpt {
 
-/// Takes out of `contents` the tensors and objects of which bytes are lost, because data files are
+/// Removes from `contents` the tensors and objects that have lost bytes, because data files are
 /// missing or too short, and adds their keys to `lost_keys` and a finding. Looks at the files'
-/// sizes only. Throws CheckpointError (incomplete), which names the files, and the keys with the
-/// share that is lost of each: unless `allow_partial`, or if the common state is lost.
+/// sizes only. Throws CheckpointError (incomplete), naming the files and the keys with the lost
+/// share of each, unless `allow_partial`, or if the common state is lost.
 CopyContents without_lost_data(CopyContents contents, const CheckpointReader& source,
                                bool allow_partial, std::vector<std::string>& lost_keys);
 

@@ -29,12 +29,12 @@ namespace {
 
 constexpr const char* kModelConfig = "config.json";
 
-/// Weights in any format, and their indexes.
+/// Suffixes of weights in any format, and of their indexes.
 constexpr std::array<std::string_view, 12> kWeights = {
     ".safetensors", ".index.json", ".bin",     ".pt",   ".pth",    ".ckpt",
     ".gguf",        ".h5",         ".msgpack", ".onnx", ".distcp", ".npz"};
 
-/// Of an adapter, which is not the model's.
+/// Files of an adapter, which do not belong to the model.
 constexpr std::array<const char*, 3> kAdapterFiles = {kAdapterConfigFile, kAdapterFile,
                                                       kTorchAdapterFile};
 
@@ -42,7 +42,7 @@ constexpr const char* kQuantizationConfig = "quantization_config";
 constexpr const char* kQuantizationMethod = "quant_method";
 constexpr const char* kFloat8Method = "fp8";
 
-/// A folder with another config.json.
+/// Shows a folder with another config.json.
 class WithConfig final : public ForwardingStorage {
  public:
   WithConfig(std::shared_ptr<Storage> folder, const std::string& config)
@@ -59,8 +59,8 @@ class WithConfig final : public ForwardingStorage {
   std::shared_ptr<Storage> made_ = memory_storage();
 };
 
-/// A config.json that speaks of float8 weights, where there are none any more, would have
-/// transformers look for their scales.
+/// Removes float8 quantization from config.json if no weights are float8 any more. Otherwise
+/// transformers would look for their scales.
 void drop_quantization(const CheckpointReader& source, ModelFolder& folder) {
   if (std::ranges::any_of(source.metadata().tensors, [](const TensorStorageMetadata& tensor) {
         return item_size(tensor.properties.dtype) == 1;
@@ -75,7 +75,7 @@ void drop_quantization(const CheckpointReader& source, ModelFolder& folder) {
       quantization == nullptr ? nullptr : quantization->find(kQuantizationMethod);
   if (method == nullptr || !method->is_str() || method->as_str() != kFloat8Method) return;
   config.mutable_dict().erase(kQuantizationConfig);
-  // Nobody else writes into the folder that is read.
+  // Nothing else writes into the source folder.
   folder.storage = std::make_shared<WithConfig>(std::const_pointer_cast<Storage>(folder.storage),
                                                 to_json(config, 2) + "\n");
   folder.findings.push_back(
@@ -84,11 +84,11 @@ void drop_quantization(const CheckpointReader& source, ModelFolder& folder) {
                   quote(kQuantizationConfig))});
 }
 
-/// The names of the weights' type in config.json, in transformers 5 and 4.
+/// Names of the weights' dtype in config.json, in transformers 5 and 4.
 constexpr std::array<const char*, 2> kConfigDtypes{"dtype", "torch_dtype"};
 
-/// Sets the type of the weights, where `config` and the configuration of its text name one. Returns
-/// whether it was another.
+/// Sets the dtype of the weights in `config` and in the configuration of its text model, if they
+/// name one. Returns whether it was another.
 bool set_dtype(Value& config, const std::string& dtype) {
   bool changed = false;
   for (const char* const name : kConfigDtypes) {
@@ -105,7 +105,7 @@ bool set_dtype(Value& config, const std::string& dtype) {
   return true;
 }
 
-/// A config.json that speaks of another type would have transformers load the weights as that.
+/// Sets the dtype in config.json; transformers would otherwise load the weights as the old dtype.
 void set_config_dtype(const ConvertOptions& options, ModelFolder& folder) {
   const auto wanted = options.map.name.empty() ? std::nullopt : wanted_dtype(options.map);
   if (!wanted) return;
@@ -149,9 +149,8 @@ void list_files(ModelFolder& folder, bool with_adapter) {
          left});
 }
 
-/// What lies beside a checkpoint of records and does not belong to its format: a framework's own
-/// configuration, tokenizers.
-/// `taken` goes along.
+/// Reports files beside a checkpoint of records that do not belong to its format, such as a
+/// framework's own configuration or tokenizers. Those in `taken` are copied.
 void name_other_files(const CheckpointReader& source, std::span<const std::string> taken,
                       Findings& findings) {
   const CheckpointInfo& info = source.info();
@@ -170,7 +169,7 @@ void name_other_files(const CheckpointReader& source, std::span<const std::strin
                         "what else is in the folder stays behind: " + quoted_list(left, 10), left});
 }
 
-/// ModelOpt's state, byte for byte.
+/// Copies ModelOpt's state, byte for byte.
 void take_modelopt(const CheckpointReader& source, ModelFolder& folder) {
   if (source.info().single_file) return;
   folder.files = modelopt_files(source.storage());
@@ -190,7 +189,7 @@ void take_modelopt(const CheckpointReader& source, ModelFolder& folder) {
        str_format("ModelOpt's state goes along: {}", quoted_list(folder.files, 4))});
 }
 
-/// Formats of tensors alone.
+/// Reports ModelOpt's state, which formats of tensors alone leave out.
 void leave_modelopt(const CheckpointReader& source, Findings& findings) {
   if (const auto state = modelopt_state(source))
     findings.push_back({FindingCode::kModelFilesLeftOut,
@@ -199,7 +198,7 @@ void leave_modelopt(const CheckpointReader& source, Findings& findings) {
                                    quote(state->place))});
 }
 
-/// What the files say about the model.
+/// Copies the files' metadata about the model.
 void carry_annotations(const CheckpointReader& source, ConvertTarget& target, Findings& findings) {
   if (source.info().annotations.empty()) return;
   YamlNode all;
@@ -223,8 +222,8 @@ void carry_annotations(const CheckpointReader& source, ConvertTarget& target, Fi
   options = OwnOptions(std::move(own));
 }
 
-/// Names an adapter in `folder` that is not merged: nothing of it is copied, since transformers
-/// would look for its weights.
+/// Reports an adapter in `folder` that is not merged. None of its files are copied, since
+/// transformers would look for its weights.
 void leave_adapter(const Storage& folder, const ConvertOptions& options, Findings& findings) {
   std::vector<std::string> left;
   for (const char* const name : kAdapterFiles) {
@@ -244,7 +243,8 @@ void leave_adapter(const Storage& folder, const ConvertOptions& options, Finding
        .severity = Severity::kWarning});
 }
 
-/// A folder of an adapter has other names, and instead of config.json another configuration.
+/// Completes an adapter's folder, which has other names, and another configuration instead of
+/// config.json.
 void finish_adapter(ConvertTarget& target, ModelFolder& folder) {
   OwnOptions& own = target.save.strategy.options;
   if (!own.has(kSafetensorsNamesOption))
@@ -257,7 +257,8 @@ void finish_adapter(ConvertTarget& target, ModelFolder& folder) {
                     kAdapterConfigFile)});
 }
 
-/// A format without such files: the numbers of a map may still come from config.json.
+/// Requires a use of `model_files` for a format without such files: a map may still take numbers
+/// from config.json.
 void require_use(const ConvertOptions& options, const ConvertTarget& target) {
   if (options.map.name.empty())
     throw CheckpointError(ErrorCode::kInvalidArgument,

@@ -13,23 +13,23 @@
 
 namespace dckpt {
 
-/// What goes along with tensors. To a model's folder, what lies in one: config.json, the tokenizer,
-/// whatever else, except weights, indexes, hidden files and folders. To Megatron's formats and DCP
-/// directories, ModelOpt's state (inspect/modelopt.h).
+/// The files copied along with tensors. A model's folder gets those of another one:
+/// config.json, the tokenizer, and everything else except weights, indexes, hidden files and
+/// folders. Megatron's formats and DCP directories get ModelOpt's state (inspect/modelopt.h).
 struct ModelFolder {
   std::shared_ptr<const Storage> storage;  ///< null if there is none
   std::vector<std::string> files;
-  std::uint64_t bytes = 0;  ///< of all files
+  std::uint64_t bytes = 0;  ///< size of all files
   Findings findings{};
 };
 
 /// Larger files are left where they are.
 inline constexpr std::uint64_t kMaxModelFile = std::uint64_t{128} << 20;
 
-/// A model's folder is that of ConvertOptions::model_files, or else the source. What the source's
-/// files say about the model becomes an option of the target's strategy, unless it has that option.
-/// The findings say what goes along and what does not. Throws CheckpointError (invalid argument)
-/// for an option that would have no effect, (io).
+/// Returns the files to copy. A model's folder is that of ConvertOptions::model_files, or else the
+/// source. Facts about the model in the source's files become an option of the target's strategy,
+/// unless that option is already set. The findings list the copied and omitted files. Throws
+/// CheckpointError (invalid argument) for an option that would have no effect, (io).
 ModelFolder model_folder(const CheckpointReader& source, ConvertTarget& target,
                          const ConvertOptions& options);
 

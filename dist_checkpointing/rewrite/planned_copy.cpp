@@ -17,7 +17,7 @@
 namespace dckpt {
 namespace {
 
-/// What the target would have to leave out.
+/// Throws CheckpointError (unsupported) for contents that the target would have to leave out.
 void require_capabilities(const SaveStrategyEntry& format, const CopyContents& contents) {
   const auto refuse = [&](const std::string& what) {
     throw CheckpointError(ErrorCode::kUnsupported,
@@ -30,7 +30,7 @@ void require_capabilities(const SaveStrategyEntry& format, const CopyContents& c
     refuse("values that are not sharded, and the source has a common state");
 }
 
-/// The chunk of a source's tensor that an item is, uncut; none if there is none.
+/// Returns the chunk of a source tensor that is exactly the item; none if there is none.
 std::optional<std::size_t> whole_chunk(const TensorStorageMetadata& tensor, const WriteItem& item) {
   if (tensor.flattened_shape || item.flattened_shape) return std::nullopt;
   for (std::size_t chunk = 0; chunk < tensor.chunks.size(); ++chunk) {
@@ -41,8 +41,8 @@ std::optional<std::size_t> whole_chunk(const TensorStorageMetadata& tensor, cons
   return std::nullopt;
 }
 
-/// Whether the record of a chunk is something else than a plain tensor: a subclass, a quantized
-/// tensor, a conjugate view.
+/// Returns whether the record of a chunk is not a plain tensor: a subclass, a quantized tensor, a
+/// conjugate view.
 bool is_no_tensor(const CheckpointReader& reader, std::size_t tensor, std::size_t chunk) {
   try {
     const StorageInfo& place = reader.metadata().tensors[tensor].places[chunk];
@@ -75,7 +75,7 @@ PlannedCopy plan_copy(CopyContents contents, ConvertTarget target, ModelFolder f
                    .folder = std::move(folder),
                    .strategy = make_save_strategy(target.save),
                    .items = {},
-                   // Objects of one key can come from any format; chunks were checked already.
+                   // Objects of one key can come from any format; chunks were already checked.
                    .plan = plan_global_save(local, {.kind = PlannerKind::kDcp, .validate = false})};
   for (std::size_t rank = 0; rank < local.size(); ++rank)
     copy.items.push_back(final_plan(local[rank], copy.plan.items[rank]));

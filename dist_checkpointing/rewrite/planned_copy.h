@@ -17,36 +17,37 @@
 
 namespace dckpt {
 
-/// What will be written, and in which format.
+/// The contents to write, and their format.
 struct PlannedCopy {
   CopyContents contents;
   ConvertTarget target;
   ModelFolder folder;
   std::unique_ptr<const SaveStrategy> strategy;
-  std::vector<SavePlan> items;  ///< of each rank
+  std::vector<SavePlan> items;  ///< one per rank
   GlobalPlan plan;
 };
 
-/// Cut for so many ranks, or as the contents are cut. Throws CheckpointError (unsupported) for what
-/// the target would have to leave out.
+/// Plans a copy cut for `ranks` ranks, or as the contents are cut. Throws CheckpointError
+/// (unsupported) for contents that the target would have to leave out.
 PlannedCopy plan_copy(CopyContents contents, ConvertTarget target, ModelFolder folder,
                       std::optional<int> ranks);
 
-/// Copies records that are no plain tensors byte by byte, where both formats store such records and
-/// nothing is cut anew. Returns whether there are any.
+/// Copies records that are not plain tensors byte by byte, if both formats store such records and
+/// nothing is resharded. Returns whether there are any.
 bool keep_records(PlannedCopy& copy, const CheckpointReader& reader);
 
-/// Of all ranks.
+/// Returns the sum over all ranks.
 std::uint64_t bytes_of(const std::vector<SavePlan>& ranks);
 
-/// `written`: by each rank.
+/// `written` has one entry per rank.
 Metadata metadata_of(const GlobalPlan& plan, std::vector<WrittenItems> written);
 
-/// Adds to `report` what is known of the copy before it is written. `source`: what it is made of.
+/// Adds to `report` the facts known before the copy is written. `source` is the metadata that it is
+/// made of.
 Findings describe(const PlannedCopy& copy, const Metadata& source, ConvertReport& report);
 
-/// How many files there will be, and how large. A format that cannot tell has the bytes of what is
-/// stored, at least.
+/// Reports the number and sizes of the result's files. For a format that cannot tell, the size is
+/// at least the bytes of the stored items.
 void measure(const PlannedCopy& copy, ConvertReport& report);
 
 }  // namespace dckpt

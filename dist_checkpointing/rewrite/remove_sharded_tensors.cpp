@@ -1,10 +1,10 @@
-// How keys are removed from a checkpoint in place. integrity.json must never contradict the files,
-// and two files cannot change in one step. In between, the manifest therefore does not mention what
-// is about to change.
+// The protocol for removing keys from a checkpoint in place. integrity.json must never contradict
+// the files, and two files cannot change in one step. In between, the manifest therefore does not
+// mention the files that are about to change.
 //
-// Two removals at once would each write the keys back that the other has removed. All steps are
-// therefore done under a lock, a file in the checkpoint that is removed before it is let go; where
-// the storage has no locks, only step 2 compares .metadata with what was read.
+// Two removals at once would each write back the keys that the other has removed. All steps are
+// therefore done under a lock, a file in the checkpoint that is removed before it is released. If
+// the storage has no locks, only step 2 compares .metadata with the bytes that were read.
 //
 //      step                                               a crash after it leaves
 //   1  write the new .metadata and manifests under hidden   the old checkpoint, and hidden files
@@ -16,7 +16,7 @@
 //   4  delete these files, sync their directories           the new checkpoint
 //   5  integrity.json with the new .metadata                the new checkpoint
 //
-// 2, 3 and 5 are renames, each followed by a sync of the directory. A checkpoint without
+// Steps 2, 3 and 5 are renames, each followed by a sync of the directory. A checkpoint without
 // integrity.json has no steps 2 and 5. A second call after a crash between 3 and 5 finds no key,
 // but leftover files or a manifest without .metadata, and runs all steps. Until then, verification
 // reports that nothing protects .metadata.
@@ -58,7 +58,7 @@ class KeyRemover {
     if (prefix_.empty())
       throw CheckpointError(ErrorCode::kInvalidArgument,
                             "cannot remove keys: the prefix is empty, which every key begins with");
-    open_torch_dist(storage_);  // what cannot be read is not changed
+    open_torch_dist(storage_);  // an unreadable checkpoint is not changed
     const auto file = storage_->open(kMetadataFile);
     old_pickle_ = pickle::read_pickle_file(*file, kMaxMetadataBytes);
     old_ = read_dcp_metadata(old_pickle_, file->name());
@@ -126,7 +126,7 @@ class KeyRemover {
     }
   }
 
-  /// Whether integrity.json is what stands between two others.
+  /// Returns whether an interrupted removal left integrity.json without .metadata.
   bool was_interrupted() const {
     return manifest_ &&
            std::ranges::none_of(manifest_->files, [](const IntegrityManifest::Entry& entry) {
@@ -134,8 +134,8 @@ class KeyRemover {
            });
   }
 
-  /// Which data files hold removed things only: those that the metadata name, and those that a
-  /// removal before this one has left.
+  /// Finds the data files that hold only removed entries: those that the metadata name, and those
+  /// that a previous removal has left.
   void look_at_files() {
     std::vector<bool> keeps(old_.files.size(), false);
     std::vector<std::uint64_t> removed_bytes(old_.files.size(), 0);
@@ -151,7 +151,7 @@ class KeyRemover {
     }
     for (const BytesStorageMetadata& object : old_.objects) see(object.key, object.place);
     for (std::size_t file = 0; file < old_.files.size(); ++file) {
-      // A file of another name may be more than data, whatever the metadata say.
+      // A file of another name may hold more than data, whatever the metadata say.
       if (!keeps[file] && old_.files[file].ends_with(kDataSuffix)) {
         result_.files.push_back(old_.files[file]);
       } else {
@@ -182,7 +182,7 @@ class KeyRemover {
   }
 
   [[noreturn]] void nothing_matches() const {
-    std::set<std::string> beginnings;  // of keys, up to a dot
+    std::set<std::string> beginnings;  // prefixes of keys, up to a dot
     const auto add = [&](const std::string& key) {
       for (std::size_t dot = key.find('.');
            dot != std::string::npos && beginnings.size() < kMaxSuggestions;
@@ -205,8 +205,8 @@ class KeyRemover {
         {.file = storage_->display_path("")});
   }
 
-  /// The new metadata, read back: whatever a pickle may do, what stays must be exactly what was to
-  /// stay.
+  /// Returns the new metadata after reading it back, because a pickle may do anything: exactly the
+  /// entries to keep must remain.
   Bytes rewritten() const {
     Bytes pickle = without_keys(
         old_pickle_, [&](std::string_view key) { return is_removed(key); },
@@ -272,7 +272,7 @@ class KeyRemover {
   RemovedTensors result_;
 };
 
-/// Held while keys are removed.
+/// A lock held while keys are removed.
 class RemovalLock {
  public:
   explicit RemovalLock(std::shared_ptr<Storage> storage) : storage_(std::move(storage)) {

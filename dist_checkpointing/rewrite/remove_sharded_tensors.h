@@ -13,25 +13,26 @@
 
 namespace DCKPT_API dckpt {
 
-/// The file in a checkpoint that a removal of keys locks; it is there only while one runs, or after
-/// one that was killed.
+/// The file in a checkpoint that a removal of keys locks. It exists only while a removal runs, or
+/// after a killed one.
 inline constexpr const char* kRemovalLock = ".dckpt.remove.lock";
 
 struct RemoveOptions {
   bool dry_run = false;                      ///< report, change nothing
   std::optional<IterationName> iteration{};  ///< under a training root, instead of the latest
-  /// Requests a stop; honoured only before the first change, after which all are made.
+  /// Requests a stop, which is honored only before the first change; afterwards all changes are
+  /// made.
   std::stop_token stop{};
 };
 
-/// What was removed, or would be in a dry run.
+/// The removed entries, or in a dry run those that would be removed.
 struct RemovedTensors {
   std::uint64_t tensors = 0;
   std::uint64_t objects = 0;
   std::vector<std::string> files;  ///< deleted files, which held nothing else
-  std::uint64_t bytes_freed = 0;   ///< of these files
-  std::uint64_t bytes_kept = 0;  ///< of removed tensors and objects in files that also hold others;
-                                 ///< these bytes stay but are no longer referenced
+  std::uint64_t bytes_freed = 0;   ///< size of these files
+  std::uint64_t bytes_kept = 0;    ///< bytes of removed tensors and objects in files that also hold
+                                   ///< others; they stay but are no longer referenced
 };
 
 /// Removes every tensor and object whose key starts with `key_prefix` from the torch_dist or DCP
@@ -41,16 +42,16 @@ struct RemovedTensors {
 /// common state is never removed. integrity.json, if present, is updated without reading data
 /// files: the digests of remaining files are kept.
 ///
-/// Call it while nothing else uses the checkpoint; of several removals at once, one is done and the
-/// others throw (aborted) before they have changed anything. A crash at any moment leaves
-/// the checkpoint readable, with or without the keys; a second call deletes files that the first
-/// one left.
+/// Call it while nothing else uses the checkpoint; of several removals at once, one succeeds and
+/// the others throw (aborted) before they have changed anything. A crash at any moment leaves the
+/// checkpoint readable, with or without the keys; a second call deletes files that the first one
+/// left.
 ///
 /// Throws CheckpointError: (invalid argument) for an empty prefix and for one that no key starts
-/// with, naming similar ones; (aborted) if another removal is at work, or .metadata has changed
-/// meanwhile; (corrupt) if .metadata does not have the digest of integrity.json;
-/// (unsupported) for other formats; (io). If it throws while files are being deleted, the keys have
-/// already been removed.
+/// with, naming similar ones; (aborted) if another removal is running, or .metadata has changed
+/// meanwhile; (corrupt) if .metadata does not have the digest of integrity.json; (unsupported) for
+/// other formats; (io). If it throws while files are being deleted, the keys have already been
+/// removed.
 RemovedTensors remove_sharded_tensors(const Location& location, std::string_view key_prefix,
                                       const RemoveOptions& options = {});
 

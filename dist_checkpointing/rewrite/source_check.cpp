@@ -11,7 +11,7 @@
 namespace dckpt {
 namespace {
 
-/// The files that hold what is copied, with those that say what is where.
+/// Returns the files that hold the copied data, and the indexes.
 std::vector<std::string> files_read(const CheckpointReader& reader, const CopyContents& contents) {
   const CheckpointInfo& info = reader.info();
   std::set<std::uint32_t> data_files;

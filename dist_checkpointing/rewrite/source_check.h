@@ -13,13 +13,14 @@
 namespace dckpt {
 
 /// Compares a checkpoint that is being copied with its checksums and its manifest, so that damage
-/// does not get fresh, valid ones. What is read for the copy, through open() and with records(), is
+/// does not get fresh, valid ones. Data read for the copy, through open() and with records(), is
 /// not read a second time.
 class SourceCheck {
  public:
-  /// `checksums`: of what is copied, and, if there is a manifest, its digests of the files that
-  /// have it. `integrity`: also all that the manifest lists, which must be there and list every
-  /// file. Throws CheckpointError for a manifest that cannot be used. The reader must outlive it.
+  /// `checksums` checks the copied data and, if there is a manifest, its digests of the files with
+  /// that data. `integrity` also checks all files that the manifest lists; it must exist and list
+  /// every file. Throws CheckpointError for a manifest that cannot be used. The reader must outlive
+  /// it.
   SourceCheck(const CheckpointReader& reader, const CopyContents& contents, bool checksums,
               bool integrity);
 
@@ -29,11 +30,11 @@ class SourceCheck {
   /// Opens a data file. Safe to call from several threads.
   std::unique_ptr<ReadableFile> open(const std::string& name);
 
-  /// Once everything has been copied: compares the records that have not passed as a whole (cut
-  /// finely anew, or with members that were not copied). `go_on` is called before each and may
-  /// throw.
+  /// Compares, once everything has been copied, the records that have not passed as a whole (cut
+  /// finely during conversion, or with members that were not copied). `go_on` is called before each
+  /// and may throw.
   void check_rest(int threads, const std::function<void()>& go_on);
-  /// Compares the files with the manifest, if there is one. Last, once.
+  /// Compares the files with the manifest, if there is one. Call it last, once.
   void check_manifest(int threads);
 
  private:

@@ -17,7 +17,7 @@
 namespace dckpt {
 namespace {
 
-/// Keys stand in the order of the source, whichever ranks hold them now.
+/// Restores the source's order of keys, whichever ranks hold them now.
 template <typename Entries>
 void restore_order(Entries& entries, const Entries& source) {
   std::unordered_map<std::string_view, std::size_t> position;

@@ -13,22 +13,22 @@
 
 namespace dckpt {
 
-/// How a copy is written.
+/// Settings and callbacks for writing a copy.
 struct WriteSteps {
-  int writers = 1;  ///< ranks at a time
+  int writers = 1;  ///< number of ranks at a time
   bool resume = false;
-  std::optional<Interrupted> left{};  ///< what to go on with
+  std::optional<Interrupted> left{};  ///< leftovers to continue
   ConversionFacts facts{};
-  std::function<void()> check_source{};  ///< called when all has been read; throws
+  std::function<void()> check_source{};  ///< called when everything has been read; throws
   std::function<void()> go_on{};         ///< throws to stop
 };
 
-/// Writes the copy from `source` and publishes it. Tells the numbers of files.
+/// Writes the copy from `source` and publishes it. Reports the numbers of files.
 void write_copy(const PlannedCopy& copy, const Location& destination, CopySource& source,
                 WriteSteps steps, ConvertReport& report);
 
-/// What to go on with; a remark says if there is nothing. Throws also (unsupported) for a format
-/// that starts anew.
+/// Returns the leftovers to continue, if any, and adds them to `report`. Throws as
+/// find_interrupted() does, and (unsupported) for a format that cannot be resumed.
 std::optional<Interrupted> find_left(const Location& destination, const ConversionFacts& facts,
                                      const PlannedCopy& copy, ConvertReport& report);
 

@@ -21,10 +21,11 @@ namespace dckpt {
 namespace {
 
 constexpr std::size_t kShown = 20;
-constexpr std::size_t kShownTexts = 4;  // of ranks that differ in different ways
+constexpr std::size_t kShownTexts = 4;  // shown groups of ranks with the same differences
 constexpr const char* kAttempt = "comparing the common state";
 
-/// Bounded in depth: what is nested deeper than a state dict may be has no tensors to save.
+/// Returns whether a value contains a tensor. Values nested deeper than a state dict may be have no
+/// tensors to save.
 bool holds_tensor(const Value& value, std::size_t depth = 0) {
   if (value.is_tensor()) return true;
   if (depth > kMaxTreeDepth) return false;
@@ -106,8 +107,8 @@ class CommonComparison {
   std::size_t count_ = 0;
 };
 
-/// The maximum of a digest and of its complement over all ranks: the same on all if and only if all
-/// digests are.
+/// Returns whether all ranks have the same digest, by the maximum of the digest and of its
+/// complement.
 bool same_everywhere(const Sha256::Digest& digest, Communicator& comm) {
   std::vector<std::int64_t> values;
   for (std::size_t at = 0; at < digest.size(); at += sizeof(std::int64_t)) {
@@ -122,7 +123,7 @@ bool same_everywhere(const Sha256::Digest& digest, Communicator& comm) {
   return true;
 }
 
-/// "\n  on ranks 1, 3: 'lr' is 1, not 0.1", for each text.
+/// Returns "\n  on ranks 1, 3: 'lr' is 1, not 0.1", for each text.
 std::string by_rank(const std::vector<Bytes>& texts) {
   std::map<std::string, std::vector<std::size_t>> ranks;
   for (std::size_t rank = 0; rank < texts.size(); ++rank) {

@@ -20,8 +20,8 @@
 namespace dckpt {
 namespace {
 
-/// Whether this rank may have to write a shard (the main replica always, others when all replicas
-/// share the work), and how.
+/// Determines whether this rank may have to write a shard (the main replica always, others if all
+/// replicas share the work), and by which conventions.
 struct Writers {
   bool replicas = false;
   Conventions conventions{};
@@ -67,8 +67,8 @@ void add_sharded_object(DescribedState& out, const ShardedObject& object, Writer
              writes ? stored_object(object.data, writers.conventions) : Bytes());
 }
 
-/// Megatron's way: keys of sharded leaves, and a common state. Replicas are described too, so that
-/// the plan can be checked as a whole.
+/// Describes a state in Megatron's form: keys of sharded leaves, and a common state. Replicas are
+/// described too, so that the plan can be checked as a whole.
 DescribedState describe_megatron(const StateDict& state, Compat compat, Writers writers, int rank) {
   DescribedState out;
   const SplitState split = split_for_save(state);
@@ -76,7 +76,7 @@ DescribedState describe_megatron(const StateDict& state, Compat compat, Writers 
     if (leaf.is(Value::Kind::kShardedTensor)) {
       add_sharded_tensor(out, leaf.as_sharded_tensor(), writers);
       std::get<TensorShard>(out.shards.back()).properties.requires_grad =
-          false;                                        // Megatron's metadata never say otherwise
+          false;                                        // as in Megatron's metadata
     } else if (leaf.is(Value::Kind::kShardedObject)) {  // main replicas write them
       add_sharded_object(out, leaf.as_sharded_object(), {.conventions = writers.conventions});
     }
@@ -90,9 +90,9 @@ DescribedState describe_megatron(const StateDict& state, Compat compat, Writers 
   return out;
 }
 
-/// Where a reader that knows nothing of shards puts what they are parts of: at the place that the
-/// key names, if the leaf is or lies there (several shards in a list: that of the list), else under
-/// the key itself.
+/// Returns the path at which a reader without knowledge of shards puts the whole: the path that the
+/// key names, if the leaf is at or below it (for several shards in a list, that of the list),
+/// otherwise the key itself.
 KeyPath place_of(const std::string& key, const KeyPath& leaf) {
   for (std::size_t steps = 1; steps <= leaf.size(); ++steps) {
     KeyPath place(leaf.begin(), leaf.begin() + static_cast<std::ptrdiff_t>(steps));
@@ -101,7 +101,7 @@ KeyPath place_of(const std::string& key, const KeyPath& leaf) {
   return {key};
 }
 
-/// The entries of the top level, each as one leaf.
+/// Returns the entries of the top level, each as one leaf.
 std::vector<FlatLeaf> unflattened_leaves(const StateDict& state) {
   std::vector<FlatLeaf> leaves;
   for (const auto& [key, value] : state.as_dict()) {
@@ -127,7 +127,8 @@ std::vector<FlatLeaf> unflattened_leaves(const StateDict& state) {
   return leaves;
 }
 
-/// DCP's way: every leaf under its path, every rank plans all it has.
+/// Describes a state in DCP's form: every leaf under its path, and every rank plans all that it
+/// has.
 DescribedState describe_dcp(const StateDict& state, bool flatten) {
   constexpr Writers kAll{.replicas = true, .conventions = kDcpConventions};
   DescribedState out;

@@ -17,7 +17,7 @@
 namespace dckpt {
 namespace {
 
-/// What an item is made of.
+/// The data of an item.
 using Source = std::pair<WriteItem::Kind, std::uint32_t>;
 
 Source source_of(const LocalShard& shard) {

@@ -10,8 +10,8 @@
 
 namespace dckpt {
 
-/// Passes items on, tells `heartbeat` what the writer has taken and `phases` how long it takes, and
-/// throws once the ranks have agreed to stop.
+/// Passes items on, reports the bytes that the writer has taken to `heartbeat` and their time to
+/// `phases`, and throws once the ranks have agreed to stop.
 class MeteredSource final : public ItemSource {
  public:
   MeteredSource(ItemSource& source, Heartbeat& heartbeat, PhaseClock& phases)
@@ -29,11 +29,11 @@ class MeteredSource final : public ItemSource {
   MeteredSource(std::unique_ptr<ItemSource> source, Heartbeat& heartbeat, PhaseClock& phases)
       : owned_(std::move(source)), source_(*owned_), heartbeat_(heartbeat), phases_(phases) {}
 
-  /// What `deliver` hands on.
+  /// Passes the data that `deliver` delivers on to `sink`, measured.
   void metered(const std::function<void(ByteView)>& sink,
                const std::function<void(const std::function<void(ByteView)>&)>& deliver);
 
-  const std::unique_ptr<ItemSource> owned_{};  ///< the source, unless it is somebody else's
+  const std::unique_ptr<ItemSource> owned_{};  ///< null if the caller owns the source
   ItemSource& source_;
   Heartbeat& heartbeat_;
   PhaseClock& phases_;

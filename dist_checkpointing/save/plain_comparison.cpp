@@ -39,7 +39,7 @@ std::uint64_t digest_of(const Tensor& tensor) {
   return digest.value().low;
 }
 
-/// A leaf as ranks tell each other of it.
+/// A leaf in the form that ranks exchange.
 struct LeafDigest {
   std::uint64_t key = 0;
   std::uint64_t value = 0;
@@ -68,7 +68,7 @@ bool same_everywhere(const std::vector<LeafDigest>& digests, Communicator& comm)
   return most[0] == ~most[1] && most[2] == ~most[3];
 }
 
-/// Fingerprints of the keys of which ranks have different values, a few of them.
+/// Returns fingerprints of some of the keys for which ranks have different values.
 Bytes differing_keys(const std::vector<Bytes>& ranks) {
   std::unordered_map<std::uint64_t, std::uint64_t> first;
   std::vector<std::uint64_t> differing;
@@ -91,7 +91,7 @@ Bytes differing_keys(const std::vector<Bytes>& ranks) {
   return bytes;
 }
 
-/// "10", "'adam'", "float32 (2,) that begins with 20"
+/// Returns "10", "'adam'" or "float32 (2,) that begins with 20".
 std::string text_of(const Value& value) {
   std::string text = short_text(value);
   if (!value.is_tensor()) return text;
@@ -104,7 +104,7 @@ std::string text_of(const Value& value) {
   return text + str_format(" that begins with {}", element);
 }
 
-/// This rank's values of `keys`.
+/// Returns this rank's values of `keys`.
 Bytes values_of(const DescribedState& described, const std::vector<LeafDigest>& digests,
                 ByteView keys, std::uint64_t& count) {
   WireReader reader(keys, "the plain leaves that differ");
@@ -122,7 +122,7 @@ Bytes values_of(const DescribedState& described, const std::vector<LeafDigest>& 
   return bytes;
 }
 
-/// "'step' (10 on rank 0, 20 on rank 1)", two values of each leaf.
+/// Returns "'step' (10 on rank 0, 20 on rank 1)", with two values of each leaf.
 std::string list_of(const std::vector<Bytes>& ranks) {
   std::map<std::string, std::vector<std::pair<std::string, std::size_t>>> leaves;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {

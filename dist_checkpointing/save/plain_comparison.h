@@ -6,10 +6,11 @@
 
 namespace dckpt {
 
-/// Under DCP's rules one rank's value of a plain leaf is stored. Warns on rank 0, and adds to its
-/// `findings`, with the ranks' values, about leaves that several ranks have but with different
-/// values. Collective. Fingerprints travel, and values only where these differ. Of tensors beyond
-/// 64 KiB samples are compared; of those in device memory and of views with gaps, dtype and shape.
+/// Warns on rank 0, and adds to its `findings`, about plain leaves that several ranks have with
+/// different values, since under DCP's rules only one rank's value is stored. The warning has the
+/// ranks' values. Collective. Only fingerprints are sent, and values if these differ. Tensors
+/// beyond 64 KiB are compared by samples; those in device memory and views with gaps by dtype and
+/// shape.
 void compare_plain_leaves(const DescribedState& described, Communicator& comm, Findings& findings);
 
 }  // namespace dckpt

@@ -35,7 +35,8 @@
 namespace dckpt {
 namespace {
 
-/// Options decide what the ranks exchange: with different ones they would wait for each other.
+/// Requires equal options, since they decide what the ranks exchange: with different ones they
+/// would wait for each other.
 void require_same_call(const SaveCall& call) {
   if (call.comm.size() == 1) return;
   const std::array<SharedArgument, 2> arguments{{
@@ -54,12 +55,12 @@ PlannerOptions planner_options(const SaveOptions& options) {
 
 StateDict prepared(StateDict state, const SaveHooks& hooks) {
   if (hooks.preprocess) state = hooks.preprocess(std::move(state));
-  if (state.is_none()) state = Value::dict();  // what StateDict() is
+  if (state.is_none()) state = Value::dict();  // the value of StateDict()
   if (hooks.content_metadata) state[kContentMetadataKey] = *hooks.content_metadata;
   return state;
 }
 
-/// What the strategy would have to leave out.
+/// Throws for contents that the strategy would have to leave out.
 void check_contents(const DescribedState& described, const SaveStrategyEntry& strategy) {
   if (strategy.conventions.megatron_fsdp)
     throw CheckpointError(ErrorCode::kUnsupported,
@@ -94,7 +95,7 @@ void check_contents(const DescribedState& described, const SaveStrategyEntry& st
   }
 }
 
-/// What the strategy would have to put together, or cut anew.
+/// Throws for tensors that the strategy would have to join or split.
 void require_chunks(const Metadata& metadata, const SaveStrategyEntry& strategy) {
   if (strategy.capabilities.equal_chunks) {
     for (const TensorStorageMetadata& tensor : metadata.tensors) {
@@ -120,7 +121,7 @@ void require_chunks(const Metadata& metadata, const SaveStrategyEntry& strategy)
   }
 }
 
-/// What a planner of the registry is told about itself.
+/// Runs a step of the planner. The errors of a registered planner get its name.
 template <typename Step>
 auto of_planner(const SaveOptions& options, Step&& step) {
   const std::string& name = options.registered_planner.name;
@@ -134,8 +135,8 @@ auto of_planner(const SaveOptions& options, Step&& step) {
   }
 }
 
-/// Rank 0 decides as the planner does, whose own plan is checked. The built-in planners are not
-/// asked, as their rules are those of PlanAgreement.
+/// Returns how rank 0 decides: with a registered planner, by its global plan, which is checked. The
+/// built-in planners are not called, as their rules are those of PlanAgreement.
 PlanAgreement::Decision decision_of(SavePlanner& planner, const SaveOptions& options) {
   const StrategySpec& registered = options.registered_planner;
   if (registered.name.empty()) return {};
@@ -152,7 +153,8 @@ PlanAgreement::Decision decision_of(SavePlanner& planner, const SaveOptions& opt
           std::move(key)};
 }
 
-/// That a planner leaves out is its decision, but readers of this form need the common state.
+/// Requires the common state's item. A planner may leave out other items, but readers of this form
+/// need it.
 void require_common_state(std::span<const LocalShard> shards, const SavePlan& items) {
   const bool has_one = std::ranges::any_of(shards, [](const LocalShard& shard) {
     const auto* const object = std::get_if<ObjectShard>(&shard);
@@ -166,7 +168,7 @@ void require_common_state(std::span<const LocalShard> shards, const SavePlan& it
                           {.key = kCommonStateKey});
 }
 
-/// Readers decode objects before load planners see them.
+/// Requires a torch.save file, since readers decode objects before load planners see them.
 void require_readable(const WriteItem& item, ByteView bytes) {
   if (failure_of([&] { load_torch_bytes(bytes, item.key); }))
     throw CheckpointError(ErrorCode::kMismatch,
@@ -176,7 +178,7 @@ void require_readable(const WriteItem& item, ByteView bytes) {
                           {.key = item.key});
 }
 
-/// The final items, and what they are made of where the planner changes it.
+/// Sets the final items, and the data that the planner changes.
 void finish_items(const SaveOptions& options, SavePlanner& planner, DescribedState& described,
                   PlannedSave& mine) {
   if (options.registered_planner.name.empty()) return;
@@ -207,7 +209,7 @@ void finish_items(const SaveOptions& options, SavePlanner& planner, DescribedSta
   }
 }
 
-/// What this rank proposes, decides and accepts, between the collectives of plan_save().
+/// The proposal, decision and acceptance of this rank, between the collectives of plan_save().
 class SaveNegotiation {
  public:
   SaveNegotiation(SaveCall& call, SavePlanCache& cache)
@@ -227,7 +229,7 @@ class SaveNegotiation {
     local_ = agreement_.create_local_plan(of_planner(options_, [&] { return planned(to_save); }));
   }
 
-  /// Compares what should be the same on all ranks. Collective.
+  /// Compares values that should be the same on all ranks. Collective.
   void compare_plain() {
     Communicator& comm = call_.comm;
     if (planner_kind(options_) != PlannerKind::kMegatron) {
@@ -242,7 +244,7 @@ class SaveNegotiation {
     compare_common_states(common, comm, call_.findings);
   }
 
-  /// Rank 0: returns what each rank is to do.
+  /// Called on rank 0: returns the assignment of each rank.
   std::vector<Bytes> decide(const std::vector<Bytes>& proposals) {
     decided_ = agreement_.create_global_plan(proposals, decision_of(*planner_, options_));
     if (why_planned_.empty()) why_planned_ = decided_.why_planned;
@@ -260,7 +262,7 @@ class SaveNegotiation {
     return assignments;
   }
 
-  /// Returns false if rank 0 asks for another proposal.
+  /// Returns false if rank 0 requests another proposal.
   bool accept(ByteView assignment) {
     RankAssignment assigned = decode_assignment(assignment);
     if (agreement_.propose_again(local_, assigned.answer)) return false;
@@ -290,7 +292,7 @@ class SaveNegotiation {
     return find_save_strategy(options_.strategy.name, options_.strategy.version);
   }
 
-  /// The planner's local plan.
+  /// Returns the planner's local plan.
   SavePlan planned(const StateDict& to_save) {
     const Communicator& comm = call_.comm;
     planner_->set_up_planner({to_save, described_.shards, options_, comm.rank(), comm.size()});
@@ -324,7 +326,7 @@ class SaveNegotiation {
   DescribedState described_;
   LocalPlan local_;
   DecidedPlan decided_;
-  std::string why_planned_;  ///< on rank 0
+  std::string why_planned_;  ///< set on rank 0
   AgreedSave agreed_;
 };
 

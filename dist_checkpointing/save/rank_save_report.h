@@ -10,7 +10,7 @@
 
 namespace dckpt {
 
-/// What one rank has done of a save.
+/// One rank's part of a SaveReport.
 struct RankSaveReport {
   std::uint64_t bytes = 0;
   std::uint64_t files = 0;
@@ -25,10 +25,10 @@ struct RankSaveReport {
   friend bool operator==(const RankSaveReport&, const RankSaveReport&) = default;
 };
 
-/// Of the job, from those of the ranks in their order.
+/// Returns the job's report, given those of the ranks in their order.
 SaveReport sum_of(std::span<const RankSaveReport> ranks);
 
-// Between ranks. Decoding throws CheckpointError (corrupt).
+// Encode and decode messages between ranks. Decoding throws CheckpointError (corrupt).
 Bytes encode(const RankSaveReport& report);
 RankSaveReport decode_rank_report(ByteView bytes);
 Bytes encode(const SaveReport& report);

@@ -15,7 +15,7 @@ constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 20;
 constexpr std::uint32_t kMaxDepth = 8;
 constexpr double kMaxSeconds = 1e9;  // 31 years
 
-/// An object of the file.
+/// An object in the file.
 class Fields {
  public:
   Fields(const Value& value, const std::string& file) : value_(value), file_(file) {

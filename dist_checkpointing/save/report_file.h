@@ -12,18 +12,19 @@
 namespace DCKPT_API dckpt {
 
 /// The report of a save, kept in its checkpoint (SaveOptions::report). It is written just before
-/// the checkpoint becomes visible: `seconds` and `publish` end there, and `bytes` and `files` leave
-/// out what is written after it, itself and integrity.json. No other reader opens it.
+/// the checkpoint becomes visible: `seconds` and `publish` end there, and `bytes` and `files`
+/// exclude this file and those written after it, such as integrity.json. No other reader opens it.
 inline constexpr const char* kReportFile = "dckpt_report.json";
 
 [[nodiscard]] Value to_value(const SaveReport& report);
 std::string to_json(const SaveReport& report);
 
-/// Reads it back; unknown fields are skipped. Throws CheckpointError: (unsupported) for another
+/// Parses a report; unknown fields are skipped. Throws CheckpointError: (unsupported) for another
 /// version, (corrupt) for broken JSON and for fields that are missing or of another kind.
 [[nodiscard]] SaveReport read_report(ByteView json, const std::string& file_name = kReportFile);
 
-/// The report that a checkpoint's folder keeps; empty if it keeps none. Throws as read_report().
+/// Returns the report in a checkpoint's folder; empty if there is none. Throws as read_report()
+/// does.
 [[nodiscard]] std::optional<SaveReport> find_report(const Storage& storage);
 
 }  // namespace dckpt

@@ -32,9 +32,9 @@ SaveReport save(const StateDict& state, const Location& location, const SaveOpti
                 Communicator& comm, const SaveHooks& hooks = {});
 SaveReport save(const StateDict& state, const Location& location, const SaveOptions& options = {});
 
-/// The same for one of several saves. Each rank keeps a `cache`, which remembers the plan between
-/// saves. If only values have changed, the ranks exchange a few bytes instead of plans. After a
-/// failed save nothing is remembered.
+/// Does the same for one of several saves. Each rank keeps a `cache`, which remembers the plan
+/// between saves. If only values have changed, the ranks exchange a few bytes instead of plans.
+/// After a failed save nothing is remembered.
 SaveReport save(const StateDict& state, const Location& location, const SaveOptions& options,
                 Communicator& comm, SavePlanCache& cache, const SaveHooks& hooks = {});
 

@@ -1,28 +1,28 @@
-// How a background save runs.
+// The threads of a background save:
 //
 //   trainer's thread            every rank agrees on the plan as in save_steps.cpp (steps 1 and 2),
 //                               then that the background can start
 //   trainer's thread (eager)    the items are copied, as far as there is room; the rest is written
 //   or a copying one (lazy)     from the state. Unless the next save waits, ranks leave together
 //                               (eager)
-//   background thread           when the save before has ended: steps 3 and 4, which write the
+//   background thread           when the previous save has ended: steps 3 and 4, which write the
 //                               items from the copies and publish; then `published`
 //
-// The trainer's thread uses the communicator of the save until all ranks have agreed to start;
-// after that only the background thread does, until it ends.
+// The trainer's thread uses the communicator of the save until all ranks have agreed to start.
+// After that only the background thread does, until it ends.
 //
 // With WhenBusy::kReplace there are three slots and two staging pools: one save is written, one is
-// copied and queued, and a third one is planned before that may take the place of the queued one.
-// It is not copied before, as that would take a third of the staging memory away from the two.
-// Whether the queued one has begun differs between ranks, so the trainer's threads decide (settle_
-// ended, make_room, replace_queued):
+// copied and queued, and a third one is planned that may take the place of the queued one. It is
+// not copied earlier, as that would take a third of the staging memory away from the two. Whether
+// the queued one has begun differs between ranks, so the trainer's threads decide (settle_ended,
+// make_room, replace_queued):
 //
-//   all_reduce   the number of saves that have ended on all ranks; what they had is free. From here
-//                on the trainer's thread of every rank is in save(), and none waits for the queued
-//                save
-//   lock         on every rank, the queued save does not begin meanwhile
-//   all_reduce   whether it has begun anywhere. If not, all ranks drop it. Otherwise the one before
-//                it has ended up to local work, and its staging pool will do
+//   all_reduce   the number of saves that have ended on all ranks; their resources are free. From
+//                here on the trainer's thread of every rank is in save(), and none waits for the
+//                queued save
+//   lock         on every rank, so that the queued save does not begin meanwhile
+//   all_reduce   whether it has begun anywhere. If not, all ranks drop it. Otherwise the previous
+//                one has ended except for local work, and its staging pool can be used
 
 #include "dist_checkpointing/save/save_async.h"
 
@@ -57,7 +57,7 @@
 namespace dckpt {
 namespace {
 
-/// A copy that shares nothing with the trainer's state.
+/// Returns a copy that shares nothing with the trainer's state.
 Value snapshot(const Value& common) {
   return load_torch_bytes(save_torch_file(common), "the common state");
 }
@@ -65,7 +65,7 @@ Value snapshot(const Value& common) {
 }  // namespace
 
 struct PendingSave::Outcome {
-  /// A fork has none of the threads that would end the save.
+  /// Returns whether this process is a fork, which has none of the threads that would end the save.
   bool never_ends_here() const noexcept { return ::getpid() != maker && !is_ready(); }
   bool is_ready() const {
     return ended.wait_for(std::chrono::seconds(0)) == std::future_status::ready;
@@ -86,7 +86,7 @@ struct PendingSave::Outcome {
   const std::shared_ptr<StagedBytes> bytes = std::make_shared<StagedBytes>();
   bool skipped = false;
   std::atomic<bool> replaced{false};
-  std::atomic<bool> asked{false};  ///< someone has had the error, if there is one
+  std::atomic<bool> asked{false};  ///< someone has received the error, if there is one
   std::stop_source cancel{};
 };
 
@@ -142,13 +142,13 @@ void PendingSave::cancel() const noexcept {
   if (!outcome_->never_ends_here()) outcome_->cancel.request_stop();
 }
 
-/// What one save is planned with at a time.
+/// Resources to plan one save at a time.
 struct AsyncSaver::Slot {
   Slot(Communicator& callers, SavePlanCache* cache)
       : comm(split_off(callers, "preparing saves in the background")),
         plan_cache(cache != nullptr ? *cache : own_cache) {}
-  /// For a save that is planned while others have not ended, and with them their plans. It begins
-  /// with what is known before the first one.
+  /// Makes a slot for a save that is planned while others, and so their plans, are unfinished. It
+  /// begins with the plans known before the first one.
   Slot(Communicator& callers, const SavePlanCache& known, std::string why_no_plans)
       : Slot(callers, nullptr) {
     own_cache = known.fork();
@@ -160,9 +160,9 @@ struct AsyncSaver::Slot {
   SavePlanCache& plan_cache;
 };
 
-/// Which save may write.
+/// Decides which save may write.
 struct AsyncSaver::Turns {
-  std::mutex mutex;  ///< of Job::begun and Job::replaced
+  std::mutex mutex;  ///< guards Job::begun and Job::replaced
   std::condition_variable changed;
 };
 
@@ -175,7 +175,7 @@ struct AsyncSaver::Job {
         hooks(with_cancel(std::move(trainers))),
         call(location, options, *its_slot.comm, hooks) {}
 
-  /// Waits until `before` has ended. False if another save has taken this one's place.
+  /// Waits until `before` has ended. Returns false if another save has taken this one's place.
   bool begin_after(const std::shared_ptr<PendingSave::Outcome>& before) {
     std::unique_lock lock(turns.mutex);
     turns.changed.wait(lock, [&] { return replaced || !before || PendingSave(before).done(); });
@@ -183,7 +183,8 @@ struct AsyncSaver::Job {
     return begun;
   }
 
-  /// With the lock of the turns. The threads end. The plan, which all ranks have agreed on, stays.
+  /// Requires the lock of the turns. The threads end. The plan, which all ranks have agreed on, is
+  /// kept.
   void be_replaced(const Location& by) {
     const CheckpointError why(
         ErrorCode::kCancelled,
@@ -206,7 +207,7 @@ struct AsyncSaver::Job {
   SaveReport finish(std::optional<PlannedCheckpoint> checkpoint) {
     WrittenByRank written = write_save(call, planned, *source);
     const StagedSource::Staged copied = source->staged();
-    call.phases.end(Phase::kStage, copied.bytes);  // the writer may have been first
+    call.phases.end(Phase::kStage, copied.bytes);  // the writer may have finished first
     written.report.stage = {copied.time.count(), copied.bytes};
     SaveReport report = publish_save(call, planned, written, std::move(checkpoint));
     slot.plan_cache.commit(std::move(plans));
@@ -238,8 +239,9 @@ struct AsyncSaver::Job {
     turns.changed.notify_all();
   }
 
-  /// What ranks have agreed on is the same on all: rank 0 tells, and the rank that it is about.
-  /// Where one waited for others in vain, each knows something else.
+  /// Returns whether this rank logs an error. Errors that ranks have agreed on are the same
+  /// everywhere: only rank 0 and the rank concerned log them. Ranks that waited for others in vain
+  /// have different errors, so all of them log.
   bool tells(const CheckpointError& error) const noexcept {
     const std::optional<int> about = error.context().rank;
     return call.comm.rank() == 0 || !about || *about == call.comm.rank() ||
@@ -261,20 +263,19 @@ struct AsyncSaver::Job {
   }
 
   Slot& slot;
-  StagingPool* pool = nullptr;  ///< once it is planned
+  StagingPool* pool = nullptr;  ///< set once it is planned
   Turns& turns;
   bool begun = false;
   bool replaced = false;
   std::shared_ptr<PendingSave::Outcome> outcome = std::make_shared<PendingSave::Outcome>();
-  std::stop_callback<std::function<void()>>
-      relay;  // of the trainer's token, so that PendingSave::cancel() and it are one
+  std::stop_callback<std::function<void()>> relay;  // passes on stops of the trainer's token
   const SaveHooks hooks;
   SaveCall call;
   PlannedSave planned;
   SavePlanCache::Content plans;
   std::optional<StagedSource> source;  // refers to the items of `planned`
-  std::optional<std::stop_callback<std::function<void()>>> let_go;  // of the tensors, if cancelled
-  std::jthread thread;  // last: joined before what they use goes away
+  std::optional<std::stop_callback<std::function<void()>>> let_go;  // releases tensors on cancel
+  std::jthread thread;  // last, so that it is joined before the members it uses are destroyed
   std::jthread copying;
 };
 
@@ -305,7 +306,7 @@ AsyncSaver::~AsyncSaver() {
     keep_for_good(std::move(slots_), std::move(pools_), std::move(turns_), std::move(jobs_));
 }
 
-/// Throws where a save runs in the process of which this one was forked.
+/// Throws if a save runs in the process from which this one was forked.
 void AsyncSaver::require_its_process() const {
   for (const auto& job : jobs_) job->outcome->require_its_process();
 }
@@ -333,7 +334,7 @@ bool AsyncSaver::busy() try {
   throw_checkpoint_error();
 }
 
-/// Waits for the first saves. Throws the first error that was not asked for.
+/// Waits for the first `count` saves. Throws the first error that nobody has asked for.
 void AsyncSaver::settle(std::size_t count) {
   std::optional<CheckpointError> failure;
   for (; count > 0; --count) {
@@ -347,7 +348,7 @@ void AsyncSaver::settle(std::size_t count) {
   if (failure) throw CheckpointError(*failure);
 }
 
-/// Those that have ended on all ranks.
+/// Settles the saves that have ended on all ranks.
 void AsyncSaver::settle_ended() {
   if (jobs_.empty()) return;
   const PhaseLabel label("finishing the save before");
@@ -359,7 +360,7 @@ void AsyncSaver::settle_ended() {
         [&] { settle(static_cast<std::size_t>(everywhere)); });
 }
 
-/// Staging memory for a save that does not wait until those before have been written.
+/// Provides staging memory for a save that does not wait until the previous ones have been written.
 void AsyncSaver::make_room(const Location& location) {
   while (jobs_.size() == pools_.size()) {
     settle_ended();
@@ -381,9 +382,9 @@ bool AsyncSaver::replace_queued(const Location& by) {
   return true;
 }
 
-/// Where a rank's state does not fit into the staging memory, this takes as long as writing the
-/// rest. The next save begins with wait(), or else with a collective, to which the other ranks must
-/// not come too early.
+/// Copies the state. If it does not fit into the staging memory, this takes as long as writing the
+/// rest. The next save begins with wait(), or else with a collective, which the other ranks must
+/// not enter too early.
 void AsyncSaver::copy_state(Job& job) {
   const auto copy = [&] { job.stage(options_.io.threads); };
   if (options_.async.when_busy == WhenBusy::kWait) return copy();

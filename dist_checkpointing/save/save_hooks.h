@@ -13,8 +13,8 @@ namespace DCKPT_API dckpt {
 
 struct Metadata;
 
-/// What a trainer adds to its saves in code. Every rank passes the same, except for `progress` and
-/// `cancel`.
+/// Callbacks and data of a trainer for its saves. Every rank passes the same, except for `progress`
+/// and `cancel`.
 struct SaveHooks {
   /// Applied first, to a copy of each rank's state (tensors are shared, not copied), for example to
   /// remove, rename or wrap entries.
@@ -25,14 +25,14 @@ struct SaveHooks {
   /// Describes the contents of the state. It is stored in the common state, and
   /// load_content_metadata() returns it. An empty dict is not the same as none.
   std::optional<Value> content_metadata{};
-  /// Called on rank 0 with what all ranks together are about to save, and with the common state
-  /// unless it is an object or there is none, before anything is written. What it throws refuses
-  /// the save on all ranks.
+  /// Called on rank 0 before anything is written, with the metadata of all ranks' planned data, and
+  /// with the common state unless it is an object or there is none. If it throws, the save is
+  /// refused on all ranks with its error.
   std::function<void(const Metadata& planned, const Value* common)> accept{};
   /// Called about twice a second while data is written, in the saving thread, with the bytes of all
   /// ranks: done and total. Optional on each rank.
   Progress progress{};
-  /// Told of the phases of this rank's part of the save, in place of or beside set_phase_sink().
+  /// Receives the phases of this rank's part of the save, in place of or beside set_phase_sink().
   PhaseSink phases{};
   /// A stop requested on any rank cancels the save on all: they throw CheckpointError (cancelled),
   /// and nothing is left of the save. Once it has been published, the request has no effect and the

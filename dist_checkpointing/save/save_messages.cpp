@@ -10,7 +10,7 @@
 namespace dckpt {
 namespace {
 
-/// Most paths name their keys: the steps with dots between them.
+/// Encodes a path. Most paths name their keys: the steps joined by dots.
 void encode_path(WireWriter& writer, const std::string& key, const KeyPath& path) {
   writer.text(key == dotted_name(path) ? "" : key);
   writer.number(path.size());

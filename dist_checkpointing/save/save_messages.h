@@ -11,11 +11,11 @@
 
 namespace dckpt {
 
-// What the ranks of a save send each other, beside plans (mapping/planning/save).
-// Decoding throws CheckpointError (corrupt).
+// Messages between the ranks of a save, beside plans (mapping/planning/save). Decoding throws
+// CheckpointError (corrupt).
 
-/// From rank 0 to a rank: where to write, for which save (StorageMeta::save_id), and the planner's
-/// answer.
+/// The message from rank 0 to a rank: where to write, the id of the save (StorageMeta::save_id),
+/// and the planner's answer.
 struct RankAssignment {
   std::string directory;
   std::string save_id;
@@ -24,8 +24,8 @@ struct RankAssignment {
 Bytes encode(const RankAssignment& assignment);
 RankAssignment decode_assignment(ByteView bytes);
 
-/// From a rank to rank 0: its files, a place per item, for a manifest the files' digests and, under
-/// DCP's rules, the paths of the keys of these items.
+/// The message from a rank to rank 0: its files, one place per item, the files' digests if there is
+/// a manifest, and, under DCP's rules, the paths of the items' keys.
 struct WrittenByRank {
   WrittenItems items;
   ManifestDigests digests;

@@ -15,7 +15,7 @@
 namespace dckpt {
 namespace {
 
-/// Every field, in the order of the message.
+/// Visits every field, in the order of the message.
 template <typename Report, typename Visit>
 requires std::same_as<std::remove_const_t<Report>, SaveReport>
 void visit_fields(Report& report, Visit&& visit) {

@@ -11,23 +11,23 @@
 
 namespace DCKPT_API dckpt {
 
-/// What a save did, the same on every rank.
+/// The outcome of a save, the same on every rank.
 struct SaveReport {
-  std::uint64_t bytes = 0;  ///< of the checkpoint's files
+  std::uint64_t bytes = 0;  ///< size of the checkpoint's files
   std::uint64_t files = 0;
   double seconds = 0;  ///< from the call until the checkpoint is visible
-  // Phase says what each one is.
+  // Phase describes each one.
   PhaseReport plan{};
   PhaseReport stage{};  ///< overlaps with `write`
   PhaseReport copy{};   ///< a part of `write`
   PhaseReport write{};
   PhaseReport sync{};         ///< a part of `write`
-  PhaseReport publish{};      ///< of rank 0, which alone publishes
+  PhaseReport publish{};      ///< on rank 0, which alone publishes
   bool plan_cached = false;   ///< the plan of the previous save was reused
-  std::string why_planned{};  ///< otherwise: "first save", "rank 3: key 'x' is new", …
-  std::string engine{};  ///< of the data files: "direct", "buffered", both, or "" if the storage
+  std::string why_planned{};  ///< reason if not cached: "first save", "rank 3: key 'x' is new", …
+  std::string engine{};  ///< for the data files: "direct", "buffered", both, or "" if the storage
                          ///< does not say
-  Findings findings{};   ///< what rank 0 has warned of before it wrote; not in dckpt_report.json
+  Findings findings{};   ///< warnings of rank 0 before it wrote; not in dckpt_report.json
 
   friend bool operator==(const SaveReport&, const SaveReport&) = default;
 };
@@ -40,8 +40,8 @@ inline constexpr std::array<std::pair<Phase, PhaseReport SaveReport::*>, 6> kSav
      {Phase::kSync, &SaveReport::sync},
      {Phase::kPublish, &SaveReport::publish}}};
 
-/// One line: "12.1 GiB in 17 files in 8.31 s (plan 0.02 s, cached; write 7.90 s, 1.5 GiB/s, direct,
-/// rank 3 was the last; publish 0.10 s)".
+/// Returns one line: "12.1 GiB in 17 files in 8.31 s (plan 0.02 s, cached; write 7.90 s, 1.5 GiB/s,
+/// direct, rank 3 was the last; publish 0.10 s)".
 std::string to_string(const SaveReport& report);
 
 }  // namespace dckpt

@@ -1,17 +1,17 @@
-// How ranks save together. Between two collectives every rank does local work inside agree(), so
+// The protocol of a save. Between two collectives every rank does local work inside agree(), so
 // that no rank leaves alone.
 //
-//   1. Each rank plans what it holds; the plans, or fingerprints of them, go to rank 0, who asks
-//      once more if it needs a plan that it does not know.
-//   2. Rank 0 decides who writes what, begins the publication, and tells each rank its items and
-//      where to write them.
-//   3. Each rank writes its data files and makes them durable; what lies where goes to rank 0, for
-//      a manifest with the digests of the files, which are computed on the way to the disk.
-//   4. Rank 0 lets the strategy write what readers start from (for torch_dist: the common state,
-//      .metadata, metadata.json), adds the manifest, and publishes.
+//   1. Each rank plans its state. The plans, or fingerprints of them, go to rank 0, which asks
+//      again if it needs a plan that it does not know.
+//   2. Rank 0 decides who writes what, begins the publication, and sends each rank its items and
+//      their destination.
+//   3. Each rank writes its data files and makes them durable. The places of the items go to rank
+//      0, for a manifest with the files' digests, which are computed while writing.
+//   4. Rank 0 lets the strategy write the files that readers start from (for torch_dist: the common
+//      state, .metadata, metadata.json), adds the manifest, and publishes.
 //
-// Steps 3 and 4 may take long: meanwhile the ranks give each other signs of life (heartbeat.h). A
-// rank that fails in any step fails all of them, and rank 0 removes what was written.
+// Steps 3 and 4 may take long: meanwhile the ranks exchange signs of life (heartbeat.h). A rank
+// that fails in any step fails all of them, and rank 0 removes the written files.
 
 #include "dist_checkpointing/save/save_steps.h"
 
@@ -49,7 +49,7 @@ std::uint64_t bytes_of(const SavePlan& items) {
   return bytes;
 }
 
-/// Step 4 on rank 0.
+/// Performs step 4 on rank 0.
 SaveReport publish(SaveCall& call, const PlannedSave& planned, PlannedCheckpoint checkpoint,
                    const std::vector<Bytes>& results) {
   std::optional<PhaseClock::Scope> publishing(std::in_place, &call.phases, Phase::kPublish);

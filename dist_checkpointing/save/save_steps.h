@@ -25,10 +25,10 @@ namespace dckpt {
 
 // A save, as every rank runs it: plan_save() → write_save() → publish_save(), the last two perhaps
 // in another thread. Each step is collective, and hands on values; the protocol is at the top of
-// save_steps.cpp. If a step throws, it throws the same CheckpointError on every rank, and what was
-// written goes with the values that the caller has.
+// save_steps.cpp. If a step throws, it throws the same CheckpointError on every rank, and the
+// written files are removed with the values that the caller has.
 
-/// What a save was called with on this rank, and its clock. What it refers to must outlive it.
+/// The arguments of a save on this rank, and its clock. The referenced objects must outlive it.
 struct SaveCall {
   SaveCall(const Location& location, SaveOptions options, Communicator& comm,
            const SaveHooks& hooks);
@@ -40,41 +40,41 @@ struct SaveCall {
   const SaveHooks& hooks;
   Heartbeat heartbeat;
   PhaseClock phases;
-  Findings findings{};  ///< of rank 0
+  Findings findings{};  ///< findings of rank 0
 };
 
-/// What this rank writes, and where.
+/// The items that this rank writes, and their destination.
 struct PlannedSave {
   std::unique_ptr<const SaveStrategy> strategy;
   WriteTarget target;
   SavePlan items;
   std::unique_ptr<const SavePlanner> planner;
-  std::vector<DType> dtypes;  ///< of the state's tensors, where the planner resolves some
-  SavePlan unresolved;        ///< `items` as they lie in the state, where it does
-  KeyPaths paths;             ///< of the keys of `items`, under DCP's rules
-  RankSaveReport report;      ///< of this rank, so far
+  std::vector<DType> dtypes;  ///< dtypes of the state's tensors, if the planner resolves some
+  SavePlan unresolved;        ///< `items` as they are in the state, if the planner resolves some
+  KeyPaths paths;             ///< paths of the keys of `items`, under DCP's rules
+  RankSaveReport report;      ///< report of this rank so far
 
-  /// What is read from the state.
+  /// Returns the items as they are read from the state.
   const SavePlan& items_in_state() const { return dtypes.empty() ? items : unresolved; }
 };
 
-/// What rank 0 will publish. Unless that is done, what was written is removed.
+/// The checkpoint that rank 0 will publish. If it is not published, the written files are removed.
 struct PlannedCheckpoint {
   Publication publication;
   std::shared_ptr<const SavePlanCache::Global> global;
-  KeyPaths paths;  ///< of all keys of rank 0
+  KeyPaths paths;  ///< paths of all keys of rank 0
   std::optional<Value> common;
   std::string save_id;
   bool plan_cached = false;
 };
 
-/// What the ranks have agreed on.
+/// The agreement of the ranks on a save.
 struct AgreedSave {
   PlannedSave mine;
-  std::vector<Tensor> tensors;  ///< that the items refer to
+  std::vector<Tensor> tensors;  ///< tensors that the items refer to
   std::vector<Bytes> object_bytes;
-  SavePlanCache::Content plans;                 ///< to be committed when the save has succeeded
-  std::optional<PlannedCheckpoint> checkpoint;  ///< on rank 0
+  SavePlanCache::Content plans;                 ///< committed when the save has succeeded
+  std::optional<PlannedCheckpoint> checkpoint;  ///< set on rank 0
 };
 
 /// Describes the state and agrees on who writes what. Leaves `cache` empty.

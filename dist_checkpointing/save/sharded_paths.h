@@ -16,7 +16,8 @@ class ShardedPaths {
   ShardedPaths() = default;
   explicit ShardedPaths(const StateDict& loaded);
 
-  /// Throws CheckpointError (invalid argument) naming the tensors of `state` that are plain now.
+  /// Throws CheckpointError (invalid argument) naming the tensors of `state` that were sharded and
+  /// are now plain.
   void require_still_sharded(const StateDict& state) const;
 
  private:

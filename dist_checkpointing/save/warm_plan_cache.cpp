@@ -25,13 +25,13 @@ namespace {
 
 constexpr std::uint64_t kMaxFileBytes = std::uint64_t{1} << 30;
 
-/// What rank 0 finds in a checkpoint: what a file of plans says, or why there is nothing to use.
+/// The plans that rank 0 finds in a checkpoint, or why there are none.
 struct KeptPlans {
   std::shared_ptr<const SavePlanCache::Global> decided{};
   std::string why_none = "the checkpoint keeps no plans";
 };
 
-/// What the plans were decided for: they know the common state as an object, too.
+/// Returns the metadata that the plans were made for, which include the common state as an object.
 Metadata planned_metadata(const CheckpointReader& reader) {
   Metadata metadata = reader.metadata();
   if (const auto position = reader.info().common_object)
@@ -60,7 +60,7 @@ KeptPlans find_kept_plans(const CheckpointReader& reader, std::size_t ranks) {
   return kept;
 }
 
-/// To a rank: kNone and why, or kFingerprint and that of its plan.
+/// Kinds of a message to a rank: kNone and the reason, or kFingerprint and that of its plan.
 enum Kind : std::uint8_t { kNone, kFingerprint };
 
 Bytes message_to(std::size_t rank, const KeptPlans& kept) {

@@ -8,14 +8,14 @@
 
 namespace DCKPT_API dckpt {
 
-/// Starts from the plans that the checkpoint `location` stores (PlannerOptions::keep_plans), so
-/// that the first save of a job that resumes with the same structure exchanges fingerprints instead
-/// of plans and plans nothing. A different structure on any rank is detected and planned again.
-/// Returns whether plans were found: false if the checkpoint stores none, those of another number
-/// of ranks, or a file of plans that is damaged or of another checkpoint (a warning); the cache is
-/// then empty, and the next SaveReport says why. Collective: every rank passes its own cache and
-/// the same location; rank 0 reads. All ranks return the same, or all throw the same
-/// CheckpointError.
+/// Initializes `cache` with the plans that the checkpoint `location` stores
+/// (PlannerOptions::keep_plans), so that the first save of a job that resumes with the same
+/// structure exchanges fingerprints instead of plans and plans nothing. A different structure on
+/// any rank is detected and planned again. Returns whether plans were found: false if the
+/// checkpoint stores none, those of another number of ranks, or a file of plans that is damaged or
+/// of another checkpoint (a warning); the cache is then empty, and the next SaveReport says why.
+/// Collective: every rank passes its own cache and the same location; rank 0 reads. All ranks
+/// return the same, or all throw the same CheckpointError.
 bool warm_plan_cache(SavePlanCache& cache, const Location& location, Communicator& comm,
                      const OpenOptions& options = {});
 

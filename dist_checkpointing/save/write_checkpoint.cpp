@@ -23,10 +23,10 @@ namespace {
 
 constexpr std::uint64_t kCopyPiece = std::uint64_t{1} << 20;
 
-/// Counts what is written, and hashes it for a manifest.
+/// Counts written files and bytes, and hashes them for a manifest.
 class Meter {
  public:
-  /// `before`: of files that are there already.
+  /// `before` has the digests of files that already exist.
   explicit Meter(const WriteTarget& target, const ManifestDigests& before = {})
       : target_(target),
         storage_(counting_storage(

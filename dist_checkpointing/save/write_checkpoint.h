@@ -17,47 +17,48 @@
 
 namespace dckpt {
 
-// How the files of a checkpoint get where they belong. Whatever writes one (a save, in the
-// background too, and a conversion) begins a publication on one rank, writes the items of each rank
+// The steps that write and publish the files of a checkpoint. Every writer (a foreground or
+// background save, a conversion) begins a publication on one rank, writes the items of each rank
 // into its directory, and publishes.
 
 using ManifestDigests = std::map<std::string, FileDigest>;  ///< of files in the checkpoint, by name
 
-/// Where to write, and how.
+/// The destination of a rank's files, and how to write them.
 struct WriteTarget {
   std::shared_ptr<Storage> storage;
   std::string directory;         ///< hidden until it is published
-  bool integrity = false;        ///< there will be a manifest
-  PhaseClock* phases = nullptr;  ///< measures Phase::kSync, and calls that are no part of kCopy
+  bool integrity = false;        ///< a manifest will be written
+  PhaseClock* phases = nullptr;  ///< measures Phase::kSync, and calls outside kCopy
 };
 
-/// Files that were written.
+/// The files that were written.
 struct WrittenFiles {
   std::uint64_t count = 0;
   std::uint64_t bytes = 0;
-  std::uint64_t direct = 0;   ///< of `count`: past the page cache
+  std::uint64_t direct = 0;   ///< part of `count` written past the page cache
   ManifestDigests digests{};  ///< empty without a manifest
 };
 
-/// What a rank has written.
+/// The items and files that a rank has written.
 struct WrittenData {
   WrittenItems items;
   WrittenFiles files;
 };
 
-/// On one rank: checks that what is at `target` may be replaced, if it is to be, and removes what
-/// dead processes have left of writing to this name. Throws CheckpointError.
+/// Runs on one rank: with `options.overwrite` checks that an existing `target` may be replaced, and
+/// removes leftovers of dead processes that were writing to this name. Throws CheckpointError.
 Publication begin_publication(const Location& target, const SaveOptions& options);
 
-/// The same of an attempt that may be interrupted and gone on with: what it has written is kept if
-/// it fails. `left`: of unfinished_attempts(), to go on with; empty to start anew.
+/// Does the same for an attempt that can be interrupted and continued: its files are kept if it
+/// fails. `left` is one of unfinished_attempts(), to continue it; empty to start from scratch.
 Publication begin_resumable(const Location& target, const SaveOptions& options,
                             const std::string& left);
 
 /// Files of a checkpoint that no other reader opens.
 struct SideFiles {
   Bytes plans{};  ///< dckpt_plans.bin; empty: none
-  /// Makes dckpt_report.json from what publish_checkpoint() has written before it; none: no file.
+  /// Makes dckpt_report.json from the files that publish_checkpoint() has written before it; empty:
+  /// no file.
   std::function<std::string(const WrittenFiles&)> report{};
 };
 
@@ -65,15 +66,15 @@ struct SideFiles {
 WrittenData write_items(const WriteTarget& target, const SaveStrategy& strategy, int rank,
                         const SavePlan& items, ItemSource& source);
 
-/// Copies files of another folder beside them, and makes them durable if `sync`.
+/// Copies files of another folder beside the items, and makes them durable if `sync`.
 WrittenFiles copy_files(const WriteTarget& target, const Storage& from,
                         std::span<const std::string> names, bool sync);
 
-/// On the rank that began it, when all ranks have written: writes what readers start from and,
-/// with `target.integrity`, the manifest of these files and of those in `digests`, then the marker
-/// of a complete checkpoint; makes it visible. `check` throws if it is not to be published after
-/// all; it is called before the marker is written.
-/// Returns what was written here. If anything fails, everything written is removed.
+/// Runs on the rank that began the publication, when all ranks have written: writes the files that
+/// readers start from and, with `target.integrity`, the manifest of these files and of those in
+/// `digests`, then the marker of a complete checkpoint, and makes the checkpoint visible. `check`
+/// is called before the marker is written and throws to prevent publication. Returns the files
+/// written here. If anything fails, everything written is removed.
 WrittenFiles publish_checkpoint(Publication publication, const WriteTarget& target,
                                 const SaveStrategy& strategy, const Metadata& metadata,
                                 const CommonState* common, const ManifestDigests& digests,

@@ -10,14 +10,14 @@
 namespace DCKPT_API dckpt {
 namespace torch {
 
-/// sharded_state() and dckpt::save(): the whole checkpoint of a job of one rank.
+/// Saves sharded_state() with dckpt::save(): the whole checkpoint of a job of one rank.
 SaveReport save(const ::torch::nn::Module& module, const ::torch::optim::Optimizer& optimizer,
                 const Location& location, const Policy& policy = {},
                 const ModuleStateOptions& options = {});
 
-/// sharded_state(), dckpt::load() and restore(). The checkpoint may come from any number of ranks.
-/// Throws CheckpointError as these do; a checkpoint of another kind of optimizer is refused before
-/// anything is loaded.
+/// Loads with sharded_state(), dckpt::load() and restore(). The checkpoint may come from any number
+/// of ranks. Throws CheckpointError as these do; a checkpoint of another kind of optimizer is
+/// refused before anything is loaded.
 LoadReport load(::torch::nn::Module& module, ::torch::optim::Optimizer& optimizer,
                 const Location& location, const Policy& policy = {},
                 const ModuleStateOptions& options = {});

@@ -17,9 +17,9 @@
 namespace dckpt {
 namespace {
 
-constexpr std::string_view kReport = "dckpt_report.json";    // kReportFile, of a layer above
-constexpr std::string_view kHiddenPrefix = ".dckpt.";        // of lock files
-constexpr std::string_view kJournalPrefix = ".conversion-";  // of a layer above
+constexpr std::string_view kReport = "dckpt_report.json";    // kReportFile, of a higher layer
+constexpr std::string_view kHiddenPrefix = ".dckpt.";        // lock files
+constexpr std::string_view kJournalPrefix = ".conversion-";  // name from a higher layer
 constexpr std::array<std::string_view, 6> kOwnNames{kMetadataFile,  kConfigFile, kCommonFile,
                                                     kIntegrityFile, kReport,     kPlanFile};
 
@@ -27,7 +27,7 @@ std::string first_component(const std::string& name) {
   return name.substr(0, name.find('/'));
 }
 
-/// Names that the metadata give; none if the directory cannot be opened.
+/// Returns the names in the metadata; none if the directory cannot be opened.
 std::set<std::string> names_in_metadata(const Location& checkpoint) {
   std::set<std::string> names;
   try {
@@ -42,7 +42,7 @@ std::set<std::string> names_in_metadata(const Location& checkpoint) {
   return names;
 }
 
-/// A tensor or an object of zarr.
+/// Returns whether a directory is a tensor or an object of zarr.
 bool holds_zarr(const Storage& directory, const std::string& name) {
   const std::vector<FileInfo> entries = directory.list(name);
   return std::ranges::any_of(entries, [](const FileInfo& entry) {

@@ -17,19 +17,20 @@
 namespace dckpt {
 namespace {
 
-/// Megatron writes metadata.json last, and a directory without it could pass for a plain DCP one;
-/// but those have no common state, or copies of its values from a conversion.
+/// Returns whether metadata.json is missing from Megatron's checkpoint, which writes it last and
+/// would pass for a plain DCP one without it. Plain DCP directories have no common state, or copies
+/// of its values from a conversion.
 bool lacks_config(const CheckpointReader& reader) {
   return reader.info().conventions.keys_are_paths && reader.info().common_places.size() == 1;
 }
 
-/// About the checkpoint itself: it could not be looked at, or not soundly.
+/// Returns whether an error says nothing about the checkpoint itself, because reading it failed.
 bool says_nothing(ErrorCode code) {
   return code == ErrorCode::kIo || code == ErrorCode::kUnavailable || code == ErrorCode::kAborted ||
          code == ErrorCode::kInternal;
 }
 
-/// Goes through candidates, and remembers why each was passed over.
+/// Tries candidates, and remembers why each was passed over.
 class LatestFinder {
  public:
   LatestFinder(Location root, const CompletenessCheck& check)
@@ -90,9 +91,9 @@ class LatestFinder {
 
   std::string tracker() const { return tracker_file(*root_.directory()); }
 
-  /// An older checkpoint makes good what a crash or a damaged disk has done to the one that the
-  /// tracker names. But a tracker that names nothing, or one that somebody has set back to what
-  /// cannot be loaded, says what is wanted: the run must not resume elsewhere.
+  /// Refuses to resume elsewhere. An older checkpoint is a substitute if a crash or a damaged disk
+  /// has destroyed the one that the tracker names. But a tracker that names nothing, or that
+  /// somebody has set back to a checkpoint that cannot be loaded, expresses an intention.
   [[noreturn]] void stop(const std::string& tracked, const std::string& why) const {
     throw CheckpointError(
         ErrorCode::kIncomplete,
@@ -136,7 +137,7 @@ std::optional<Unfinished> find_unfinished(const Location& checkpoint,
     const Kind kind = files.missing.empty() ? Kind::kFileTruncated : Kind::kFileMissing;
     return Unfinished{kind, describe(files)};
   } catch (const CheckpointError& error) {
-    // What a strategy was told is not about the checkpoint either.
+    // An error about the strategy's options is not about the checkpoint either.
     const bool is_of_policy =
         error.code() == ErrorCode::kInvalidArgument && strategy.name != kAutoStrategy;
     if (is_of_policy || says_nothing(error.code()) || error.code() == ErrorCode::kUnsupported)

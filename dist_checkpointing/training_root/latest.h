@@ -14,30 +14,30 @@
 
 namespace DCKPT_API dckpt {
 
-/// Opens a checkpoint of a training root with the strategy that its run loads with, or with the one
-/// that is detected if the checkpoint evidently has another format.
+/// Opens a checkpoint of a training root with the strategy that its run loads with, or with the
+/// detected one if the checkpoint evidently has another format.
 [[nodiscard]] std::unique_ptr<CheckpointReader> open_in_root(const Location& checkpoint,
                                                              const StrategySpec& strategy);
 
-/// Why a directory is not a finished checkpoint.
+/// The reason why a directory is not a finished checkpoint.
 struct Unfinished {
   enum class Kind : std::uint8_t {
     kNoMetadata,     ///< the save did not reach its end
-    kFileMissing,    ///< a data file, or the common state's
+    kFileMissing,    ///< a data file, or the common state's file
     kFileTruncated,  ///< data files are there, but too short or not regular
     kDamaged,        ///< the metadata or the common state cannot be decoded
   };
   Kind kind;
-  std::string why;  ///< for people
+  std::string why;  ///< reason, as text for messages
 };
 
-/// Empty for a finished checkpoint: its markers and its common state can be read, and every data
-/// file exists and is long enough. Does not read tensor bytes. Throws CheckpointError (io,
-/// unsupported, invalid argument) if this cannot be determined: an unreadable checkpoint is not an
-/// unfinished one. Opens as open_in_root() does.
+/// Returns nothing for a finished checkpoint: its markers and its common state can be read, and
+/// every data file exists and is long enough. Does not read tensor bytes. Opens as open_in_root()
+/// does. Throws CheckpointError (io, unsupported, invalid argument) if this cannot be determined:
+/// an unreadable checkpoint is not an unfinished one.
 [[nodiscard]] std::optional<Unfinished> find_unfinished(
     const Location& checkpoint, const StrategySpec& strategy = OpenOptions().strategy);
-/// The reason alone.
+/// Returns the reason alone.
 std::optional<std::string> why_incomplete(const Location& checkpoint,
                                           const StrategySpec& strategy = OpenOptions().strategy);
 
@@ -48,26 +48,27 @@ struct LatestCheckpoint {
 
 struct LatestChoice {
   std::optional<LatestCheckpoint> checkpoint;
-  std::string why;                       ///< for people: "the tracker names it"
-  std::vector<std::string> passed_over;  ///< for people: what was skipped, and why
+  std::string why;                       ///< reason, as text for messages: "the tracker names it"
+  std::vector<std::string> passed_over;  ///< skipped checkpoints with reasons, as text for messages
 };
 
-/// The checkpoint that a run resumes from: the one that the tracker names; without a tracker, or if
-/// that one is incomplete, the newest complete iteration, otherwise a complete `release`. The
-/// tracker takes precedence over newer iterations, as in Megatron: people edit it to go back.
-/// Throws what why_incomplete and read_tracker throw, and (incomplete) if the tracker names what
-/// does not exist, or what is incomplete although a newer iteration is complete.
+/// Chooses the checkpoint that a run resumes from: the one that the tracker names; without a
+/// tracker, or if that one is incomplete, the newest complete iteration, otherwise a complete
+/// `release`. The tracker takes precedence over newer iterations, as in Megatron: people edit it to
+/// go back. Throws as why_incomplete and read_tracker do, and (incomplete) if the tracker names a
+/// checkpoint that does not exist, or one that is incomplete although a newer iteration is
+/// complete.
 LatestChoice choose_latest(const Location& root,
                            const StrategySpec& strategy = OpenOptions().strategy);
 
-/// The same with the caller's knowledge of which directories of the root are complete; `check`
-/// returns why one is not, and what it throws passes through.
+/// Does the same with the caller's knowledge of which directories of the root are complete. `check`
+/// returns why one is not; its exceptions pass through.
 using CompletenessCheck = std::function<std::optional<std::string>(const std::string& directory)>;
 LatestChoice choose_latest(const Location& root, const CompletenessCheck& check);
 
-/// The same for a run that resumes; a warning names everything that was skipped. Empty for a root
-/// that does not exist or holds no checkpoint and no tracker. Throws CheckpointError (incomplete)
-/// if there is something, but nothing complete.
+/// Does the same for a run that resumes; a warning names everything that was skipped. Returns
+/// nothing for a root that does not exist or holds no checkpoint and no tracker. Throws
+/// CheckpointError (incomplete) if the root has entries, but no complete checkpoint.
 [[nodiscard]] std::optional<LatestCheckpoint> find_latest(
     const Location& root, const StrategySpec& strategy = OpenOptions().strategy);
 

@@ -1,30 +1,29 @@
-// What may be found in a training root after a crash, by the protocol of
+// Possible leftovers in a training root after a crash, by the protocol of
 // strategies/storage/publish_by_rename.cpp and by that of delete_checkpoint:
 //
-//   .N.saving-TOKEN     an unfinished save, or what a finished     remove; what no save has written
-//                       one was about to remove                    moves to N
-//   .N.interrupted-TOKEN  what a conversion that failed  remove
-//                       had finished
-//   .N.replaced-TOKEN   what was at N before:
-//                         N is there: the save had finished        the same
-//                         N is missing: the save died between      rename back to N if it is
-//                         two renames                              complete, else remove
-//   .N.deleting-TOKEN   a checkpoint that had been deleted,        remove
-//                       whole or in part
-//   .TRACKER.tmp-TOKEN  a tracker that was never renamed           remove
-//                       into place
+//     .N.saving-TOKEN       an unfinished save, or files that a      remove; files that no save has
+//                           finished one was about to remove         written move to N
+//     .N.interrupted-TOKEN  finished files of a failed conversion    remove
+//     .N.replaced-TOKEN     the previous content of N:
+//                             N exists: the save had finished        the same
+//                             N is missing: the save died between    rename back to N if it is
+//                             two renames                            complete, else remove
+//     .N.deleting-TOKEN     a checkpoint that had been deleted,      remove
+//                           whole or in part
+//     .TRACKER.tmp-TOKEN    a tracker that was never renamed         remove
+//                           into place
 //
-// where N is the directory of an iteration. A token identifies the process; leftovers of running
-// processes of this host stay. Deleting N is
+// N is the directory of an iteration. A token identifies the process; leftovers of running
+// processes of this host stay. The steps of deleting N are:
 //
 //      step                                       a crash after it leaves
 //   1  rename N to D = `.N.deleting-TOKEN`        N, or D complete but hidden
 //   2  sync the root                              D: N cannot come back half removed
 //   3  remove D                                   some of D
 //
-// In a storage without rename there are no such names. Unfinished saves are directories without
-// their marker (strategies/storage/publish_in_place.cpp); deleting N removes the markers first, so
-// that a crash leaves an incomplete N.
+// A storage without rename has no such names. Unfinished saves are directories without their marker
+// (strategies/storage/publish_in_place.cpp); deleting N removes the markers first, so that a crash
+// leaves an incomplete N.
 
 #include "dist_checkpointing/training_root/removal.h"
 
@@ -58,14 +57,14 @@ bool is_leftover(const HiddenSibling& sibling) {
           sibling.purpose == kDeleting);
 }
 
-/// Of a process of this host that has ended, or waiting for one that goes on with it.
+/// Returns whether an attempt's process on this host has ended, or whether it waits to be resumed.
 bool is_dead_attempt(const HiddenSibling& sibling) {
   if (sibling.purpose == kInterrupted) return true;
   return (sibling.purpose == "saving" || sibling.purpose == kReplaced) &&
          made_by_ended_process(sibling.token);
 }
 
-/// False also for what cannot be judged.
+/// Returns whether a checkpoint is complete; false also if this cannot be determined.
 bool is_complete(const Location& checkpoint, const StrategySpec& strategy) {
   try {
     return !find_unfinished(checkpoint, strategy);

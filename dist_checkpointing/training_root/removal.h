@@ -14,24 +14,25 @@ namespace dckpt {
 /// (io), or (invalid argument) if `name` is not a directory.
 void delete_checkpoint(Storage& root, const std::string& name);
 
-/// Whether there is a hidden directory of what was at `target` before a save replaced it.
+/// Returns whether there is a hidden directory of a checkpoint that a save was replacing at
+/// `target`.
 bool was_being_replaced(const Location& target);
 
 /// Removes the leftovers of killed saves and deletions from a training root: only hidden names of
 /// its iterations and tracker. A replaced checkpoint whose successor was never published is
 /// restored; `strategy` is the one that the run loads with. The caller makes sure that no other
-/// Checkpointer works in the root. Concurrent save()
-/// or convert() in the same root is safe on the same host. A warning names what cannot be removed.
+/// Checkpointer works in the root. Concurrent save() or convert() in the same root is safe on the
+/// same host. A warning names leftovers that cannot be removed.
 void remove_leftovers(const Location& root, const StrategySpec& strategy = OpenOptions().strategy);
 
-/// Removes, with a warning, what saves and conversions to `target` left beside it when their
-/// processes on this host died. Leftovers of other hosts are kept. A replaced checkpoint whose
-/// successor was never published is restored.
+/// Removes, with a warning, the leftovers beside `target` of saves and conversions whose processes
+/// on this host died. Leftovers of other hosts are kept. A replaced checkpoint whose successor was
+/// never published is restored.
 void remove_dead_attempts(const Location& target);
 
-/// Names of the hidden directories beside `target` in which saves and conversions were about to
-/// write it when they were interrupted: those of processes of this host that died, and those that
-/// were kept.
+/// Returns the names of the hidden directories beside `target` in which interrupted saves and
+/// conversions were writing it: those of processes of this host that died, and those that were
+/// kept.
 std::vector<std::string> unfinished_attempts(const Location& target);
 
 }  // namespace dckpt

@@ -9,9 +9,9 @@
 
 namespace dckpt {
 
-/// The iterations to delete after `saved` has been published, in ascending order. `iterations` are
-/// those of the root, ascending, including `saved`; `is_complete` is only called for the newest
-/// ones, from the newest down.
+/// Returns the iterations to delete after `saved` has been published, in ascending order.
+/// `iterations` are those of the root, ascending, including `saved`; `is_complete` is only called
+/// for the newest ones, from the newest down.
 ///
 /// Kept are: the `keep_last` newest complete ones, starting with `saved`; multiples of
 /// `keep_every`; `in_use`; and everything newer than the oldest of the `keep_last`, complete or

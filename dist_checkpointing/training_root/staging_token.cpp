@@ -30,10 +30,10 @@ std::string host_name() {
   return name;
 }
 
-/// When a process was started, in clock ticks since the host's start; "0" if there is no such
-/// process, if this is unknown, or if it is a zombie.
+/// Returns the time at which a process was started, in clock ticks since the host's start; "0" if
+/// there is no such process, if the time is unknown, or if it is a zombie without other threads.
 std::string start_of(const std::string& process) {
-  // Places in /proc/PID/stat (see proc(5)), counted from behind the name in parentheses.
+  // Places in /proc/PID/stat (see proc(5)), counted after the name in parentheses.
   constexpr std::size_t kState = 3 - 3, kThreads = 20 - 3, kStartTime = 22 - 3;
   std::ifstream file(str_format("/proc/{}/stat", process));
   std::string line;

@@ -5,20 +5,20 @@
 
 namespace dckpt {
 
-/// A part of a name that is unique to this writer: host, process, start time of the process, and a
-/// random number.
+/// Returns a part of a name that is unique to this writer: host, process, start time of the
+/// process, and a random number.
 std::string staging_token();
 
-/// Whether the process that made a token is still running, as far as this host can tell: false for
-/// tokens of other hosts, for text that is not a token, and for processes that have ended, even if
-/// their process id has been reused.
+/// Returns whether the process that made a token is still running, as far as this host can tell:
+/// false for tokens of other hosts, for text that is not a token, and for processes that have
+/// ended, even if their process id has been reused.
 bool made_by_running_process(std::string_view token);
 
-/// Whether the token was made by a process of this host that has ended. False for tokens of other
-/// hosts, whose processes are not visible here.
+/// Returns whether the token was made by a process of this host that has ended. False for tokens of
+/// other hosts, whose processes are not visible here.
 bool made_by_ended_process(std::string_view token);
 
-/// A random identifier as DCP's storage metadata keep it (the form of a UUID).
+/// Returns a random identifier in the form that DCP's storage metadata uses (a UUID).
 std::string random_id();
 
 }  // namespace dckpt

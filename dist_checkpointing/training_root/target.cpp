@@ -20,7 +20,7 @@ namespace {
 bool looks_like_checkpoint(const Storage& directory, std::span<const FileInfo> entries) {
   const auto is_part = [](const FileInfo& entry) {
     return entry.name == kConfigFile || entry.name.ends_with(".distcp") ||
-           entry.name.starts_with(kClaimPrefix);  // of a save in place
+           entry.name.starts_with(kClaimPrefix);  // left by a save in place
   };
   const std::span<const LoadStrategyEntry> strategies = load_strategies();
   return std::any_of(entries.begin(), entries.end(), is_part) ||
@@ -51,10 +51,10 @@ void check_replaceable(const Location& target) {
   const std::shared_ptr<Storage> directory = target.directory();
   const std::vector<std::uint64_t> iterations = list_iterations(target);
   if (iterations.empty() && !directory->stat(kTrackerFile)) {
-    if (parse_iteration_directory(target.name())) return;  // whatever a save has left of it
+    if (parse_iteration_directory(target.name())) return;  // leftovers of a save
     const std::vector<FileInfo> entries = directory->list("");
     if (entries.empty() || looks_like_checkpoint(*directory, entries)) return;
-    // What a save that was given up has left of itself, because the list was late.
+    // Leftovers of a discarded save whose list was late.
     if (!directory->capabilities().rename && foreign_entries(target).empty()) return;
     throw CheckpointError(
         ErrorCode::kAlreadyExists,

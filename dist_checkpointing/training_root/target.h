@@ -4,8 +4,8 @@
 
 namespace dckpt {
 
-/// Longest name of a directory to be published: the hidden sibling that it is written to must also
-/// be a valid name, whatever the host is called.
+/// Longest name of a directory to be published: the hidden sibling in which it is written must also
+/// have a valid name, whatever the host is called.
 inline constexpr std::size_t kMaxTargetNameBytes = 140;
 
 /// Throws CheckpointError (invalid argument) if the location is not a directory that could be

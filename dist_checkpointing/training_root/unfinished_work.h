@@ -14,7 +14,7 @@ struct UnfinishedWork {
   enum class State : std::uint8_t {
     kRunning,    ///< its process is running on this host
     kEnded,      ///< its process has ended: remove_leftovers() would remove it
-    kElsewhere,  ///< of another host, whose processes are not visible here
+    kElsewhere,  ///< it belongs to another host, whose processes are not visible here
   };
   std::string name;
   std::uint64_t iteration = 0;
@@ -23,7 +23,7 @@ struct UnfinishedWork {
   std::int64_t modified = 0;  ///< as FileInfo::modified
 };
 
-/// In the order of the iterations. Removes nothing.
+/// Returns the hidden directories in the order of the iterations. Removes nothing.
 [[nodiscard]] std::vector<UnfinishedWork> list_unfinished_work(const Location& root);
 
 }  // namespace dckpt

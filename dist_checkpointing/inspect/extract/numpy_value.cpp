@@ -12,13 +12,13 @@ namespace {
 
 using Kind = Value::Kind;
 
-/// numpy.core became numpy._core in numpy 2.
+/// Matches both module names: numpy.core became numpy._core in numpy 2.
 bool is_numpy(const Opaque& object, std::string_view name) {
   const std::string path = modern_class_path(object);
   return path == "numpy.core." + std::string(name) || path == "numpy._core." + std::string(name);
 }
 
-/// Positional argument, or null.
+/// Returns a positional argument, or null.
 const Value* argument(const Opaque& object, std::size_t index) {
   if (!object.args.is(Kind::kTuple) || index >= object.args.size()) return nullptr;
   return &object.args.items()[index];

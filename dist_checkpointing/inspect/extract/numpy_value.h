@@ -10,16 +10,16 @@
 namespace dckpt {
 
 /// The element type of a numpy array as its pickle describes it. Only types whose elements are
-/// plain bytes: numbers, bool, S, U, V.
+/// plain bytes are supported: numbers, bool, S, U, V.
 struct NumpyDType {
   char kind = 'f';             ///< numpy's letter: b i u f c S U V
   std::int64_t item_size = 0;  ///< in bytes
   std::int64_t swap_size = 1;  ///< unit of byte order: half an item for complex numbers, 4 for U
   bool big_endian = false;
 
-  /// "<f4", "|u1": numpy's spelling, little-endian whatever the stored order.
+  /// Returns numpy's spelling, such as "<f4" or "|u1", little-endian whatever the stored order.
   std::string spelling() const;
-  /// "float64": the name of the scalar type; empty for strings.
+  /// Returns the name of the scalar type, such as "float64"; empty for strings.
   std::string name() const;
 };
 

@@ -17,7 +17,7 @@ namespace dckpt {
 namespace {
 
 constexpr std::size_t kShortBytes = 64;   // up to this many bytes are shown in hex
-constexpr std::size_t kLongNumbers = 64;  // more numbers than that are hashed
+constexpr std::size_t kLongNumbers = 64;  // more numbers are hashed
 constexpr std::size_t kFirst = 4;
 constexpr std::int64_t kExactInts =
     std::int64_t{1} << 53;  // from here on JSON readers that use doubles would round
@@ -38,7 +38,7 @@ std::string python_repr(const Value& number) {
   }
 }
 
-/// Numbers by value, everything else by its JSON text.
+/// Sorts numbers by value, everything else by its JSON text.
 void sort_members(ValueList& rendered) {
   const auto plain_number = [](const Value& value) {
     return value.is(Kind::kBool) || value.is(Kind::kInt) || value.is(Kind::kFloat);

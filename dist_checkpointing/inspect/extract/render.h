@@ -7,8 +7,8 @@
 
 namespace dckpt {
 
-/// A value as one that JSON can hold (none, bool, int, float, str, list, dict with str keys), for
-/// to_json. What JSON has stands for itself; the rest becomes a dict with one tag:
+/// Converts a value to one that JSON can represent (none, bool, int, float, str, list, dict with
+/// str keys), for to_json. Types of JSON stay unchanged; others become a dict with one tag:
 ///
 ///     (1, "a")                    {"__tuple__": [1, "a"]}
 ///     {1: "a"}                    {"__dict__": [[1, "a"]]}   only if not all keys are str;
@@ -40,15 +40,15 @@ namespace dckpt {
 /// for tensors that are not in CPU memory.
 Value render(const Value& value);
 
-/// The bytes that a value stands for, as Transformer Engine's `_extra_state` does: those of a
-/// bytes, bytearray, io.BytesIO or a tensor of bytes (uint8); empty for any other value. Throws
-/// CheckpointError (invalid argument) for a tensor that is not in CPU memory.
+/// Returns the bytes of a value that holds nothing else, such as Transformer Engine's
+/// `_extra_state`: a bytes, bytearray, io.BytesIO or a tensor of bytes (uint8). Empty for any other
+/// value. Throws CheckpointError (invalid argument) for a tensor that is not in CPU memory.
 std::optional<Bytes> content_bytes(const Value& value);
 
-/// Levels of the result, tags included. Fewer than the JSON readers of the world accept.
+/// Levels of the result, including tags. Common JSON readers accept more.
 inline constexpr int kMaxRenderDepth = 900;
 
-/// repr() of a Python float.
+/// Returns repr() of a Python float.
 std::string python_repr(double value);
 
 }  // namespace dckpt

@@ -20,9 +20,8 @@ bool is_plain_call(const Opaque& object) {
          object.dict_items.empty() && object.args.is(Kind::kTuple);
 }
 
-/// The class that an object is an instance of and its one state, however it was made: by a call
-/// without arguments, `Class.__new__(Class)`, or protocol 0's `copyreg._reconstructor(Class,
-/// object, None)`.
+/// The class and the only state of an object, however it was made: by a call without arguments,
+/// `Class.__new__(Class)`, or protocol 0's `copyreg._reconstructor(Class, object, None)`.
 struct Instance {
   std::string class_path;
   const Value* state = nullptr;
@@ -148,7 +147,7 @@ Value enum_member(const std::string& class_path, std::string_view name, std::int
   return Value::dict({{"__enum__", class_path}, {"name", std::string(name)}, {"value", value}});
 }
 
-/// `Class(value)`
+/// Renders `Class(value)`.
 std::optional<Value> render_enum(const Opaque& object, const std::string& class_path) {
   if (!is_plain_call(object) || object.args.size() != 1 || !object.args.items()[0].is_int())
     return std::nullopt;
@@ -158,7 +157,7 @@ std::optional<Value> render_enum(const Opaque& object, const std::string& class_
   return enum_member(class_path, *name, value);
 }
 
-/// `getattr(Class, "name")`
+/// Renders `getattr(Class, "name")`.
 std::optional<Value> render_getattr(Renderer&, const Opaque& object) {
   if (!is_plain_call(object) || object.args.size() != 2) return std::nullopt;
   const ValueList& args = object.args.items();
@@ -197,7 +196,7 @@ constexpr std::array kKnown = {
 }  // namespace
 
 std::string modern_path(const Global& global) {
-  // Python 3 and 3.13, NumPy 2. Python 3.14 has the paths' first name again.
+  // Renames of Python 3 and 3.13, and of NumPy 2. Python 3.14 has the old path name again.
   constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kMoved = {
       {{"__builtin__", "builtins"},
        {"copy_reg", "copyreg"},

@@ -8,13 +8,13 @@
 
 namespace dckpt {
 
-/// The walk behind render(): knows what it is inside of.
+/// The recursion of render(), which tracks the enclosing values.
 class Renderer {
  public:
   Value value(const Value& value);
-  /// An array of the members.
+  /// Renders an array of the members.
   Value array(const ValueList& items);
-  /// An array of [key, value] arrays.
+  /// Renders an array of [key, value] arrays.
   Value pairs(const std::vector<std::pair<Value, Value>>& items);
   Value real(double value);
 
@@ -25,26 +25,26 @@ class Renderer {
   Value opaque(const Opaque& object);
   Value reference(std::uint32_t label);
 
-  std::vector<std::uint32_t> labels_;  // of the values around; 0 for one without
+  std::vector<std::uint32_t> labels_;  // labels of the enclosing values; 0 for one without
 };
 
-/// {name: content}
+/// Returns {name: content}.
 Value tagged(const char* name, Value content);
 
-/// Length, digest and, if they are few, the bytes themselves.
+/// Renders the length, the digest and, if there are few, the bytes themselves.
 Value render_bytes(ByteView bytes);
 
-/// {"dtype", "shape", "sha256", "first"}
+/// Renders {"dtype", "shape", "sha256", "first"}.
 Value render_tensor(const Tensor& tensor);
 
-/// An object whose class is known (render_objects.cpp); empty for any other, and for a known class
-/// whose fields are not as expected.
+/// Renders an object whose class is known (render_objects.cpp); empty for any other, and for a
+/// known class whose fields are not as expected.
 std::optional<Value> render_known_object(Renderer& renderer, const Opaque& object);
 
-/// A class or function as today's Python and NumPy name it: "builtins.set" for protocol 2's
-/// "__builtin__ set", so that equal values of two releases look equal.
+/// Returns the name of a class or function in today's Python and NumPy: "builtins.set" for protocol
+/// 2's "__builtin__ set", so that equal values of two releases look equal.
 std::string modern_path(const Global& global);
-/// The same for the class of an object. Empty if the callable is not a plain name.
+/// Returns the same for the class of an object. Empty if the callable is not a plain name.
 std::string modern_class_path(const Opaque& object);
 
 }  // namespace dckpt

@@ -37,8 +37,8 @@ std::optional<std::string_view> npy_type(DType dtype) {
                         str_format("{} files cannot hold {}{}", format, to_string(dtype), advice));
 }
 
-/// Magic, version 1.0, length of the header, then a Python dict padded with blanks so that the
-/// elements start at a multiple of 64.
+/// Returns magic, version 1.0, length of the header, then a Python dict padded with blanks so that
+/// the elements start at a multiple of 64.
 std::string npy_header(DType dtype, const Shape& shape) {
   const std::optional<std::string_view> type = npy_type(dtype);
   if (!type)

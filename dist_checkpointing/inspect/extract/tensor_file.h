@@ -19,7 +19,7 @@ struct TensorFileOptions {
 /// Writes one stored tensor as a file of its own, assembled in its global shape, passing the bytes
 /// to `sink` in order. A .npy file holds just the array; a .safetensors file holds it under its
 /// key. Throws CheckpointError: (unsupported) before the first byte if the file format has no such
-/// element type (numpy has no bfloat16 and no float8), and whatever reading the tensor throws.
+/// element type (numpy has no bfloat16 and no float8), and as reading the tensor does.
 void write_tensor_file(const CheckpointReader& reader, std::size_t tensor, TensorFileFormat format,
                        const std::function<void(ByteView)>& sink,
                        const TensorFileOptions& options = {});
