@@ -29,7 +29,7 @@ double seconds_of(const std::function<void()>& call) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
 }
 
-/// Rounds a second of work that stays in the cache of its core, until `ended`.
+/// Returns the rounds per second of work that stays in the cache of its core, until `ended`.
 double rate_of_work(const std::function<bool()>& ended) {
   std::vector<float> values(4096, 1.0F);
   double rounds = 0;
@@ -57,7 +57,7 @@ void overwrite(const StateDict& state, int value) {
   }
 }
 
-/// Of every tensor, into memory that has been used.
+/// Copies every tensor into memory that has already been used.
 void copy(const StateDict& from, const StateDict& to) {
   for (const auto& [key, shard] : from.as_dict()) {
     const Tensor& data = *shard.as_sharded_tensor().data;

@@ -21,7 +21,7 @@
 namespace dckpt::bench {
 namespace {
 
-constexpr std::size_t kAlignment = 512;  // of tensors in GPU memory, as PyTorch places them
+constexpr std::size_t kAlignment = 512;  // alignment that PyTorch gives tensors in GPU memory
 constexpr std::size_t kPieceBytes = std::size_t{8} << 20;
 
 double seconds_of(const std::function<void()>& call) {
@@ -71,7 +71,7 @@ class Block {
 
   const StateDict& state() const noexcept { return state_; }
 
-  /// The elements of `values`, which has the same keys and is in CPU memory.
+  /// Copies the elements of `values`, which has the same keys and is in CPU memory.
   void assign(const StateDict& values) {
     std::size_t i = 0;
     for (const auto& [key, shard] : values.as_dict()) {
@@ -99,7 +99,7 @@ class Block {
     check(cudaMemset(memory_.get(), value, bytes_));
     check(cudaDeviceSynchronize());
   }
-  /// Compares all bytes.
+  /// Compares all bytes and throws if any differ.
   void require_values(const StateDict& values) const {
     std::size_t i = 0;
     for (const auto& [key, shard] : values.as_dict()) {
@@ -218,14 +218,14 @@ class GpuMeasurement::State {
   }
 
  private:
-  /// The same, then empty, directory, and the original values.
+  /// Empties the directory, which all saves use, and restores the original values.
   void prepare() {
     std::filesystem::remove_all(directory_);
     ::sync();
     block_.assign(original_);
   }
 
-  /// With the files in the page cache.
+  /// Loads with the files in the page cache.
   void load_again() {
     block_.overwrite(2);
     warm_cache(directory_);

@@ -13,14 +13,15 @@ namespace dckpt::bench {
 
 /// A workload of one rank, measured once with its tensors in GPU memory and once in CPU memory.
 struct GpuCase {
-  std::string name;  ///< "gpu-" or "host-" and the workload's, then what differs from the defaults
+  std::string name;  ///< "gpu-" or "host-", the workload's name, then what differs from the
+                     ///< defaults
   const Workload* workload = nullptr;
   bool in_gpu_memory = true;
-  int files = 1;    ///< that a save writes its data into
-  int threads = 2;  ///< of saves and loads
+  int files = 1;    ///< number of files per save
+  int threads = 2;  ///< threads of saves and loads
 };
 
-/// Returns true if CUDA shows a GPU. If it does, tensors in its memory can be saved from now on.
+/// Returns true if CUDA finds a GPU. If so, tensors in its memory can be saved from then on.
 bool can_use_gpu();
 
 std::vector<Workload> gpu_workloads();
@@ -34,10 +35,10 @@ class GpuMeasurement {
   GpuMeasurement(const GpuMeasurement&) = delete;
   GpuMeasurement& operator=(const GpuMeasurement&) = delete;
 
-  /// One save of each kind (in the foreground, eager and lazy in the background), each with fsync,
-  /// and a load of what each has saved, whose bytes are all compared. Every tensor is overwritten
-  /// as soon as a background save allows it. Returns the seconds of all that. Throws
-  /// std::runtime_error if a load delivers anything else than was saved.
+  /// Saves once in each way (in the foreground, eager and lazy in the background), each with fsync,
+  /// and loads each checkpoint and compares all bytes. Every tensor is overwritten as soon as a
+  /// background save allows it. Returns the seconds of all that. Throws std::runtime_error if a
+  /// load delivers anything else than was saved.
   double run();
 
  private:

@@ -1,6 +1,6 @@
 // dckpt_bench [--filter TEXT] [--json FILE] [--dir FOLDER] [--repeats N] [--ranks
-// threads|processes]: runs the workloads and prints a table; with --json also one JSON line per
-// metric, appended to the file, "-" meaning standard output. README.md says what is measured and
+// threads|processes] runs the workloads and prints a table. With --json it also appends one JSON
+// line per metric to the file ("-" means standard output). README.md describes what is measured and
 // how.
 
 #include <benchmark/benchmark.h>
@@ -72,8 +72,8 @@ void add(const std::string& name, int repeats, std::function<double()> call) {
       ->Unit(benchmark::kMillisecond);
 }
 
-/// Google Benchmark repeats and interleaves; the measurements record themselves, since one call
-/// gives several metrics.
+/// Reports progress. Google Benchmark repeats and interleaves; the measurements record themselves,
+/// since one call gives several metrics.
 class ProgressReporter : public benchmark::BenchmarkReporter {
  public:
   bool ReportContext(const Context&) override { return true; }
@@ -88,7 +88,7 @@ void run_registered() {
   benchmark::ClearRegisteredBenchmarks();
 }
 
-/// Saves and loads apart, so that neither counts the other's memory.
+/// Runs saves and loads separately, so that neither counts the other's memory.
 void run(const Workload& workload, const Options& options, Results& results) {
   const std::filesystem::path directory = options.directory / workload.name;
   {

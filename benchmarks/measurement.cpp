@@ -17,8 +17,8 @@
 namespace dckpt::bench {
 namespace {
 
-/// What this process has used so far; a rank that is no process of its own and not the first one
-/// counts nothing.
+/// Resources that this process has used so far. A rank that is a thread counts nothing unless it is
+/// the first.
 struct Counts {
   std::int64_t resident = 0, read = 0, fetched = 0, cpu_microseconds = 0;
 
@@ -29,8 +29,8 @@ struct Counts {
   }
 };
 
-/// Runs `call` on all ranks at once; rank 0's clock counts, from a barrier to a barrier. `call`
-/// returns the bytes that it says to have read: the system does not count what is mapped.
+/// Runs `call` on all ranks concurrently and measures rank 0's time from barrier to barrier. `call`
+/// returns the bytes that it reports as read, since the system does not count mapped reads.
 Cost measure(RankKind kind, const std::vector<std::unique_ptr<RankState>>& ranks,
              const std::function<std::uint64_t(int rank, Communicator& comm)>& call) {
   const Bytes result = run_ranks_as(kind, static_cast<int>(ranks.size()), [&](Communicator& comm) {
@@ -111,8 +111,9 @@ Cost SaveMeasurement::save_once(bool fsync) {
 }
 
 double SaveMeasurement::run(bool fsync) {
-  // A virtual machine gives memory back that is free for a while, and then waits for it. Synced
-  // saves leave none in the page cache, so unsynced ones would measure that alone.
+  // A virtual machine returns memory that has been free for a while, and then waits to get it
+  // again. Saves with fsync leave nothing in the page cache, so a save without fsync would measure
+  // only that wait.
   if (!fsync) save_once(false);
   const Cost cost = save_once(fsync);
   const std::string metric = fsync ? "save_fsync_s" : "save_s";

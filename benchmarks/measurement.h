@@ -11,24 +11,24 @@
 
 namespace dckpt::bench {
 
-/// What one collective call cost, all ranks together.
+/// The cost of one collective call on all ranks together.
 struct Cost {
-  double seconds = 0;  ///< from a barrier of all ranks to the next
+  double seconds = 0;  ///< from one barrier of all ranks to the next
   double cpu_seconds = 0;
   std::uint64_t extra_resident = 0;
   std::uint64_t read = 0;
   std::uint64_t fetched = 0;
 };
 
-/// Saves of a workload. Each goes to the same, then empty, directory, after everything else has
+/// Saves of a workload. Each goes to the same directory, emptied first, after everything else has
 /// been written to the device.
 class SaveMeasurement {
  public:
-  /// Makes the state and saves it once, with fsync, which is recorded apart as save_first_s: the
-  /// page cache of a virtual machine gets its memory then.
+  /// Makes the state and saves it once, with fsync, recorded separately as save_first_s: this save
+  /// makes a virtual machine allocate memory for the page cache.
   SaveMeasurement(const Workload& workload, const std::filesystem::path& directory, RankKind kind,
                   Results& results);
-  /// Returns the seconds; records save_s or save_fsync_s, the CPU time and the memory.
+  /// Returns the seconds. Records save_s or save_fsync_s, the CPU time and the memory.
   double run(bool fsync);
 
  private:
@@ -41,16 +41,16 @@ class SaveMeasurement {
   std::vector<std::unique_ptr<RankState>> ranks_;
 };
 
-/// Loads of the checkpoint that the last save left, into tensors whose memory has been written to
-/// before.
+/// Loads of the checkpoint of the last save, into tensors whose memory has been written to before.
 class LoadMeasurement {
  public:
   LoadMeasurement(const Workload& workload, const std::filesystem::path& directory, RankKind kind,
                   Results& results);
   /// Records load_warm_s or load_cold_s (reshard_s or reshard_cold_s; load_parallel_… if replicas
-  /// read once and exchange), the CPU time, and of warm ones the bytes asked for and the memory.
+  /// read once and exchange) and the CPU time. Warm loads also record the bytes requested and the
+  /// memory.
   double run(bool cold, bool parallel = false);
-  /// Throws std::runtime_error if the last load delivered something else than was saved.
+  /// Throws std::runtime_error if the last load delivered anything else than was saved.
   void check() const;
 
  private:

@@ -25,7 +25,7 @@ class WithLocalPlan final : public MCoreSavePlanner {
   SavePlan create_local_plan() override { return MCoreSavePlanner::create_local_plan(); }
 };
 
-/// Times what a save asks a registered planner of this class for, on one rank and on rank 0.
+/// Times what a save requests of a registered planner of this class, on one rank and on rank 0.
 template <typename Planner>
 double plan_seconds(const PlanWorkload& workload, const SaveOptions& options,
                     std::span<const LocalShard> shards, std::span<const Tensor> tensors,
@@ -44,7 +44,7 @@ double plan_seconds(const PlanWorkload& workload, const SaveOptions& options,
   return watch.seconds();
 }
 
-/// Has one small tensor.
+/// A source with one small tensor.
 class SmallTensors final : public ItemSource {
  public:
   Bytes object(const WriteItem&) override { return {}; }
@@ -56,13 +56,13 @@ class SmallTensors final : public ItemSource {
   const Bytes bytes_ = Bytes(kSmall * sizeof(float));
 };
 
-/// Stores what it is given.
+/// A planner whose resolve_tensor() returns its argument.
 class Transform final : public MCoreSavePlanner {
  public:
   bool resolves(const WriteItem&) const override { return true; }
 };
 
-/// The nanoseconds that resolve_tensor() adds to the reading of an item.
+/// Returns the nanoseconds that resolve_tensor() adds to reading an item.
 double transform_nanoseconds() {
   constexpr std::size_t kItems = 200'000;
   WriteItem item;

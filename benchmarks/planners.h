@@ -8,8 +8,8 @@
 
 namespace dckpt::bench {
 
-/// Registered planners beside the built-in one, in turns, the best of five; `encoded`: the plans of
-/// all ranks.
+/// Compares registered planners with the built-in one, in turns, taking the best of five. `encoded`
+/// are the plans of all ranks.
 void measure_planners(const PlanWorkload& workload, const std::vector<Bytes>& encoded,
                       Results& results);
 

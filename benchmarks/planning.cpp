@@ -31,7 +31,8 @@ TensorShard tensor_shard(std::string key, Shape global_shape, Box box,
   return shard;
 }
 
-/// Tensors cut on axis 0 into one chunk of (8, 1024) per shard; `replicas` ranks hold the same.
+/// Returns tensors cut on axis 0 into one chunk of (8, 1024) per shard; `replicas` ranks hold the
+/// same.
 PlanWorkload rows(std::string name, std::uint32_t ranks, std::uint32_t replicas) {
   PlanWorkload workload{std::move(name),
                         grouped(ranks) + " ranks x 256 tensors",
@@ -99,7 +100,7 @@ class LargeModel {
     std::string name;
     Shape global_shape;
     Box box;
-    bool replicated = false;  ///< over the ranks of tensor parallelism
+    bool replicated = false;  ///< over the tensor parallel ranks
   };
 
   static Parameter cut(std::string name, Shape shape, std::optional<std::size_t> axis,
@@ -150,7 +151,7 @@ SavePlan local_plan(const std::vector<LocalShard>& shards) {
   return plan_local_save(shards, FlattenedForm::kBoxes);
 }
 
-/// Where a writer of one file per rank would put the items.
+/// Places the items as a writer of one file per rank would.
 Metadata place(GlobalPlan plan) {
   std::vector<std::vector<StorageInfo>> places(plan.items.size());
   std::vector<std::vector<std::string>> files(plan.items.size());
@@ -162,8 +163,8 @@ Metadata place(GlobalPlan plan) {
   return written_metadata(std::move(plan), places, files);
 }
 
-/// What one of `ranks` loading ranks wants: its part of every tensor, cut along the first axis that
-/// is long enough.
+/// Returns the wanted shards of one of `ranks` loading ranks: its part of every tensor, cut along
+/// the first axis that is long enough.
 std::vector<WantedShard> wanted_part(const Metadata& metadata, std::int64_t ranks) {
   std::vector<WantedShard> wanted;
   for (std::uint32_t i = 0; i < metadata.tensors.size(); ++i) {
@@ -196,8 +197,8 @@ double measure_planning(const PlanWorkload& workload, Results& results) {
   const std::uint64_t before = resident_bytes();
   reset_peak();
 
-  // Ranks come one after the other, so what is resident is what a coordinator needs, and not a
-  // thousand ranks in one process.
+  // Ranks are planned one after the other, so the resident memory is what a coordinator needs, not
+  // that of a thousand ranks in one process.
   std::vector<Bytes> encoded(workload.ranks);
   for (std::uint32_t rank = 0; rank < workload.ranks; ++rank) {
     const std::vector<LocalShard> shards = workload.shards(rank);
@@ -265,7 +266,7 @@ double measure_planning(const PlanWorkload& workload, Results& results) {
     add(metric, load_plan.seconds());
   }
 
-  // The same rank again and again, and a coordinator that knows all of them; the plans of several
+  // One rank is planned repeatedly, with a coordinator that knows all ranks; the plans of several
   // ranks stand for all.
   constexpr std::uint32_t kSample = 64;
   SavePlanCache cache;

@@ -16,16 +16,18 @@ struct PlanWorkload {
   std::string about;
   std::uint32_t ranks = 1;
   PlannerKind kind = PlannerKind::kMegatron;
-  std::function<std::vector<LocalShard>(std::uint32_t rank)> shards;  ///< what a rank holds
+  std::function<std::vector<LocalShard>(std::uint32_t rank)> shards;  ///< shards of a rank
 };
 
 std::vector<PlanWorkload> plan_workloads();
 
-/// The first save of a job (local plans, gathered, global plan, metadata as bytes and back), the
-/// second (nothing has changed), and one rank's load plan. Returns the seconds of the first save.
+/// Measures the first save of a job (local plans, gathering, global plan, encoding and decoding of
+/// the metadata), the second (nothing has changed), and one rank's load plan. Returns the seconds
+/// of the first save.
 double measure_planning(const PlanWorkload& workload, Results& results);
 
-/// One tensor cut into a grid, as every case of overlap-check-2d. Returns the seconds of all cases.
+/// Measures the overlap check of one tensor cut into a grid, for every case of overlap-check-2d.
+/// Returns the seconds of all cases.
 double measure_overlap_check(Results& results);
 inline constexpr std::string_view kOverlapCheck = "overlap-check-2d";
 

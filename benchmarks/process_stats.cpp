@@ -13,7 +13,7 @@
 namespace dckpt::bench {
 namespace {
 
-/// The number behind "name:" in a file of such lines.
+/// Returns the number after "name:" in a file of such lines.
 std::uint64_t field(const char* file, const std::string& name) {
   std::ifstream lines(file);
   std::string word;

@@ -31,7 +31,7 @@ Bytes run_threads(int ranks, const std::function<Bytes(Communicator&)>& body) {
 
 #ifdef DCKPT_BENCH_GLOO
 
-/// A port that was free a moment ago.
+/// Returns a port that was free a moment ago.
 int free_port() {
   const int socket = ::socket(AF_INET, SOCK_STREAM, 0);
   sockaddr_in address{};
@@ -46,7 +46,7 @@ int free_port() {
   return ntohs(address.sin_port);
 }
 
-/// The life of a forked rank. Rank 0 writes its result into `channel`.
+/// Runs a forked rank until it exits. Rank 0 writes its result into `channel`.
 [[noreturn]] void be_rank(int rank, int ranks, int port, int channel,
                           const std::function<Bytes(Communicator&)>& body) {
   try {
@@ -57,7 +57,7 @@ int free_port() {
     ::setenv("GLOO_SOCKET_IFNAME", "lo", 0);
     const auto comm = gloo_from_environment(std::chrono::minutes(5));
     const Bytes result = body(*comm);
-    comm->barrier();  // until then somebody may still talk to this rank
+    comm->barrier();  // other ranks may still communicate with this one
     if (rank == 0 &&
         ::write(channel, result.data(), result.size()) != static_cast<ssize_t>(result.size()))
       throw std::runtime_error("cannot hand over the result");

@@ -18,7 +18,7 @@ double median(std::vector<double> values) {
   return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }
 
-/// Bytes are whole numbers.
+/// Returns bytes as a whole number.
 nlohmann::ordered_json number(double value, const std::string& unit) {
   if (unit == "B") return static_cast<std::int64_t>(std::llround(value));
   return value;

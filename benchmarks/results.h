@@ -14,19 +14,19 @@ struct Result {
   std::string unit;  ///< "s", "B" or "x"
   std::vector<double> values;
   std::uint64_t max_rss = 0;
-  double load = 0;  ///< the highest load average seen: a line with a high one is noise
+  double load = 0;  ///< highest load average seen; a high one marks a noisy result
   std::string note;
 };
 
-/// Gathers values in whatever order the repeats come; prints them grouped.
+/// Collects values in any order of repeats and prints them grouped.
 class Results {
  public:
   void add(const std::string& workload, const std::string& metric, const std::string& unit,
            double value, const std::string& note = "");
-  /// {"peer", "version", "workload", "metric", "value", "unit", "max_rss_bytes", "repeats",
-  /// "median", "min", "values", "load1"[, "note"]} a line.
+  /// Writes {"peer", "version", "workload", "metric", "value", "unit", "max_rss_bytes", "repeats",
+  /// "median", "min", "values", "load1"[, "note"]} on each line.
   void write_json_lines(std::ostream& out) const;
-  /// Median and fastest repeat of each metric, for people.
+  /// Writes the median and the fastest repeat of each metric as a table of text.
   void write_table(std::ostream& out) const;
 
  private:

@@ -29,7 +29,7 @@ constexpr int kTensors = 512;
 constexpr std::int64_t kRows = 256;
 constexpr std::int64_t kColumns = 4096;
 
-/// Leaves out what is zero.
+/// A file that leaves holes for zeros.
 class SparseFile final : public WritableFile {
  public:
   explicit SparseFile(std::string path)

@@ -7,8 +7,8 @@
 
 namespace dckpt::bench {
 
-/// Adds up wall and CPU time; the smaller counts, so that other users of the machine are not
-/// charged to a program of one thread.
+/// Adds up wall and CPU time. The smaller counts, so that a single-threaded program is not charged
+/// for other users of the machine.
 class Stopwatch {
  public:
   template <typename Call>

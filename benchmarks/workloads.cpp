@@ -18,13 +18,14 @@ constexpr std::int64_t kPeriod = 251;
 constexpr std::size_t kPatternLength = std::size_t{1} << 16;
 constexpr std::array kOptimizerStates{"exp_avg", "exp_avg_sq", "fp32_param"};
 
-/// Consecutive elements of every tensor, starting with the value 0; longer than kPatternLength by a
-/// period, so that any phase can be copied from it.
+/// Returns consecutive elements of every tensor, starting with the value 0, and one period longer
+/// than kPatternLength, so that any phase can be copied from it.
 std::vector<std::byte> make_pattern(std::size_t size) {
   std::vector<std::byte> elements((kPatternLength + kPeriod) * size);
   for (std::size_t i = 0; i < kPatternLength + kPeriod; ++i) {
     const auto value = static_cast<float>(i % kPeriod);
-    // The upper half of a float is a bfloat16, here exactly: seven bits of mantissa are enough.
+    // The upper half of a float is a bfloat16, exactly in this case: seven bits of mantissa are
+    // enough.
     std::memcpy(elements.data() + i * size,
                 reinterpret_cast<const std::byte*>(&value) + sizeof value - size, size);
   }
@@ -55,7 +56,7 @@ void for_pattern(const TensorSpec& spec, std::int64_t begin, std::int64_t count,
   }
 }
 
-/// The same for a box of whole rows or of a part of each row of a matrix, or a whole vector.
+/// Does the same for a box of whole rows or of a part of each row of a matrix, or a whole vector.
 template <typename Visit>
 void for_box(const TensorSpec& spec, const Box& box, std::byte* data, Visit&& visit) {
   const std::int64_t columns = numel(ShapeView(spec.shape).subspan(1));
@@ -67,7 +68,7 @@ void for_box(const TensorSpec& spec, const Box& box, std::byte* data, Visit&& vi
   }
 }
 
-/// The same for a box, or a range of the row-major elements of a whole tensor.
+/// Does the same for a box, or a range of the row-major elements of a whole tensor.
 template <typename Visit>
 void for_part(const TensorSpec& spec, const Box& box, const std::optional<FlattenedRange>& range,
               std::byte* data, Visit&& visit) {
@@ -75,7 +76,7 @@ void for_part(const TensorSpec& spec, const Box& box, const std::optional<Flatte
   for_box(spec, box, data, visit);
 }
 
-/// What a rank holds of a tensor: piece `index` of `count` along `axis`.
+/// A rank's part of a tensor: piece `index` of `count` along `axis`.
 struct Piece {
   std::optional<std::size_t> axis;
   std::int64_t index;
@@ -112,7 +113,7 @@ std::vector<TensorSpec> equal_tensors(int count, Shape shape) {
   return tensors;
 }
 
-/// 4 to 64 KiB each, in an order that mixes the sizes.
+/// Returns tensors of 4 to 64 KiB in mixed order of size.
 std::vector<TensorSpec> small_tensors(int count) {
   std::vector<TensorSpec> tensors;
   for (int i = 0; i < count; ++i) {
@@ -123,7 +124,7 @@ std::vector<TensorSpec> small_tensors(int count) {
   return tensors;
 }
 
-/// A small GPT in bfloat16 and its optimizer's state in float32, as Megatron cuts it.
+/// Returns a small GPT in bfloat16 and its optimizer state in float32, as Megatron cuts it.
 std::vector<TensorSpec> gpt_tensors(int layers) {
   std::vector<TensorSpec> params;
   const auto add = [&](const std::string& name, const Shape& shape,
@@ -158,7 +159,7 @@ std::vector<TensorSpec> gpt_tensors(int layers) {
   return tensors;
 }
 
-/// The optimizer's state of a small GPT, as a distributed optimizer keeps it.
+/// Returns the optimizer state of a small GPT as a distributed optimizer keeps it.
 std::vector<TensorSpec> optimizer_tensors(int layers) {
   const std::pair<const char*, Shape> of_layers[] = {
       {"self_attention.linear_qkv.weight", {3072, 1024}},
@@ -181,7 +182,7 @@ std::vector<TensorSpec> optimizer_tensors(int layers) {
   return tensors;
 }
 
-/// A tensor in memory that this process and those that it forks share.
+/// Returns a tensor in memory that this process shares with those that it forks.
 Tensor shared_tensor(DType dtype, const Shape& shape) {
   const std::size_t bytes =
       std::max<std::size_t>(static_cast<std::size_t>(numel(shape)) * item_size(dtype), 1);
@@ -262,7 +263,7 @@ void RankState::add_fragments(const Workload& workload, int rank, int ranks, Con
   for (std::size_t i = 0; i < in_state; ++i) total += numel(workload.tensors[i].shape);
   const std::int64_t unit = ranks * workload.flat_alignment;
   const std::int64_t share = (total + unit - 1) / unit * workload.flat_alignment;
-  std::int64_t at = 0;  // where a tensor begins in the buffer of its state
+  std::int64_t at = 0;  // start of a tensor in the buffer of its state
   for (std::size_t i = 0; i < workload.tensors.size(); ++i) {
     const TensorSpec& spec = workload.tensors[i];
     if (i % in_state == 0) at = 0;

@@ -12,15 +12,14 @@
 
 namespace dckpt::bench {
 
-/// One global tensor. Its element at row-major position i has the value (i + ordinal) mod 251,
-/// which bfloat16 holds exactly.
+/// A global tensor. Its element at row-major position i has the value (i + ordinal) mod 251, which
+/// bfloat16 represents exactly.
 struct TensorSpec {
   std::string key;
   Shape shape;
   std::int64_t ordinal = 0;
   DType dtype = DType::kBFloat16;        ///< or float32
-  std::optional<std::size_t> tp_axis{};  ///< of a workload with tensor parallel ranks: cut along
-                                         ///< it; whole on each of them without
+  std::optional<std::size_t> tp_axis{};  ///< axis cut by tensor parallelism; whole tensors without
 
   std::uint64_t nbytes() const noexcept {
     return static_cast<std::uint64_t>(numel(shape)) * item_size(dtype);
@@ -34,13 +33,12 @@ struct Workload {
   std::string about;
   int writers = 1;
   int readers = 1;
-  std::optional<std::size_t> save_axis{};  ///< cut into equal parts along it; whole tensors without
+  std::optional<std::size_t> save_axis{};  ///< axis cut into equal parts; whole tensors without
   std::optional<std::size_t> load_axis{};
   int tensor_parallel = 0;  ///< if not 0: rank = replica · tensor_parallel + piece, work shared
-                            ///< among replicas; the axes above do not count
-  /// If not 0: a rank holds flattened fragments, as of a distributed optimizer. The tensors of each
-  /// of the optimizer's states form one buffer, cut over the ranks at multiples of so many
-  /// elements.
+                            ///< among replicas; the axes above are ignored
+  /// If not 0, ranks hold flattened fragments, as in a distributed optimizer. The tensors of each
+  /// optimizer state form one buffer, cut over the ranks at multiples of this many elements.
   std::int64_t flat_alignment = 0;
   std::size_t flat_states = 1;
   std::vector<TensorSpec> tensors;
@@ -51,17 +49,16 @@ struct Workload {
 
 std::vector<Workload> workloads();
 
-/// What one rank of several holds of a workload: the tensors' memory, and the sharded state dict
-/// around it.
+/// One rank's part of a workload: the tensors' memory, and its sharded state dict.
 class RankState {
  public:
-  enum class Content { kValues, kZeros };  ///< either way all memory has been written to
+  enum class Content { kValues, kZeros };  ///< either way, all memory has been written to
 
   RankState(const Workload& workload, std::optional<std::size_t> axis, int rank, int ranks,
             Content content);
 
-  /// Shares the memory; a load turns the leaves of its argument into plain tensors, so each one
-  /// takes a new copy.
+  /// Returns a copy that shares the memory. A load turns the leaves of its argument into plain
+  /// tensors, so each load takes a new copy.
   StateDict state() const { return state_; }
   std::uint64_t nbytes() const noexcept { return nbytes_; }
   /// Makes this process map all pages of the memory, which processes share.
@@ -74,7 +71,7 @@ class RankState {
   struct Part {
     const TensorSpec* spec;
     Box box;
-    std::optional<FlattenedRange> range;  ///< of the elements of the box
+    std::optional<FlattenedRange> range;  ///< range of the elements of the box
     Tensor data;
   };
   void hold(Part part, Content content);

@@ -1,4 +1,4 @@
-// Every phase of every save and load as a span, one line of JSON each, in the words of
+// Prints every phase of every save and load as a span, one line of JSON each, in the terms of
 // OpenTelemetry (OTLP). With its SDK, the body of the function is StartSpan(name, {start_time}),
 // SetAttribute(…) and End({end_time}).
 #include <dckpt/dist_checkpointing.h>
@@ -11,7 +11,7 @@
 namespace {
 
 void print_span(const dckpt::PhaseEvent& event) {
-  if (!event.end) return;  // a span is told when it has ended
+  if (!event.end) return;  // a span is reported when it has ended
   const auto nanoseconds = [](auto time) {
     return std::to_string(std::chrono::nanoseconds(time.time_since_epoch()).count());
   };

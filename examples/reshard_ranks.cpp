@@ -27,8 +27,8 @@ struct Held {
   float scale = 1;         // distinguishes weights and moments
 };
 
-// What rank `rank` of `layout` holds, as the library wants it described; the tensors are also
-// listed in `held`.
+// Returns the shards of rank `rank` of `layout`, described as the library expects; the tensors are
+// also listed in `held`.
 dckpt::StateDict describe(const Layout& layout, int rank, std::vector<Held>& held) {
   const int tp = rank % layout.tensor, dp = rank / layout.tensor % layout.data,
             pp = rank / layout.tensor / layout.data;
@@ -56,7 +56,7 @@ dckpt::StateDict describe(const Layout& layout, int rank, std::vector<Held>& hel
   return state;
 }
 
-// Element n of the model has the value n, its moment -n/2.
+// Gives element n of the model the value n, its moment -n/2.
 void fill(Held& held) {
   auto* const values = held.tensor.data<float>();
   for (std::int64_t i = 0; i < held.tensor.numel(); ++i)

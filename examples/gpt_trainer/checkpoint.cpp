@@ -50,7 +50,7 @@ dckpt::StateDict sharded_state(const Model& model, ShardedAdam& adam, const Para
       dckpt::torch::sharded_state(model, adam.optimizer(), layout_of(model, parallel));
   state["iteration"] = iteration;
   state["args"] = args(model.config());
-  state["checkpoint_version"] = 3.0;  // of Megatron: the order of rows in linear_qkv
+  state["checkpoint_version"] = 3.0;  // Megatron's; determines the order of rows in linear_qkv
   return state;
 }
 

@@ -9,7 +9,7 @@
 namespace gpt {
 namespace {
 
-/// SplitMix64: neighbouring numbers give unrelated ones.
+/// SplitMix64: adjacent numbers give unrelated results.
 std::uint64_t scramble(std::uint64_t value) {
   value += 0x9e3779b97f4a7c15;
   value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9;

@@ -12,13 +12,13 @@ struct Batch {
   at::Tensor inputs, targets;
 };
 
-/// A text to learn from. Sample n is a run of bytes whose place is drawn from n alone: what an
-/// iteration trains on depends on neither layout nor history.
+/// A text to learn from. Sample n is a run of bytes whose place is drawn from n alone, so that the
+/// data of an iteration depends on neither layout nor history.
 class Corpus {
  public:
   /// Throws std::runtime_error if the file cannot be read or is shorter than a sample.
   Corpus(const std::filesystem::path& file, std::int64_t sequence);
-  /// Samples [first, first + count).
+  /// Returns samples [first, first + count).
   Batch batch(std::int64_t first, std::int64_t count) const;
 
  private:

@@ -13,15 +13,15 @@
 namespace gpt {
 namespace {
 
-/// How many GPUs there are; 0 with the reason and what would help.
+/// The number of GPUs; if 0, with the reason and what would help.
 struct Gpus {
   int count = 0;
   std::string reason{}, remedy{};
 };
 
 #ifdef GPT_TRAINER_CUDA
-/// A program that is linked with torch_cpu alone also runs where the libraries of CUDA are missing.
-/// The part of libtorch for GPUs adds itself to the rest when it is loaded.
+/// Loads libtorch's GPU part, which registers itself when loaded. A program linked with torch_cpu
+/// alone thus also runs where the CUDA libraries are missing.
 Gpus use_gpus() {
   const int count = dckpt::cuda_devices();
   if (count == 0)

@@ -6,16 +6,16 @@
 
 namespace gpt {
 
-/// Where this process keeps its tensors, and one line for people that says so.
+/// The device of this process's tensors, and a line of text that names it.
 struct ChosenDevice {
   c10::Device device;
   std::string note;
 };
 
-/// `wanted` is "cpu", "cuda", or "auto": a GPU where this process can use one. The processes of a
-/// node, which LOCAL_RANK counts, take its GPUs in turn. From then on libtorch computes on GPUs and
-/// dckpt saves their tensors. Call it before anything else of libtorch. Throws
-/// std::invalid_argument for other words, and for "cuda" where no GPU can be used.
+/// Chooses the device. `wanted` is "cpu", "cuda", or "auto": a GPU if this process can use one. The
+/// processes of a node, numbered by LOCAL_RANK, take its GPUs in turn. From then on libtorch
+/// computes on GPUs and dckpt saves their tensors. Call it before anything else of libtorch. Throws
+/// std::invalid_argument for other words, and for "cuda" if no GPU can be used.
 ChosenDevice choose_device(const std::string& wanted);
 
 }  // namespace gpt

@@ -13,7 +13,7 @@ namespace {
 constexpr std::chrono::minutes kTimeout{5};
 constexpr int kTag = 0;
 
-// Below, cpu() and copy_() do nothing where the tensor is in CPU memory: it is its own copy there.
+// Below, cpu() and copy_() do nothing if the tensor is in CPU memory: it is its own copy there.
 
 void all_reduce(const c10::intrusive_ptr<c10d::Backend>& backend, const at::Tensor& tensor,
                 c10d::ReduceOp::RedOpType operation) {

@@ -1,5 +1,5 @@
 // Trains a small GPT with tensor, pipeline and data parallel processes and a sharded optimizer. It
-// may be killed at any time: it goes on from the newest checkpoint, under whatever layout it is
+// may be killed at any time, and continues from the newest checkpoint under the layout that it is
 // started with.
 #include <ATen/Parallel.h>
 #include <ATen/ops/full.h>
@@ -42,7 +42,7 @@ Options parse(int argc, char** argv) {
   return options;
 }
 
-/// Mean over the data parallel ranks of the last stage's loss, on every rank.
+/// Returns the mean over the data parallel ranks of the last stage's loss, on every rank.
 double mean_loss(double loss, const gpt::ParallelState& parallel) {
   const at::Tensor sum = at::full({1}, loss, at::kDouble);
   parallel.world.sum(sum);
@@ -107,11 +107,11 @@ int main(int argc, char** argv) try {
                          static_cast<std::uint64_t>(iteration));
     }
     if (iteration == number("--kill-at")) {
-      communicator->barrier();  // all have come here, and rank 0 has printed
+      communicator->barrier();  // all ranks are done, and rank 0 has printed
       if (parallel.rank == parallel.world.size() - 1) std::raise(SIGKILL);
     }
   }
-  if (checkpointer) checkpointer->wait();  // the last save may still be under way
+  if (checkpointer) checkpointer->wait();  // the last save may still be in progress
   communicator->barrier();                 // rank 0 may serve the others' rendezvous
   return 0;
 } catch (const std::exception& error) {

@@ -99,7 +99,7 @@ at::Tensor Model::add(const std::string& key, at::IntArrayRef whole_shape, doubl
   return add_parameter(key, place, tensor.to(device_));
 }
 
-/// Under the key, with the number of its layer, as modules in modules.
+/// Registers the tensor under the key, with the number of its layer, as modules in modules.
 at::Tensor Model::add_parameter(const std::string& key, Place place, at::Tensor tensor) {
   const std::string layers = "decoder.layers.";
   const std::string name =
@@ -140,8 +140,8 @@ at::Tensor Model::norm(const Affine& norm, const at::Tensor& input) const {
 }
 
 at::Tensor Model::attention(const Layer& layer, const at::Tensor& input) const {
-  // Rows of linear_qkv are ordered head by head, each with its query, key and value: a rank's run
-  // of rows is whole heads.
+  // Rows of linear_qkv are ordered head by head, each with its query, key and value, so a rank's
+  // run of rows consists of whole heads.
   const std::int64_t heads = config_.heads / parallel_.layout.tp,
                      width = config_.hidden / config_.heads;
   const at::Tensor qkv =

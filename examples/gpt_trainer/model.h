@@ -13,21 +13,21 @@ namespace gpt {
 
 struct ModelConfig {
   std::int64_t layers = 4, hidden = 64, heads = 4, sequence = 64;
-  std::int64_t vocabulary = 256;  ///< bytes
+  std::int64_t vocabulary = 256;  ///< one per byte value
   std::int64_t seed = 1234;
 };
 
-/// Which piece of a whole weight a parameter is.
+/// The piece of a whole weight that a parameter is.
 struct Place {
   std::optional<std::int64_t> layer{};  ///< counted over all stages
-  /// Tensor parallel ranks have equal pieces along it; without, all have the same.
+  /// The axis along which tensor parallel ranks have equal pieces; without one, all hold the same.
   std::optional<std::int64_t> cut_axis{};
-  std::string key{};  ///< of the whole weight, the same for all layers:
+  std::string key{};  ///< key of the whole weight, the same for all layers:
                       ///< "decoder.layers.mlp.linear_fc1.weight"
 };
 
-/// This rank's part of a GPT: a run of the layers (pipeline parallelism), and of each matrix some
-/// rows or columns (tensor parallelism). Weights are drawn by key and layer, so that the model
+/// This rank's part of a GPT: a run of the layers (pipeline parallelism), and some rows or columns
+/// of each matrix (tensor parallelism). Weights are drawn by key and layer, so that the model
 /// depends on neither layout nor device.
 class Model : public torch::nn::Module {
  public:
@@ -35,16 +35,17 @@ class Model : public torch::nn::Module {
   /// must outlive the model.
   Model(const ModelConfig& config, const ParallelState& parallel, c10::Device device);
 
-  /// From bytes [batch, sequence] on the first stage, activations [batch, sequence, hidden] on
-  /// others, to activations, or on the last stage this rank's piece of the logits [batch, sequence,
-  /// vocabulary / TP].
+  /// Takes bytes [batch, sequence] on the first stage, activations [batch, sequence, hidden] on
+  /// others. Returns activations, or on the last stage this rank's piece of the logits [batch,
+  /// sequence, vocabulary / TP].
   at::Tensor forward(const at::Tensor& input) const;
-  /// Mean cross entropy of the last stage's output.
+  /// Returns the mean cross entropy of the last stage's output.
   at::Tensor loss(const at::Tensor& logits, const at::Tensor& targets) const;
 
   const ModelConfig& config() const { return config_; }
   c10::Device device() const { return device_; }
-  /// By the parameter's name in this module: "decoder.layers.3.mlp.linear_fc1.weight".
+  /// Returns the places by the parameter's name in this module:
+  /// "decoder.layers.3.mlp.linear_fc1.weight".
   const std::map<std::string, Place>& places() const { return places_; }
 
  private:

@@ -20,7 +20,8 @@ int number(const char* name) {
   return std::stoi(variable(name));
 }
 
-/// Where the processes find each other. torchrun's own process serves it, else rank 0.
+/// Returns the store where the processes find each other. torchrun's own process serves it, else
+/// rank 0.
 c10::intrusive_ptr<c10d::Store> rendezvous(int rank) {
   const char* agent = std::getenv("TORCHELASTIC_USE_AGENT_STORE");
   c10d::TCPStoreOptions options;

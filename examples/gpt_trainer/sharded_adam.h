@@ -6,18 +6,18 @@
 
 namespace gpt {
 
-/// Adam whose state is shared out among data parallel ranks (ZeRO stage 1). The parameters lie one
-/// after the other in one flat buffer, their gradients in another; each rank's optimizer has an
-/// equal range of it, whose ends are anywhere inside parameters.
+/// Adam with its state sharded over the data parallel ranks (ZeRO stage 1). The parameters are
+/// stored one after the other in a flat buffer, their gradients in another. Each rank's optimizer
+/// has an equal range of the buffer, whose ends may be inside parameters.
 class ShardedAdam {
  public:
-  /// Moves the parameters' elements and gradients into its buffers, on the device of the first of
-  /// them. `data` must outlive it.
+  /// Moves the parameters' elements and gradients into its buffers, on the device of the first
+  /// parameter. `data` must outlive the object.
   ShardedAdam(const std::vector<at::Tensor>& parameters, const Group& data,
               const torch::optim::AdamOptions& options);
 
   void zero_grad();
-  /// Averages the gradients over the group, updates the range of this rank, and collects the ranges
+  /// Averages the gradients over the group, updates the range of this rank, and gathers the ranges
   /// of the others.
   void step();
 
@@ -25,8 +25,8 @@ class ShardedAdam {
 
  private:
   const Group& data_;
-  at::Tensor params_, grads_;  // of all elements
-  at::Tensor range_;           // of the first, this rank's
+  at::Tensor params_, grads_;  // all elements
+  at::Tensor range_;           // this rank's part of params_
   std::optional<torch::optim::Adam> adam_;
 };
 

@@ -19,8 +19,7 @@ struct Reduce : torch::autograd::Function<Reduce> {
   }
 };
 
-/// Numbers counted from the first row of this rank, and whether it has their row (else the number
-/// is 0).
+/// Numbers counted from this rank's first row, and whether it has their row (else the number is 0).
 struct Local {
   at::Tensor numbers, here;
   Local(const at::Tensor& wanted, std::int64_t rows, const Group& group) {

@@ -33,22 +33,24 @@ Options parse(int argc, char** argv) {
   return options;
 }
 
-// No copy: `elements` must outlive the tensor.
+// Returns a tensor without copying: `elements` must outlive it.
 dckpt::Tensor tensor(float* elements, const dckpt::Shape& shape) {
   return {dckpt::DType::kFloat32, shape, dckpt::row_major_strides(shape), elements, nullptr};
 }
 
-// What this rank holds, described as parts of the whole model: all that dckpt knows of the layout.
+// Describes this rank's state as parts of the whole model, which is all that dckpt knows of the
+// layout.
 dckpt::StateDict sharded_state(mini::Model& model, mini::ShardedAdam& adam,
                                const dckpt::ParallelRank& rank) {
   dckpt::Value parameters;
   for (const mini::Parameter& p : model.parameters) {
     const dckpt::Tensor weight = tensor(&model.weights[p.first], p.shape);
-    const int axis = p.shape[0] == p.global_shape[0] ? 1 : 0;  // the one that is cut, if any
+    const int axis = p.shape[0] == p.global_shape[0] ? 1 : 0;  // the axis that is cut, if any
     parameters[p.key] = p.cut() ? dckpt::tensor_parallel(rank, p.key, weight, axis)
                                 : dckpt::replicated(rank, p.key, weight);
   }
-  const dckpt::Shape owned{adam.end - adam.begin};  // of all parameters, one after the other
+  const dckpt::Shape owned{adam.end - adam.begin};  // the range of all parameters, one after the
+                                                    // other
   dckpt::StateDict state;
   state["optimizer"] =
       dckpt::distributed_optimizer_state(rank, parameters,
@@ -78,7 +80,7 @@ void train(dckpt::Communicator& world, int tp, const Options& options, std::stri
   const std::uint64_t iterations = std::stoull(options.at("--iterations"));
   while (iteration < iterations) {
     const std::uint64_t part = kBatch / data_ranks->size(), first = part * data_ranks->rank();
-    std::vector<std::string_view> samples;  // from the numbers of iteration and sample alone
+    std::vector<std::string_view> samples;  // drawn from the numbers of iteration and sample alone
     for (std::uint64_t i = first; i < first + part; ++i) {
       const std::uint64_t start = (iteration * kBatch + i) * 7919 % (text.size() - model.kContext);
       samples.push_back(text.substr(start, model.kContext + 1));
@@ -92,7 +94,7 @@ void train(dckpt::Communicator& world, int tp, const Options& options, std::stri
       std::printf("%d %.10f\n", static_cast<int>(iteration), mini::to_double(loss) / kBatch);
     if (iteration % kSaveEvery == 0) checkpointer.save(state, iteration);
   }
-  checkpointer.wait();  // the last save may still be under way
+  checkpointer.wait();  // the last save may still be in progress
 }
 
 }  // namespace

@@ -10,14 +10,15 @@ constexpr std::int64_t kVocabulary = 128, kEmbedding = 16;
 constexpr std::int64_t kInputs = Model::kContext * kEmbedding;
 enum { kEmbed, kUp, kUpBias, kDown, kDownBias };  // the order of Model::parameters
 
-// A random number that depends on the element's place in the whole model, and not on the layout.
+// Returns a random number that depends on the element's place in the whole model, not on the
+// layout.
 float initial(std::size_t parameter, std::int64_t element) {
   std::uint64_t x = (std::uint64_t{parameter} << 32) + static_cast<std::uint64_t>(element) + 1;
   for (int round = 0; round < 3; ++round) x = (x ^ (x >> 31)) * 0x9E3779B97F4A7C15;
   return 0.2F * (static_cast<float>(x >> 40) * 0x1p-24F - 0.5F);
 }
 
-std::size_t row(std::string_view sample, std::int64_t position) {  // in the embedding
+std::size_t row(std::string_view sample, std::int64_t position) {  // row of the embedding
   return static_cast<std::size_t>(sample[static_cast<std::size_t>(position)]) % kVocabulary;
 }
 

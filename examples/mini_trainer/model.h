@@ -10,12 +10,12 @@ namespace mini {
 
 /// The position of a rank, and the ranks that it works with.
 struct Parallel {
-  dckpt::Communicator& tensor;  ///< holds the other slices of the hidden layer
-  dckpt::Communicator& data;    ///< trains the same slice with other samples
+  dckpt::Communicator& tensor;  ///< ranks with the other slices of the hidden layer
+  dckpt::Communicator& data;    ///< ranks that train the same slice with other samples
 };
 
-/// The numbers that several ranks sum are integers, multiples of 2^-40: integers give the same sum
-/// in any order. This is why losses and weights are the same to the last bit under every layout.
+/// The numbers that several ranks sum are integers, multiples of 2^-40, whose sum is the same in
+/// any order. This makes losses and weights bit-identical under every layout.
 using Fixed = std::int64_t;
 inline Fixed to_fixed(double value) {
   return static_cast<Fixed>(value * 0x1p40);
@@ -27,7 +27,7 @@ inline double to_double(Fixed value) {
 /// This rank's piece of a weight. Its elements are `Model::weights[first …]`, in C order.
 struct Parameter {
   std::string key;
-  dckpt::Shape global_shape, shape, offset;  ///< of the whole weight; of the piece, and where it is
+  dckpt::Shape global_shape, shape, offset;  ///< of the whole weight; of the piece, and its offset
   std::int64_t first = 0;
   bool cut() const { return shape != global_shape; }
 };
@@ -45,8 +45,8 @@ struct Model {
 
   Parallel parallel;
   std::vector<Parameter> parameters;
-  std::vector<float> weights;    ///< of all parameters, one after the other
-  std::vector<Fixed> gradients;  ///< in the same order
+  std::vector<float> weights;    ///< all parameters, one after the other
+  std::vector<Fixed> gradients;  ///< in the order of the weights
 };
 
 }  // namespace mini

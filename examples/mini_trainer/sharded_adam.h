@@ -8,7 +8,7 @@
 
 namespace mini {
 
-/// Adam whose moments are cut over the data parallel ranks (ZeRO stage 1). Each rank updates the
+/// Adam with its moments sharded over the data parallel ranks (ZeRO stage 1). Each rank updates the
 /// elements [begin, end) of all parameters, one after the other; the ends fall inside parameters.
 class ShardedAdam {
  public:
@@ -21,7 +21,7 @@ class ShardedAdam {
     exp_avg_sq.resize(exp_avg.size());
   }
 
-  /// Performs update `number` (the first one is 1) with the gradients of `samples` samples.
+  /// Performs update `number` (the first is 1) with the gradients of `samples` samples.
   void step(std::uint64_t number, int samples) {
     dckpt::Communicator& ranks = model_.parallel.data;
     const std::vector<Fixed> sum = ranks.all_reduce(model_.gradients, dckpt::ReduceOp::kSum);
@@ -44,7 +44,7 @@ class ShardedAdam {
   }
 
   std::int64_t begin = 0, end = 0;
-  std::vector<float> exp_avg, exp_avg_sq;  ///< of the elements [begin, end)
+  std::vector<float> exp_avg, exp_avg_sq;  ///< moments of the elements [begin, end)
 
  private:
   Model& model_;

@@ -1,4 +1,4 @@
-// Ranks of MPI save and load a checkpoint.
+// MPI ranks save and load a checkpoint.
 //
 //   mpirun -n 4 mpi_communicator DIRECTORY
 
@@ -10,7 +10,7 @@
 
 namespace {
 
-/// Whether the communicator does what it must, then whether a state comes back.
+/// Checks that the communicator conforms, then that a saved state is loaded unchanged.
 bool run(dckpt::Communicator& comm, const std::filesystem::path& directory) {
   for (const std::string& problem : dckpt::check_communicator(comm).problems) {
     std::fprintf(stderr, "%s\n", problem.c_str());
@@ -36,7 +36,7 @@ bool run(dckpt::Communicator& comm, const std::filesystem::path& directory) {
 int main(int argc, char** argv) {
   int provided = 0;
   MPI_Init_thread(&argc, &argv, MPI_THREAD_MULTIPLE,
-                  &provided);  // saves in the background talk from a thread of their own
+                  &provided);  // background saves communicate from a thread of their own
   bool ok = false;
   try {
     const auto comm = over_mpi(MPI_COMM_WORLD);

@@ -10,7 +10,8 @@
 
 namespace {
 
-/// All that dckpt needs of a network: messages between two ranks. It makes the collectives of them.
+/// Sends messages between two ranks. dckpt needs no more of a network: it builds the collectives on
+/// them.
 class MpiTransport final : public dckpt::Transport {
  public:
   /// Owns `mpi`, whose ranks are `members` of the whole job, in order.
@@ -22,7 +23,7 @@ class MpiTransport final : public dckpt::Transport {
   void exchange(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming,
                 const dckpt::Deadline& deadline) override {
     std::vector<MPI_Request> requests;
-    // MPI counts in int: longer messages go in pieces, which arrive in their order.
+    // MPI counts in int: longer messages are sent in pieces, which arrive in order.
     const auto in_pieces = [&](auto bytes, const auto& start) {
       for (std::size_t at = 0; at < bytes.size(); at += INT_MAX) {
         const std::size_t length = std::min<std::size_t>(bytes.size() - at, INT_MAX);
@@ -46,7 +47,7 @@ class MpiTransport final : public dckpt::Transport {
       if (done == 0 && deadline.passed()) {
         std::fprintf(stderr, "dckpt: a rank did not respond in time\n");
         MPI_Abort(MPI_COMM_WORLD,
-                  1);  // MPI cannot take back a send, so its buffer could never be given back
+                  1);  // MPI cannot cancel a send, so its buffer could never be released
       }
     }
   }
@@ -67,7 +68,7 @@ class MpiTransport final : public dckpt::Transport {
   }
 
  private:
-  /// The rank in `mpi_` of a rank of the job.
+  /// Returns the rank in `mpi_` of a rank of the job.
   int position(int rank) const {
     return static_cast<int>(std::ranges::lower_bound(members_, rank) - members_.begin());
   }
@@ -82,7 +83,7 @@ std::unique_ptr<dckpt::Communicator> over_mpi(MPI_Comm mpi, std::chrono::millise
   int rank = 0;
   int size = 0;
   MPI_Comm own;
-  MPI_Comm_dup(mpi, &own);  // its messages do not mix with the program's
+  MPI_Comm_dup(mpi, &own);  // keeps its messages apart from the program's
   MPI_Comm_rank(own, &rank);
   MPI_Comm_size(own, &size);
   std::vector<int> members(static_cast<std::size_t>(size));

@@ -1,11 +1,11 @@
 // Encrypts tensors of floating-point numbers with AES-256 in counter mode. Each byte of a tensor
-// has its place in the key stream of that tensor, so that a load in any layout finds what a save in
-// any other has stored, and chunks are decrypted by themselves. The key stream is another one for
-// each save, because it begins with the id that the save has.
+// has its place in the key stream of that tensor, so that a load in any layout can decrypt what a
+// save in any other has stored, and each chunk is decrypted on its own. The key stream differs for
+// each save, because it begins with the id of the save.
 //
-// Tensors are stored as integers of the same width, under a name that says with which key: nothing
-// takes them for numbers, and a load with another key says which one is missing. Encryption hides
-// the numbers; it does not prove who has written them.
+// Tensors are stored as integers of the same width, under a name that identifies the key: no reader
+// takes them for numbers, and a load with another key reports which key is missing. Encryption
+// hides the numbers; it does not prove who has written them.
 
 #include "encryption.h"
 
@@ -40,7 +40,7 @@ dckpt::Bytes key_of(const std::string& file) {
   return {bytes.begin(), bytes.end()};
 }
 
-/// Of the same width, for floating-point numbers.
+/// Returns the integer dtype of the same width, for floating-point dtypes.
 std::optional<dckpt::DType> integer_for(dckpt::DType dtype) {
   if (!dckpt::to_string(dtype).starts_with("float") && dtype != dckpt::DType::kBFloat16)
     return std::nullopt;
@@ -68,7 +68,7 @@ class Cipher {
 
   std::string stored_name(const std::string& key) const { return key + suffix_; }
 
-  /// Encrypts what is plain, and the reverse.
+  /// Encrypts plaintext and decrypts ciphertext.
   void apply(const std::string& save_id, const std::string& stored_name, const Part& part,
              std::size_t width, dckpt::MutableByteView data) const {
     const Block first = first_block(save_id, stored_name);
@@ -78,7 +78,7 @@ class Cipher {
     if (!context ||
         EVP_EncryptInit_ex(context.get(), EVP_aes_256_ctr(), nullptr, key, nullptr) != 1)
       refuse("OpenSSL has no AES-256-CTR", {.key = stored_name});
-    // Rows of the box, as far as they are contiguous in the tensor.
+    // Rows of the box, to the extent that they are contiguous in the tensor.
     const dckpt::Shape& extents = part.box.sizes;
     std::size_t outer = extents.size();
     std::int64_t row = 1;
@@ -106,8 +106,8 @@ class Cipher {
     return block;
   }
 
-  /// The place of a row's first element in the tensor; rows are counted over the `outer` first
-  /// axes of the box.
+  /// Returns the position of a row's first element in the tensor; rows are counted over the `outer`
+  /// first axes of the box.
   static std::int64_t place_of_row(const Part& part, std::size_t outer, std::int64_t row) {
     std::int64_t place = 0;
     std::int64_t stride = 1;
@@ -190,7 +190,7 @@ class SaveEncrypted final : public dckpt::MCoreSavePlanner {
   std::set<std::string> encrypted_;
 };
 
-/// Tensors that were not encrypted are loaded as they are.
+/// Loads encrypted tensors; tensors that were not encrypted are loaded unchanged.
 class LoadEncrypted final : public dckpt::MCoreLoadPlanner {
  public:
   explicit LoadEncrypted(const EncryptionOptions& options) : cipher_(options.key_file) {}

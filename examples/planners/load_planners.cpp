@@ -11,8 +11,8 @@ struct WithoutOptions {
   std::vector<std::string> keys{};
 };
 
-/// Tensors whose keys begin with one of these keep their elements: a checkpoint that lacks frozen
-/// parameters is loaded after the base model's.
+/// Leaves tensors unchanged whose keys begin with one of the given prefixes: a checkpoint that
+/// lacks frozen parameters is loaded after the base model's.
 class LoadWithoutKeys final : public dckpt::MCoreLoadPlanner {
  public:
   explicit LoadWithoutKeys(WithoutOptions options) : options_(std::move(options)) {}
@@ -30,8 +30,8 @@ class LoadWithoutKeys final : public dckpt::MCoreLoadPlanner {
   WithoutOptions options_;
 };
 
-/// A model with `q.weight`, `k.weight` and `v.weight` is loaded from one that has them as the rows
-/// of `qkv.weight`, one after the other; in any sharding of both.
+/// Loads `q.weight`, `k.weight` and `v.weight` from a checkpoint that has them as consecutive rows
+/// of `qkv.weight`, in any sharding of both.
 class SplitQkv final : public dckpt::MCoreLoadPlanner {
  public:
   dckpt::LoadPlan create_local_plan() override {
@@ -53,10 +53,10 @@ class SplitQkv final : public dckpt::MCoreLoadPlanner {
 };
 
 struct Int8Options {
-  int steps = 64;  ///< to one
+  int steps = 64;  ///< steps per 1.0
 };
 
-/// Weights of float32 are stored as whole numbers of steps from -127 to 127.
+/// Stores weights of float32 as whole numbers of steps from -127 to 127.
 class SaveInt8 final : public dckpt::MCoreSavePlanner {
  public:
   explicit SaveInt8(const Int8Options& options) : options_(options) {}
@@ -91,7 +91,7 @@ class SaveInt8 final : public dckpt::MCoreSavePlanner {
   Int8Options options_;
 };
 
-/// Loads them into tensors of float32.
+/// Loads int8 weights into tensors of float32.
 class LoadInt8 final : public dckpt::MCoreLoadPlanner {
  public:
   explicit LoadInt8(const Int8Options& options) : options_(options) {}

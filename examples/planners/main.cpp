@@ -1,4 +1,4 @@
-// A program with planners of its own, chosen by a policy: four ranks save in the background, and
+// A program with custom planners, chosen by a policy: four ranks save in the background, and
 // another job loads what the planner has stored.
 
 #include <dckpt/testing.h>
@@ -24,7 +24,7 @@ int main(int argc, char** argv) {
     return report.problems.empty();
   };
   const bool has_load_planner = !policy.load.registered_planner.name.empty();
-  // Two saves that encrypt are never the same.
+  // Two encrypted saves are never the same.
   const bool repeats = policy.save.registered_planner.name != "encrypted";
   if (repeats && !conforms("save.planner", dckpt::check_planner(policy.save, folder / "saves")))
     return 1;

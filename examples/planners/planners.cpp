@@ -7,7 +7,7 @@
 namespace example {
 namespace {
 
-/// Weights of float32 are stored as bfloat16; the optimizer's state stays as it is.
+/// Stores weights of float32 as bfloat16; the optimizer state is unchanged.
 class BFloat16Weights final : public dckpt::MCoreSavePlanner {
  public:
   dckpt::SavePlan create_local_plan() override {
@@ -34,8 +34,8 @@ struct NodeOptions {
   int ranks_per_node = 8;
 };
 
-/// Replicas are written on the node that has written least: its disk, and its link to a shared one,
-/// are what the ranks of a node share.
+/// Has replicas written on the node that has written least, since the ranks of a node share its
+/// disk and its link to shared storage.
 class WritersByNode final : public dckpt::MCoreSavePlanner {
  public:
   explicit WritersByNode(const NodeOptions& options) : options_(options) {}
@@ -62,7 +62,7 @@ struct WithoutOptions {
   std::vector<std::string> keys{};
 };
 
-/// Leaves frozen parameters out: they are in the base model's checkpoint.
+/// Leaves out frozen parameters, which are in the base model's checkpoint.
 class WithoutKeys final : public dckpt::MCoreSavePlanner {
  public:
   explicit WithoutKeys(WithoutOptions options) : options_(std::move(options)) {}
@@ -82,7 +82,7 @@ class WithoutKeys final : public dckpt::MCoreSavePlanner {
 std::mutex log_mutex;
 std::vector<std::string> log_lines;
 
-/// Stores what is there, and notes a checksum of each part of a tensor.
+/// Stores everything unchanged and records a checksum of each part of a tensor.
 class ChecksumLog final : public dckpt::MCoreSavePlanner {
  public:
   bool resolves(const dckpt::WriteItem& item) const override {

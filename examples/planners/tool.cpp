@@ -1,4 +1,4 @@
-// The command line tool with planners of one's own: `config check` knows them and their options.
+// The command-line tool with custom planners: `config check` knows them and their options.
 
 #include <dckpt/cli.h>
 

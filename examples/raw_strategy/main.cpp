@@ -1,4 +1,4 @@
-// A program with a backend of its own: registers it, reads the policy that names it, shows that it
+// A program with a custom backend: registers it, reads the policy that names it, checks that it
 // conforms, saves and loads.
 
 #include <dckpt/strategy.h>

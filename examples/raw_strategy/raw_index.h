@@ -4,7 +4,7 @@
 
 namespace raw {
 
-/// The file that says what the others hold:
+/// The index file, which locates the data in the other files:
 ///
 ///   "dckpt raw 1"
 ///   number of files, their names
@@ -12,8 +12,8 @@ namespace raw {
 ///   number of objects, each: key, place
 ///   the common state as torch.save writes it; empty if there is none
 ///
-/// in the encoding of mapping/base/wire.h; a shape is its length and its extents, a place is file,
-/// offset and length.
+/// It uses the encoding of mapping/base/wire.h. A shape is its length and its extents, a place is
+/// file, offset and length.
 inline constexpr const char* kIndexFile = "raw_index";
 inline constexpr std::uint64_t kMaxIndexBytes = std::uint64_t{1} << 30;
 
@@ -24,8 +24,8 @@ struct Index {
 
 dckpt::Bytes encode(const dckpt::Metadata& metadata, const dckpt::CommonState* common);
 
-/// Throws CheckpointError (corrupt) for anything that encode() does not produce, whatever the bytes
-/// are. `name` stands for the file in messages.
+/// Throws CheckpointError (corrupt) for any bytes that encode() does not produce. `name` identifies
+/// the file in messages.
 Index decode(dckpt::ByteView bytes, const std::string& name);
 
 }  // namespace raw

@@ -15,7 +15,7 @@ std::string inside(const std::string& directory, const std::string& name) {
   return directory.empty() ? name : directory + "/" + name;
 }
 
-/// Saving: one file per rank, then the index.
+/// Saves one file per rank, then the index.
 class Saver final : public dckpt::SaveStrategy {
  public:
   Saver(const Options& own, const dckpt::WriteOptions& io)
@@ -54,7 +54,7 @@ class Saver final : public dckpt::SaveStrategy {
   bool sync_;
 };
 
-/// Loading: what the index says; elements lie row-major at their places.
+/// Reads the places in the index, where elements are stored row-major.
 class Reader final : public dckpt::CheckpointReader {
  public:
   explicit Reader(std::shared_ptr<dckpt::Storage> storage) : storage_(std::move(storage)) {
@@ -96,7 +96,7 @@ class Reader final : public dckpt::CheckpointReader {
     return stored.is_list() && stored.size() == 1 ? stored.items().front() : stored;
   }
 
-  // Nothing has a checksum.
+  // The format has no checksums.
   bool check_chunk(std::size_t, std::size_t, const dckpt::ReadableFile&) const override {
     return false;
   }

@@ -1,5 +1,5 @@
-// The command line tool with a backend of one's own: all its commands read `raw` checkpoints, and
-// `config check` knows the strategy and its options.
+// The command-line tool with a custom backend: all its commands read `raw` checkpoints, and `config
+// check` knows the strategy and its options.
 
 #include <dckpt/cli.h>
 

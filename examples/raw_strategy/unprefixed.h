@@ -3,8 +3,8 @@
 namespace raw {
 
 /// Registers strategy `unprefixed` for loading: checkpoints of any other format, with a prefix of
-/// the keys taken away. Its option `prefix` is that of all tensors ("model." unless said
-/// otherwise).
+/// the keys removed. The option `prefix` is that prefix, which all tensors have ("model." by
+/// default).
 void register_unprefixed();
 
 }  // namespace raw

@@ -84,7 +84,7 @@ TEST(KeyMap, FoldersOfModelsDoNotHideShippedMaps) {
   std::filesystem::create_directory(folder / "llama");
   std::filesystem::create_directory(folder / "qwen2");
   const PolicyText found = find_key_map("qwen2", folder / "");
-  EXPECT_FALSE(found.folder);  // so "llama", which it extends, is the shipped one
+  EXPECT_FALSE(found.folder);  // so its parent "llama" is the shipped one
   EXPECT_TRUE(check_key_map(found.yaml, found.folder).problems.empty());
 }
 

@@ -20,8 +20,8 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-/// Everything that is wrong with a policy, as messages in p.yaml. The line `version: 1` comes
-/// first.
+/// Returns everything that is wrong with a policy, as messages in p.yaml. The line `version: 1`
+/// comes first.
 std::vector<std::string> problems_of(const std::string& yaml) {
   std::vector<std::string> lines;
   for (const ConfigProblem& problem : check_policy("version: 1\n" + yaml).problems)
@@ -229,7 +229,7 @@ TEST(Policy, AllNamesOfAllEnumerationsAreReadAndShown) {
               value);
 }
 
-// Messages that people meet, whole.
+// Complete messages that users may get.
 
 TEST(PolicyMessages, UnknownField) {
   EXPECT_THAT(
@@ -531,7 +531,7 @@ TEST_F(ExtendedPolicy, CyclesLongChainsAndMissingOnesAreRefusedWhereTheyAreNamed
       << "no file is read for a text";
 }
 
-/// A list as it is printed: on one line.
+/// Returns a list as it is printed: on one line.
 std::string shown_list(const YamlNode& node) {
   YamlNode map;
   map.kind = YamlNode::Kind::kMap;
@@ -542,7 +542,7 @@ std::string shown_list(const YamlNode& node) {
   return text.substr(3);
 }
 
-/// Leaves of a policy as "save.io.threads", with the value as it is shown.
+/// Collects the leaves of a policy as "save.io.threads", with the value as it is shown.
 void collect_leaves(const YamlNode& node, const std::string& path,
                     std::vector<std::pair<std::string, std::string>>& leaves) {
   if (node.kind != YamlNode::Kind::kMap) {

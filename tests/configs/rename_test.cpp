@@ -20,7 +20,7 @@ TEST(Rename, GroupsOfTheMatchGoWhereTheReplacementSays) {
   EXPECT_EQ(renamed({{"^module\\.(.*)$", "\\1"}}, "module.decoder.weight"), "decoder.weight");
   EXPECT_EQ(renamed({{"(\\w+)\\.(\\w+)", "\\2-\\1-\\0"}}, "a.b"), "b-a-a.b");
   EXPECT_EQ(renamed({{"(x)|(y)", "<\\1\\2>"}}, "xy"),
-            "<x><y>");  // a group that took no part is empty
+            "<x><y>");  // a group that did not participate is empty
 }
 
 TEST(Rename, KeysWithoutAMatchStay) {

@@ -22,7 +22,7 @@ using ::testing::IsEmpty;
 
 constexpr int kRanks = 2;
 
-/// Two rows of a tensor of four per rank, and an ordinary value.
+/// Returns two rows of a tensor of four per rank, and an ordinary value.
 StateDict state_of(int rank, const Tensor& rows) {
   StateDict state;
   state["weight"] = ShardedTensor::from_rank_offsets("decoder.weight", rows,

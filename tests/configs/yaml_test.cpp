@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using Kind = YamlNode::Kind;
 
-/// What is wrong with a text, as "line:column: message".
+/// Returns the problems of a text as "line:column: message".
 std::vector<std::string> problems_of(const std::string& text) {
   ConfigProblems problems;
   parse_yaml(text, problems);
@@ -74,7 +74,7 @@ TEST(Yaml, NothingThatExpandsIsAccepted) {
       problems_of("a: !!python/object:os.system ls\n"),
       ElementsAre(HasSubstr("the tag 'tag:yaml.org,2002:python/object:os.system' is refused")));
   EXPECT_EQ(parsed("<<: {a: 1}\n").keys[0].text,
-            "<<");  // a merge key is a key like any other, which no schema has
+            "<<");  // a merge key is an ordinary key, which no schema has
 }
 
 TEST(Yaml, KeysMustBeText) {

@@ -1,4 +1,4 @@
-// Jobs that die, and jobs that get in each other's way. Forks, so it is not run under
+// Jobs that die, and jobs that interfere with each other. The tests fork, so they are not run under
 // ThreadSanitizer.
 
 #include <gmock/gmock.h>
@@ -22,7 +22,7 @@ using ::testing::StartsWith;
 
 class CheckpointerCrashTest : public TrainingRun {
  protected:
-  /// What a job that starts anew does: claims the root and goes on from what is there.
+  /// Does what a restarted job does: claims the root and resumes from what is there.
   std::uint64_t restart() const {
     std::uint64_t iteration = 0;
     job(1, [&](Checkpointer& checkpointer, Communicator&) {
@@ -48,8 +48,8 @@ class CheckpointerCrashTest : public TrainingRun {
 enum class Where { kForeground, kBackground, kLazyBackground };
 class KilledSaves : public CheckpointerCrashTest, public ::testing::WithParamInterface<Where> {};
 
-/// Kills a job at every change that it makes to files while it saves, each time a later one, until
-/// one comes through.
+/// Kills a job at every change that it makes to files during a save, each time a later one, until a
+/// save completes.
 TEST_P(KilledSaves, LeaveARootFromWhichTheRunGoesOn) {
   Policy policy{.retention = {.keep_last = 2}};
   policy.save.async.enabled = GetParam() != Where::kForeground;
@@ -121,8 +121,7 @@ TEST_F(CheckpointerCrashTest, AJobThatIsKilledWhileItCopiesLeavesTheCheckpointBe
       device->hang(true);
       const std::jthread saving([&] { checkpointer.save(state, 200); });
       while (device->leaked() < 3)
-        std::this_thread::yield();  // a stream, a piece of host memory
-                                    // and the event of its copy
+        std::this_thread::yield();  // a stream, a piece of host memory and the event of its copy
       if (write(copying[1], "x", 1) == 1) pause();
     });
     char byte = 0;

@@ -1,4 +1,4 @@
-// A run whose state lacks what the checkpoint has: it is told when it resumes, and does not lose it
+// A run whose state lacks what the checkpoint has is warned when it resumes, and does not lose it
 // by saving.
 
 #include <gmock/gmock.h>
@@ -16,7 +16,8 @@ using ::testing::Not;
 
 constexpr std::int64_t kElements = 8;
 
-/// The model on every rank; the optimizer's states are spread over the ranks, each wholly on one.
+/// Returns the model on every rank; the optimizer states are spread over the ranks, each wholly on
+/// one.
 StateDict model(int rank, int ranks) {
   StateDict state;
   state["w"] =

@@ -1,4 +1,4 @@
-// What a run resumes from, whatever users and crashes have done to its root.
+// The checkpoint that a run resumes from, whatever users and crashes have done to its root.
 
 #include <gmock/gmock.h>
 
@@ -97,7 +97,7 @@ TEST_F(CheckpointerTest, ReleasesAreLoadedAsIterationZero) {
   EXPECT_EQ(resumed(), 100);
 }
 
-/// What may be wrong with the newest checkpoint, and what the warning says of it.
+/// A damage of the newest checkpoint, and what the warning says about it.
 struct Damage {
   const char* name;
   std::function<void(const fs::path&)> inflict;

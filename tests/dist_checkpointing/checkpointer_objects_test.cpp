@@ -1,5 +1,5 @@
-// Training runs whose root is a store of objects: nothing is renamed or locked, a request takes
-// 50 ms, and lists are late by more than that.
+// Training runs whose root is an object store: nothing is renamed or locked, a request takes 50 ms,
+// and lists are late by more than that.
 
 #include <gmock/gmock.h>
 

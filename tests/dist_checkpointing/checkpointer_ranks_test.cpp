@@ -1,4 +1,4 @@
-// What the ranks of a run exchange, and what happens if one of them disagrees or fails.
+// The messages between the ranks of a run, and what happens if one rank disagrees or fails.
 
 #include <gmock/gmock.h>
 
@@ -126,7 +126,7 @@ TEST_F(CheckpointerTest, TheSecondLoadExchangesAFewBytesInsteadOfListsOfParts) {
   });
 }
 
-/// How many of the ranks fail if one of them throws at a moment of its save (see
+/// Returns how many of the ranks fail if one of them throws at a moment of its save (see
 /// WatchedCommunicator).
 int failed_ranks(const fs::path& root, const Policy& policy, int ranks, std::uint64_t iteration,
                  int leaver, std::uint64_t moment) {
@@ -145,8 +145,8 @@ int failed_ranks(const fs::path& root, const Policy& policy, int ranks, std::uin
   return failed;
 }
 
-/// A rank leaves before or after each collective of a save in turn: all others throw too, and the
-/// next job goes on from what was complete.
+/// A rank leaves before or after each collective of a save in turn. All others throw too, and the
+/// next job resumes from what was complete.
 TEST_F(CheckpointerTest, WhereverARankLeavesASaveAllLeaveIt) {
   Policy policy{.retention = {.keep_last = 2}};
   policy.save.io.fsync = false;
@@ -162,7 +162,7 @@ TEST_F(CheckpointerTest, WhereverARankLeavesASaveAllLeaveIt) {
         policy);
     int failed = ranks;
     std::uint64_t moment = 1;
-    for (; failed > 1; ++moment) {  // at the last moment nobody waits for the rank that leaves
+    for (; failed > 1; ++moment) {  // at the last moment no rank waits for the one that leaves
       const int leaver = static_cast<int>(moment) % ranks;
       SCOPED_TRACE("rank " + std::to_string(leaver) + " of " + std::to_string(ranks) +
                    " leaves at moment " + std::to_string(moment));

@@ -1,4 +1,4 @@
-// Which checkpoints of a run are kept, and which may be replaced.
+// The checkpoints of a run that are kept, and those that may be replaced.
 
 #include <gmock/gmock.h>
 
@@ -46,7 +46,7 @@ TEST_F(CheckpointerTest, RetentionKeepsWhatTheRunHasLoaded) {
 TEST_F(CheckpointerTest, ACheckpointThatCannotBeRemovedIsAWarning) {
   saved({100});
   fs::path deep = root_ / "iter_0000100";
-  for (int level = 0; level < 70; ++level) deep /= "d";  // deeper than what is removed
+  for (int level = 0; level < 70; ++level) deep /= "d";  // deeper than a removal descends
   fs::create_directories(deep);
   const Warnings warnings;
   saved({200, 300}, {.retention = {.keep_last = 1}});

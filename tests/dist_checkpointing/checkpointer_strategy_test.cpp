@@ -1,4 +1,4 @@
-// Runs whose checkpoints only the strategy that the policy names can open.
+// Runs whose checkpoints only the strategy named by the policy can open.
 
 #include <gmock/gmock.h>
 
@@ -14,7 +14,7 @@ namespace fs = std::filesystem;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-/// Strategy `raw` of the examples, recognised by nothing, and not opened without an option.
+/// Strategy `raw` of the examples, which is not detected, and not opened without an option.
 class CheckpointerStrategy : public CheckpointerTest {
  protected:
   CheckpointerStrategy() {
@@ -33,7 +33,7 @@ class CheckpointerStrategy : public CheckpointerTest {
     register_strategy(std::move(entry));
   }
 
-  /// What a save without having loaded is refused with.
+  /// Returns the refusal of a save without having loaded.
   std::string refusal(const Policy& policy, const StateDict& state, std::uint64_t iteration) {
     return error_of([&] {
              job(

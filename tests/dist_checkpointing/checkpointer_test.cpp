@@ -61,7 +61,7 @@ TEST_F(CheckpointerTest, EverySaveReportsWhatItDid) {
   }
 }
 
-/// A state with one leaf of every kind that a load fills, everything of iteration `value`.
+/// Returns a state with one leaf of every kind that a load fills, everything of iteration `value`.
 StateDict state_of_all_kinds(std::int64_t value, int rank, int ranks) {
   const auto of_value = [&](std::int64_t rows) {
     Tensor tensor = Tensor::empty(DType::kInt64, {rows, 3});
@@ -113,7 +113,7 @@ TEST_F(CheckpointerTest, OneTreeIsLoadedAndSavedForEver) {
       EXPECT_EQ(plain_state(state), expected);
       EXPECT_EQ(state.at("w").as_tensor().data(), memory) << "filled in place";
       EXPECT_EQ(state.at("layers").items()[0].at("fc1").as_factory().data.data(), factory_memory);
-      // Trained, then saved: in the trainer's memory, as the same tree.
+      // Trains the state in the trainer's memory, then saves the same tree.
       for (const Value& leaf :
            {state.at("w"), state.at("layers").items()[0].at("fc1"), state.at("m")}) {
         const Tensor& tensor = leaf.as_tensor();
@@ -179,7 +179,7 @@ TEST_F(CheckpointerTest, ALazySaveIsDoneWithTheStateBeforeTheOptimizerStep) {
   job(
       2,
       [&](Checkpointer& checkpointer, Communicator& comm) {
-        checkpointer.wait_staged();  // there is none yet
+        checkpointer.wait_staged();  // there is no save yet
         for (const std::uint64_t iteration : {100, 200, 300}) {
           StateDict state = state_at(iteration, comm.rank(), 2);
           checkpointer.save(state, iteration);
@@ -192,7 +192,7 @@ TEST_F(CheckpointerTest, ALazySaveIsDoneWithTheStateBeforeTheOptimizerStep) {
   EXPECT_EQ(resumed(), 300);
 }
 
-/// Holds the background of saves back until it is told to go on.
+/// Holds background saves back until told to continue.
 struct HeldBack {
   SaveHooks hooks() {
     SaveHooks hooks;

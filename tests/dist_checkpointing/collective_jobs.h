@@ -11,15 +11,15 @@
 
 namespace dckpt::testing {
 
-/// What ranks do together, for tests of what happens when that is disturbed.
+/// A collective operation of ranks, for tests of what happens when it is disturbed.
 struct CollectiveJob {
   using Task = std::function<void(const Location& root, Communicator& comm)>;
   std::string name;
-  Task before;  ///< undisturbed
+  Task before;  ///< runs undisturbed
   Task run;
 };
 
-/// Changes nothing, but rank 0 has the plans of all ranks.
+/// Changes nothing, but makes rank 0 receive the plans of all ranks.
 class PlansTogether final : public MCoreLoadPlanner {
  public:
   std::vector<LoadPlan> create_global_plan(std::vector<LoadPlan> plans) override { return plans; }

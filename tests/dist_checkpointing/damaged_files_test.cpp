@@ -1,4 +1,4 @@
-// Whatever is wrong with a file, each error says in which one.
+// Whatever is wrong with a file, each error names the file.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -45,7 +45,7 @@ void write(const fs::path& path, const std::string& bytes) {
   std::ofstream(path, std::ios::binary) << bytes;
 }
 
-/// What goes wrong when everything in a checkpoint is looked at.
+/// Returns the errors of reading everything in a checkpoint.
 std::vector<CheckpointError> errors_of(const fs::path& checkpoint) {
   std::vector<CheckpointError> errors;
   const auto attempt = [&](const auto& work) {
@@ -70,7 +70,7 @@ std::vector<CheckpointError> errors_of(const fs::path& checkpoint) {
   return errors;
 }
 
-/// A few files of a checkpoint, of all kinds that are there.
+/// Returns a few files of a checkpoint, of all kinds that it has.
 std::vector<fs::path> some_files(const fs::path& checkpoint) {
   constexpr int kOfAKind = 2;
   std::map<std::string, int> kinds;

@@ -1,7 +1,7 @@
-// What becomes of a job when one of its messages is damaged on the way: changed, cut, repeated,
-// swapped with another or late. Messages are numbered in the order in which ranks receive them, and
-// a sample of them is damaged in turn, below the collectives (Transport) and above (Communicator).
-// Nothing crashes, nobody waits beyond a few time-outs, and what is noticed is a CheckpointError.
+// A job with one message damaged in transit: changed, cut, repeated, swapped with another or late.
+// Messages are numbered in the order in which ranks receive them, and a sample of them is damaged
+// in turn, below the collectives (Transport) and above (Communicator). Nothing crashes, no rank
+// waits beyond a few timeouts, and damage that is noticed is a CheckpointError.
 
 #include <gmock/gmock.h>
 
@@ -19,13 +19,13 @@ namespace {
 
 constexpr int kRanks = 3;
 constexpr std::chrono::milliseconds kTimeout{200};
-constexpr std::chrono::seconds kLongest{20};  // a machine may be busy
+constexpr std::chrono::seconds kLongest{20};  // the machine may be busy
 
 enum class Damage { kChanged, kCut, kRepeated, kSwapped, kLate };
 constexpr Damage kDamages[] = {Damage::kChanged, Damage::kCut, Damage::kRepeated, Damage::kSwapped,
                                Damage::kLate};
 
-/// Strikes the message with number `at`, counted over all ranks.
+/// Damages the message with number `at`, counted over all ranks.
 class Striker {
  public:
   Striker(Damage damage, std::uint64_t at, Random& random)
@@ -33,7 +33,7 @@ class Striker {
         at_(at),
         where_(static_cast<std::uint64_t>(random.between(0, UINT32_MAX))) {}
 
-  /// Of one rank: `earlier` is what it received before.
+  /// Passes a message of one rank; `earlier` is what the rank received before.
   void pass(MutableByteView message, Bytes& earlier) {
     const Bytes sent(message.begin(), message.end());
     if (count_++ == at_) {
@@ -42,7 +42,7 @@ class Striker {
     }
     earlier = sent;
   }
-  /// Buffers can be shorter or missing, too.
+  /// Buffers can also be shortened or missing.
   void pass(std::vector<Bytes>& buffers, Bytes& earlier) {
     if (buffers.empty()) return;
     const std::uint64_t number = count_;
@@ -100,7 +100,7 @@ class DamagingTransport final : public Transport {
   Bytes earlier_;
 };
 
-/// Like a communicator of a user's own over a network that damages messages.
+/// A custom communicator over a network that damages messages.
 class DamagingCommunicator final : public Communicator {
  public:
   DamagingCommunicator(std::unique_ptr<Communicator> base, Striker& striker)
@@ -144,7 +144,7 @@ class DamagingCommunicator final : public Communicator {
 };
 
 struct Outcome {
-  std::vector<std::string> errors;  ///< of the ranks that have one
+  std::vector<std::string> errors;  ///< of the ranks that failed
   std::uint64_t messages = 0;
   bool struck = false;
 };

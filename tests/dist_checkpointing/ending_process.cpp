@@ -6,7 +6,7 @@
 //   other   another thread has begun the work and leaves by pthread_exit; then main returns
 //   fork    a fork returns from main, and then so does main
 //
-// The checkpoint is FOLDER/run/iter_0000002; FOLDER/run/iter_0000001 is there before.
+// The checkpoint is FOLDER/run/iter_0000002; FOLDER/run/iter_0000001 exists before.
 #include <pthread.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -29,7 +29,7 @@ constexpr unsigned kSecondsAtMost = 60;
 
 namespace {
 
-/// The thread in the background is in take_long(), where it allocates nothing.
+/// True while the background thread is in take_long(), where it allocates nothing.
 std::atomic<bool> takes_long{false};
 
 void take_long() {
@@ -97,11 +97,12 @@ int run(const std::string& folder, const std::string& what, const std::string& h
   }
   begin(folder, what);
   if (how == "main") pthread_exit(nullptr);
-  // A fork while another thread allocates has a lock of AddressSanitizer that nobody releases.
+  // A fork while another thread allocates would inherit a lock of AddressSanitizer that is never
+  // released.
   takes_long.wait(false);
   const pid_t child = fork();
   if (child == 0) {
-    alarm(kSecondsAtMost);  // a fork does not inherit its parent's
+    alarm(kSecondsAtMost);  // a fork does not inherit its parent's alarm
     return 0;
   }
   int status = -1;
@@ -111,7 +112,7 @@ int run(const std::string& folder, const std::string& what, const std::string& h
 }  // namespace
 }  // namespace dckpt::testing
 
-/// AddressSanitizer asks for it. What the threads owned that a fork does not have is no leak.
+/// Called by AddressSanitizer. Objects owned by threads that a fork lacks are not leaks.
 extern "C" [[gnu::visibility("default")]] const char* __asan_default_options() {
   return "detect_leaks=0";
 }

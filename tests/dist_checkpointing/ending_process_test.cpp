@@ -1,4 +1,4 @@
-// Processes that end while they save or load in the background. ending_process.cpp says how.
+// Processes that end while they save or load in the background, in the ways of ending_process.cpp.
 
 #include <gmock/gmock.h>
 #include <spawn.h>
@@ -12,7 +12,7 @@ namespace {
 
 class EndingProcess : public TrainingRun {
  protected:
-  /// The exit code, or minus the signal.
+  /// Returns the exit code, or minus the signal.
   int run(std::string what, std::string how) const {
     std::string program = DCKPT_ENDING_PROCESS;
     std::string folder = directory_.path();

@@ -12,8 +12,8 @@
 
 namespace dckpt::testing {
 
-/// A checkpoint of raw elements in memory: "data" holds all chunks one after the other, each as its
-/// box's row-major elements.
+/// A checkpoint of raw elements in memory. The file "data" holds all chunks one after the other,
+/// each as its box's row-major elements.
 class FakeReader final : public CheckpointReader {
  public:
   FakeReader() {
@@ -65,7 +65,7 @@ class FakeReader final : public CheckpointReader {
     return *this;
   }
 
-  /// Puts the file down as it is now, or with its end missing.
+  /// Writes the file as it is now, or with its end missing.
   FakeReader& write(std::size_t missing_bytes = 0) {
     const auto file = storage_->create("data");
     file->append(ByteView(content_).first(content_.size() - missing_bytes));
@@ -105,7 +105,7 @@ class FakeReader final : public CheckpointReader {
   bool has_checksums_ = true;
 };
 
-/// 0, 1, 2, …
+/// Returns 0, 1, 2, …
 template <typename T>
 std::vector<T> counting(std::size_t count) {
   std::vector<T> values(count);

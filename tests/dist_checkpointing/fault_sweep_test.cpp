@@ -1,11 +1,11 @@
-// What is left when the storage fails, or the power, at any operation of a save, a conversion, a
-// load, a removal: every operation fails in turn, until none does. After each of them
+// Fails the storage, or the power, at any operation of a save, a conversion, a load, a removal:
+// every operation fails in turn, until none does. After each failure
 //
-//   * what was there before loads bit for bit, or what was to come does: nothing in between, and
-//     what was reported as done is what was to come;
+//   * the old state loads bit for bit, or the new one does: nothing in between, and what was
+//     reported as done is the new state;
 //   * the next job succeeds, and leaves nothing hidden.
 //
-// Operations are numbered in the order in which the threads of a job come to them. An ordinary run
+// Operations are numbered in the order in which the threads of a job reach them. An ordinary run
 // takes a sample of them; DCKPT_SWEEP=all takes every one.
 
 #include <gmock/gmock.h>
@@ -50,7 +50,7 @@ void collect(const Storage& storage, const std::string& directory, Files& files)
   }
 }
 
-/// A disk on which the files are durable.
+/// Returns a disk on which the files are durable.
 std::shared_ptr<SimulatedDisk> disk_with(const Files& files) {
   auto disk = std::make_shared<SimulatedDisk>();
   for (const auto& [name, content] : files) {
@@ -73,7 +73,7 @@ std::string token_of_ended_process() {
   return ended + "4194305-1-";  // no process has this number
 }
 
-/// What this process has left hidden is from now on of one that has ended.
+/// Makes what this process has left hidden look like that of a process that has ended.
 void end_process(Storage& root) {
   const std::string ended = token_of_ended_process();
   int count = 0;
@@ -93,14 +93,14 @@ std::vector<std::string> hidden_in(const Storage& root) {
   return hidden;
 }
 
-/// A job that is interrupted, by what it does to the directory `root`.
+/// A job that is interrupted, described by its effects on the directory `root`.
 struct Job {
   std::string name;
-  std::function<void(const Location& root)> before;  ///< makes what is there before it
+  std::function<void(const Location& root)> before;  ///< makes the old state
   std::function<void(const Location& root)> run;
-  /// What is there: "old", "new", or what is wrong with it.
+  /// Returns the state found: "old", "new", or what is wrong with it.
   std::function<std::string(const Location& root)> found;
-  /// What follows it, and brings the new state about in any case.
+  /// Runs the next job, which establishes the new state in any case.
   std::function<void(const Location& root)> next;
 };
 
@@ -131,7 +131,7 @@ bool holds_iteration(const Location& checkpoint, std::uint64_t iteration) {
   return holds(state, iteration, 0, 1);
 }
 
-/// What a storage can rename is complete if it is there at all.
+/// Returns whether the checkpoint is complete. On a storage that can rename, it is if it exists.
 bool is_complete(const Location& checkpoint) {
   if (!checkpoint.stat()) return false;
   if (checkpoint.storage()->capabilities().rename) return true;
@@ -143,7 +143,7 @@ bool is_complete(const Location& checkpoint) {
   }
 }
 
-/// Of jobs that put iteration 2 beside iteration 1 or in its place.
+/// Returns the state found after jobs that put iteration 2 beside iteration 1 or in its place.
 std::string found_in(const Location& root, const std::string& name) {
   const Location checkpoint = root / name;
   if (!holds_iteration(root / "first", 1)) return "'first' is another one";
@@ -219,13 +219,13 @@ Job removal() {
           [remove](const Location& root) {
             try {
               remove(root);
-            } catch (const CheckpointError& error) {  // nothing was left to be removed
+            } catch (const CheckpointError& error) {  // nothing was left to remove
               if (error.code() != ErrorCode::kInvalidArgument) throw;
             }
           }};
 }
 
-/// A load changes nothing: whatever it does, it has the new state.
+/// A load changes nothing, so it always has the new state.
 Job loading() {
   return {"Load", [](const Location& root) { save_iteration(root / "it", 1, {.integrity = true}); },
           [](const Location& root) {
@@ -239,7 +239,7 @@ Job loading() {
           [](const Location&) {}};
 }
 
-/// A run that resumes and saves once more, whose retention removes the oldest iteration.
+/// Resumes a run and saves once more; its retention removes the oldest iteration.
 void resume_and_save(const Location& root, std::uint64_t iteration, bool in_background) {
   run_ranks(kRanks, [&](Communicator& comm) {
     Policy policy{.retention = {.keep_last = 2}};
@@ -286,7 +286,7 @@ class FaultSweep : public ::testing::TestWithParam<Job> {
   }
   void TearDown() override { set_log_sink({}); }
 
-  /// Returns whether it was reported as done.
+  /// Returns whether the job was reported as done.
   bool run(const std::shared_ptr<Storage>& storage) {
     try {
       GetParam().run(Location(storage, kRoot));
@@ -296,7 +296,7 @@ class FaultSweep : public ::testing::TestWithParam<Job> {
     }
   }
 
-  /// Returns what was found.
+  /// Returns the state found.
   std::string check(const std::shared_ptr<Storage>& storage, bool is_done) {
     const Location root(storage, kRoot);
     const std::string found = GetParam().found(root);
@@ -336,7 +336,7 @@ TEST_P(FaultSweep, LeavesTheOldOrTheNewStateAndTheNextJobSucceeds) {
            {disk->after({PowerCut::Kind::kLosesUnsynced}),
             disk->after({PowerCut::Kind::kKeepsUnsynced}),
             disk->after({PowerCut::Kind::kMixed, static_cast<unsigned>(at)}),
-            std::shared_ptr<Storage>(disk)}) {  // last: what follows changes it
+            std::shared_ptr<Storage>(disk)}) {  // last, since the checks change it
         found.insert(check(storage, is_done));
         ++states;
       }
@@ -345,11 +345,11 @@ TEST_P(FaultSweep, LeavesTheOldOrTheNewStateAndTheNextJobSucceeds) {
   std::printf("%s: %zu faults injected, %zu states checked (%s)\n", GetParam().name.c_str(), faults,
               states, random.trace(0).c_str());
   std::set<std::string> expected{"new", "old"};
-  if (GetParam().name == "Load") expected.erase("old");  // which changes nothing
+  if (GetParam().name == "Load") expected.erase("old");  // a load changes nothing
   EXPECT_EQ(found, expected);
 }
 
-/// The same in a store of objects, where nothing is renamed and lists are late. A checkpoint that
+/// Runs the same in an object store, where nothing is renamed and lists are late. A checkpoint that
 /// is replaced is gone for a while; nothing else is.
 class FaultSweepOfObjects : public FaultSweep {
  protected:
@@ -365,7 +365,7 @@ class FaultSweepOfObjects : public FaultSweep {
                                          objects);
   }
 
-  /// Claims of this process are from now on of one that has ended.
+  /// Makes claims of this process look like those of a process that has ended.
   static void end_claims(Storage& storage, const std::string& directory) {
     for (const FileInfo& entry : storage.list(directory)) {
       const std::string name = join_name(directory, entry.name);
@@ -391,7 +391,7 @@ TEST_P(FaultSweepOfObjects, LeavesTheOldOrTheNewStateAndTheNextJobSucceeds) {
       const auto faulty = std::make_shared<FaultyStorage>(objects, Fault{kind, at});
       const bool is_done = run(faulty);
       fired = faulty->fired();
-      std::this_thread::sleep_for(ObjectStore::Milliseconds(2));  // for the lists
+      std::this_thread::sleep_for(ObjectStore::Milliseconds(2));  // lists are late
       end_claims(*objects, kRoot);
       found.insert(check(objects, is_done));
       EXPECT_EQ(objects->forbidden(), 0);

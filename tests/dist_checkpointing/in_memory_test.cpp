@@ -1,4 +1,4 @@
-// The public functions on storages that are no file systems.
+// The public functions on storages other than file systems.
 
 #include <gmock/gmock.h>
 

@@ -36,7 +36,7 @@ std::string text_of(const fs::path& file) {
   return text.str();
 }
 
-/// A row of a tensor on each of two ranks.
+/// Returns a row of a tensor on each of two ranks.
 StateDict rows(int rank, float value) {
   Tensor row = Tensor::zeros(DType::kFloat32, {1, 4});
   std::fill_n(reinterpret_cast<float*>(row.data()), 4, value);
@@ -51,7 +51,7 @@ class VerifiedLoad : public ::testing::Test {
       save(rows(comm.rank(), 1), path(), {.integrity = integrity}, comm);
     });
   }
-  /// The same on every rank, "" if none fails.
+  /// Returns the error, which is the same on every rank; "" if none fails.
   std::string load_verified() { return load_with({.verify = Verify::kSha256}); }
   std::string load_with(const LoadOptions& options) {
     std::string errors[kRanks];
@@ -168,11 +168,11 @@ TEST_F(VerifiedLoad, AFileThatIsReadMustBeListed) {
   }
 }
 
-/// A checkpoint of one rank with a large tensor, a small one, an object and a common state, and a
-/// bit of any of them that flips.
+/// A checkpoint of one rank with a large tensor, a small one, an object and a common state, any of
+/// which can get a flipped bit.
 class DamagedData : public ::testing::Test {
  protected:
-  static constexpr std::int64_t kRows = 512;  // of 64 KiB: 32 MiB, read by several threads
+  static constexpr std::int64_t kRows = 512;  // rows of 64 KiB: 32 MiB, read by several threads
 
   DamagedData() {
     StateDict state = Value::dict(
@@ -209,7 +209,7 @@ class DamagedData : public ::testing::Test {
     return offset;
   }
 
-  /// What ranks get that each want their rows.
+  /// Returns the outcome of a load in which each rank requests its rows.
   std::string load_on(int ranks, const LoadOptions& options) const {
     std::vector<std::string> errors(static_cast<std::size_t>(ranks));
     std::vector<std::uint64_t> unchecked(static_cast<std::size_t>(ranks));

@@ -1,4 +1,4 @@
-// Tensors that lie on device meshes are saved under one layout and loaded under another.
+// Tensors on device meshes are saved under one layout and loaded under another.
 
 #include <gtest/gtest.h>
 
@@ -18,7 +18,7 @@ namespace {
 
 const Shape kShape{9, 10};
 
-/// Element i of the global tensor has the value i.
+/// Returns a global tensor whose element i has the value i.
 Tensor global_tensor() {
   Tensor tensor = Tensor::empty(DType::kInt64, kShape);
   for (std::int64_t i = 0; i < tensor.numel(); ++i) std::memcpy(tensor.data() + 8 * i, &i, 8);

@@ -29,7 +29,8 @@ using ::testing::Not;
 constexpr int kRanks = 2;
 const std::string kOtherSave = "is of another save than .metadata";
 
-/// Two rows of each rank, an object of each, and a common state: at each step another value.
+/// Returns two rows of each rank, an object of each, and a common state, with different values at
+/// each step.
 StateDict state_of(int rank, int step) {
   Tensor row = Tensor::zeros(DType::kFloat32, {1, 64});
   std::fill_n(reinterpret_cast<float*>(row.data()), 64, static_cast<float>(step));
@@ -58,7 +59,7 @@ class MixedFiles : public ::testing::Test {
   void take_from_step_1(const std::string& file) const {
     fs::copy_file(path(1) / file, path(2) / file, fs::copy_options::overwrite_existing);
   }
-  /// The same on every rank, "" if none fails.
+  /// Returns the error, which is the same on every rank; "" if none fails.
   std::string load_step_2(const LoadOptions& options = {}) const {
     std::string errors[kRanks];
     run_ranks(kRanks, [&](Communicator& comm) {

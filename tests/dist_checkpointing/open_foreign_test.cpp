@@ -69,7 +69,7 @@ TEST(OpenCheckpoint, StepsOfOrbaxAreNoRanks) {
   expect_refused(directory.path() / "ranks", ErrorCode::kIncomplete, "RANK/iter_*_local.pt");
 }
 
-/// NVRx keeps the ranks of a session in a folder below its root. Others may have put files there.
+/// NVRx keeps the ranks of a session in a folder below its root, which may hold other files.
 TEST(OpenCheckpoint, TheRootOfLocalCheckpointsNamesItsSessions) {
   for (const char* const second : {"1", "evening"}) {
     TempDir root;
@@ -156,7 +156,7 @@ TEST(OpenCheckpoint, TheCommonStateIsADict) {
   }
 }
 
-/// Goldens of formats that are only read, with what they are recognised as.
+/// Goldens of read-only formats, and the format that they are detected as.
 struct Foreign {
   const char* golden;
   const char* format;

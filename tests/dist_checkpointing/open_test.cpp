@@ -40,7 +40,8 @@ TEST(Open, FindsTheCheckpointOfARoot) {
             "incomplete");
 }
 
-/// A strategy of two versions, each with an option of its own; returns which one opened last.
+/// Registers a strategy of two versions, each with an option of its own. Returns which one opened
+/// last.
 std::shared_ptr<int> register_two_versions() {
   const auto opened = std::make_shared<int>(0);
   for (const auto& [version, option] : {std::pair(1, "old"), std::pair(2, "recent")}) {

@@ -25,7 +25,7 @@ using ::testing::HasSubstr;
 
 constexpr int kRanks = 4;
 
-/// How often each file has been opened, by its name in its folder.
+/// The number of times that each file was opened, by its name in its folder.
 struct Opened {
   std::mutex mutex;
   std::map<std::string, int> times;
@@ -73,7 +73,7 @@ class OpenTogether : public SaveLoad {
     save_on(kRanks, [](int rank) { return state_of(rank, false); }, {.integrity = true});
   }
 
-  /// Loads with each rank's location and compares; returns what each rank threw.
+  /// Loads with each rank's location and compares. Returns the error of each rank.
   static std::vector<std::string> load_from(const std::function<Location(int rank)>& location,
                                             const LoadOptions& options = {}) {
     std::vector<std::string> errors(kRanks, "no error");
@@ -138,7 +138,7 @@ TEST_F(OpenTogether, ThePlaceWhereARunIsIsLookedUpOnce) {
   EXPECT_EQ(opened->times[".metadata"], 1);
 }
 
-/// A key map reads more: the model's numbers.
+/// A key map also reads the model's numbers.
 TEST_F(OpenTogether, AKeyMapsConfigurationIsReadByOneRank) {
   save(StateDict(Value::dict({{"w", ShardedTensor::whole("w", arange({8, 3}))}})), checkpoint(),
        {.strategy = {.name = "hf"}});
@@ -163,7 +163,7 @@ tensors:
     EXPECT_EQ(opened->times[name], 1) << name;
 }
 
-/// Calls `meanwhile` before it says what is where.
+/// Calls `meanwhile` before it reports the contents.
 class InterruptedStorage final : public ForwardingStorage {
  public:
   InterruptedStorage(std::shared_ptr<Storage> storage, std::function<void()> meanwhile)
@@ -215,7 +215,7 @@ tensors:
   };
   expect_everywhere(load_mapped(), "no error");
   EXPECT_FALSE(fs::exists(map));
-  expect_everywhere(load_mapped(), "two.yaml");  // is missing on rank 0
+  expect_everywhere(load_mapped(), "two.yaml");  // missing on rank 0
 }
 
 TEST_F(OpenTogether, ARankWithACopyOfItsOwnReadsThat) {
@@ -270,7 +270,7 @@ TEST_F(OpenTogether, AFailureOfAnyRanksStorageAtAnyTimeIsTheErrorOfAll) {
                                : Location(checkpoint());
       });
       fired = faulty->fired();
-      // What fails while a rank looks whether it has the same files makes it open its own.
+      // A failure while a rank checks whether it has the same files makes it open its own.
       if (errors[0] != "no error") expect_everywhere(errors, "injected");
       if (failing == 0) {
         EXPECT_EQ(errors[0] != "no error", fired);

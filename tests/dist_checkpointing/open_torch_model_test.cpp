@@ -21,7 +21,7 @@ using ::testing::ElementsAre;
 using testing::error_of;
 using ::testing::HasSubstr;
 
-/// A model of transformers in two files of torch.save, beside a file that is none of it.
+/// A transformers model in two files of torch.save, beside an unrelated file.
 class TorchModel : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -38,7 +38,7 @@ class TorchModel : public ::testing::Test {
   void put(const std::string& name, const std::string& content) const {
     std::ofstream(folder_ / name, std::ios::binary) << content;
   }
-  /// The index: in which file each tensor is.
+  /// Writes the index, which says in which file each tensor is.
   void list(const std::string& a, const std::string& b, const std::string& c) const {
     const auto file = [](const std::string& n) {
       return "\"pytorch_model-0000" + n + "-of-00002.bin\"";

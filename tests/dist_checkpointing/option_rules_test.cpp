@@ -1,5 +1,5 @@
-// Every rule of configs/option_rules.cpp has a policy that breaks it, and what a call says of that
-// policy is what the rule says.
+// Every rule of configs/option_rules.cpp has a policy that breaks it, and a call refuses that
+// policy with the message of the rule.
 
 #include "configs/option_rules.h"
 
@@ -18,7 +18,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// YAML below `version: 1`, by the field that it has to change; "limited" can do nothing special.
+/// YAML below `version: 1`, by the field that it has to change; the strategy "limited" has no
+/// optional capabilities.
 const std::map<std::string_view, const char*> kBroken{
     {"save.planner.kind", "save: {strategy: limited, planner: {kind: my_standard}}"},
     {"save.flattened", "save: {strategy: limited, flattened: megatron}"},
@@ -51,7 +52,7 @@ const std::map<std::string_view, const char*> kBroken{
     {"load.parallel", "load: {parallel: {enabled: true}}"},
 };
 
-/// What no YAML can say, but code can.
+/// Policies that YAML cannot express, but code can.
 const std::map<std::string_view, void (*)(Policy&)> kBrokenInCode{
     {"save.timeout", [](Policy& policy) { policy.save.timeout = std::chrono::milliseconds(-5); }},
     {"save.io.threads", [](Policy& policy) { policy.save.io.threads = 0; }},
@@ -68,7 +69,7 @@ CheckedPolicy breaking(std::string_view field) {
   return checked;
 }
 
-/// What 'config check' knows.
+/// The calls whose rules 'config check' knows.
 constexpr std::uint8_t kOfPolicies = static_cast<std::uint8_t>(Call::kSave) |
                                      static_cast<std::uint8_t>(Call::kLoad) |
                                      static_cast<std::uint8_t>(Call::kKeep);
@@ -92,7 +93,7 @@ class OptionRules : public SaveLoad {
     save(state_, checkpoint());
   }
 
-  /// What is said of the policy by whoever is called.
+  /// Returns the messages of each call about the policy.
   std::map<std::string, std::string> said_of(const OptionRule& rule, const Policy& policy) {
     const auto is_for = [&](Call call) {
       return (rule.calls & static_cast<std::uint8_t>(call)) != 0;

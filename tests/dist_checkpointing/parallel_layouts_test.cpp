@@ -1,5 +1,5 @@
 // A model and its distributed optimizer, described by ParallelLayout, are saved under one layout
-// and loaded under another one.
+// and loaded under another.
 
 #include "dist_checkpointing/load/load.h"
 #include "dist_checkpointing/save/save.h"
@@ -18,7 +18,7 @@ Tensor zeros(const Shape& shape) {
   return Tensor::zeros(DType::kInt64, shape);
 }
 
-/// A bucket with this rank's part of the optimizer's state.
+/// Returns a bucket with this rank's part of the optimizer state.
 Value optimizer(const ParallelRank& rank, const Value& params, OptimizerBucket bucket) {
   bucket.param_alignment = 16;
   const FlattenedRange owned = owned_elements(rank, params, bucket);
@@ -27,7 +27,7 @@ Value optimizer(const ParallelRank& rank, const Value& params, OptimizerBucket b
       rank, params, {{"exp_avg", zeros(elements)}, {"exp_avg_sq", zeros(elements)}}, bucket);
 }
 
-/// What a rank holds of a transformer with experts.
+/// Returns a rank's part of a transformer with experts.
 StateDict model_of(const ParallelRank& rank) {
   const std::int64_t tp = rank.layout.tp, etp = rank.layout.etp,
                      experts = kExperts / rank.layout.ep;

@@ -1,6 +1,6 @@
-// No field of a policy is ignored by any function that takes options: a field that differs from its
-// default changes what can be seen of a save or load, or is refused. Conversions are walked in
-// convert_policy_test.cpp.
+// No function that takes options ignores a field of a policy: a field that differs from its default
+// changes the visible result of a save or load, or is refused. convert_policy_test.cpp covers
+// conversions.
 
 #include <gmock/gmock.h>
 
@@ -31,13 +31,13 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
 
-/// One field: a policy that sets it, one that differs in nothing else, and where the difference
+/// A field: a policy that sets it, one that differs in nothing else, and where the difference
 /// shows.
 struct FieldCase {
   std::string field;
   std::string with;        ///< YAML below `version: 1`
   std::string without;     ///< "" is the default policy
-  std::string shown_by{};  ///< a test elsewhere, where nothing of the result shows it
+  std::string shown_by{};  ///< another test, if the result does not show it
 };
 
 std::string yaml(const std::string& text) {
@@ -61,7 +61,7 @@ std::set<std::string> fields_of_the_schema() {
   return fields;
 }
 
-/// That a test named "Suite.Test" is in the sources.
+/// Returns whether a test named "Suite.Test" is in the sources.
 bool test_exists(const std::string& name) {
   const std::string suite = name.substr(0, name.find('.'));
   const std::string declared = "(" + suite + ", " + name.substr(name.find('.') + 1) + ")";
@@ -112,10 +112,11 @@ enum class SaveEntry { kSave, kAsyncSaver, kCheckpointer };
 
 class PolicyFields : public ::testing::Test {
  protected:
-  /// What some fields need to have an effect.
+  /// Conditions that some fields need to have an effect.
   enum class Extra { kNone, kHole, kLargeReplica };
 
-  /// Two ranks that hold halves of a tensor, replicas, and ranges of a flattened one.
+  /// Returns a state of two ranks with halves of a tensor, replicas, and ranges of a flattened
+  /// tensor.
   static StateDict state_of(int rank, Extra extra) {
     StateDict state;
     state["w"] = ShardedTensor::from_rank_offsets("w", arange({3, 5}),
@@ -135,11 +136,11 @@ class PolicyFields : public ::testing::Test {
     return state;
   }
 
-  /// What can be seen of two saves, one after the other: the files and their bytes without the
-  /// metadata, whose ids differ; what the report says; errors.
+  /// Returns the visible results of two successive saves: the files and their bytes without the
+  /// metadata, whose ids differ; the report; errors.
   std::string seen_of(SaveEntry entry, const std::string& text, Extra extra) {
-    const fs::path root =
-        directory_.path() / std::to_string(++saves_);  // names of one length: metadata hold them
+    const fs::path root = directory_.path() / std::to_string(++saves_);  // names of equal length,
+                                                                         // since metadata hold them
     std::string report;
     try {
       const Policy policy = Policy::from_text(yaml(text));
@@ -210,7 +211,7 @@ struct LoadCase : FieldCase {
   std::function<StateDict()> request = [] {
     return Value::dict({{"w", ShardedTensor::whole("w", Tensor::zeros(DType::kFloat32, {6, 5}))}});
   };
-  bool refused_without_state = true;  ///< by load_state_dict and load_plain_tensors
+  bool refused_without_state = true;  ///< refused by load_state_dict and load_plain_tensors
 };
 
 Value asking(const std::string& key, const Shape& shape) {

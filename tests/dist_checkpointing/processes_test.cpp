@@ -1,5 +1,5 @@
-// Jobs of real processes over Gloo, one of which dies or falls silent. training_process.cpp says
-// what each of them does.
+// Jobs of real processes over Gloo, one of which dies or hangs. training_process.cpp describes
+// them.
 
 #include <gmock/gmock.h>
 #include <spawn.h>
@@ -17,8 +17,8 @@ namespace {
 
 using ::testing::Each;
 
-/// How a job ends: rank `victim` before the `operation`-th exchange of a save, or after the save if
-/// it has no so many.
+/// The end of a job: rank `victim` ends before the `operation`-th exchange of a save, or after the
+/// save if it has fewer.
 struct Ending {
   int victim;
   int operation;
@@ -33,8 +33,8 @@ class Processes : public ::testing::TestWithParam<int> {
  protected:
   void SetUp() override { size_ = GetParam(); }
 
-  /// One job after the other in the same root. Every job checks that it goes on from what the one
-  /// before has left.
+  /// Runs one job after the other in the same root. Every job checks that it resumes from what the
+  /// previous one has left.
   void run_jobs(const std::vector<Ending>& endings) {
     for (const Ending& ending : endings) {
       SCOPED_TRACE("rank " + std::to_string(ending.victim) + " of " + std::to_string(size_) +
@@ -49,7 +49,7 @@ class Processes : public ::testing::TestWithParam<int> {
   }
 
  private:
-  /// Exit codes of all ranks but the victim.
+  /// Returns the exit codes of all ranks but the victim.
   std::vector<int> run_job(const Ending& ending) const {
     std::filesystem::remove(folder_ / "store");
     std::vector<pid_t> processes;
@@ -101,8 +101,8 @@ class Processes : public ::testing::TestWithParam<int> {
   }
 
   int size_ = 0;
-  std::uint64_t oldest_ = 0;  ///< the next job must go on from an iteration from this one
-  std::uint64_t newest_ = 0;  ///< to this one; 0: it begins anew
+  std::uint64_t oldest_ = 0;  ///< first iteration that the next job may resume from
+  std::uint64_t newest_ = 0;  ///< last one; 0: it starts from scratch
   TempDir folder_;
 };
 

@@ -19,7 +19,7 @@ struct DummyOptions {
   bool fast = false;
 };
 
-/// Writes nothing; remembers what it was made with.
+/// Writes nothing, and remembers the options that it was made with.
 class Dummy final : public SaveStrategy {
  public:
   explicit Dummy(const DummyOptions& given) : options(given) {}

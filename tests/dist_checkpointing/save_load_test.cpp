@@ -89,8 +89,8 @@ TEST_F(SaveLoad, FillsAStridedDestination) {
 }
 
 TEST_F(SaveLoad, Float8GoesFromAndToStridedTensors) {
-  // Torch has no copy of such a tensor that is not contiguous; here their elements are bytes like
-  // any others.
+  // Torch cannot copy such a tensor that is not contiguous; here its elements are bytes like any
+  // others.
   const auto transposed = [](DType dtype, const Tensor& memory) {
     return Tensor(dtype, Shape{6, 4}, Shape{1, 6}, memory.mutable_data(), memory.owner());
   };
@@ -101,7 +101,7 @@ TEST_F(SaveLoad, Float8GoesFromAndToStridedTensors) {
           checkpoint(std::string(to_string(dtype)) + "-" + std::string(to_string(compat)));
       Tensor memory = Tensor::empty(dtype, {4, 6});
       for (int i = 0; i < 24; ++i)
-        memory.data()[i] = static_cast<std::byte>(11 * i);  // NaNs among them
+        memory.data()[i] = static_cast<std::byte>(11 * i);  // including NaNs
       StateDict state;
       state["w"] = ShardedTensor::whole("w", transposed(dtype, memory));
       save(state, path, {.compat = compat});
@@ -181,8 +181,8 @@ TEST_F(SaveLoad, ZarrTakesShardsWithoutElementsOfSeveralRanks) {
   EXPECT_EQ(load_plain_tensors(checkpoint())["w"].as_tensor().shape(), (Shape{6, 0}));
 }
 
-/// Three data-parallel ranks share a (4, 6) tensor as flattened ranges; then two ranks with another
-/// grid load it.
+/// Saves a (4, 6) tensor as flattened ranges of three data-parallel ranks; then two ranks with
+/// another grid load it.
 void save_flattened(const std::filesystem::path& path, FlattenedForm form) {
   const std::vector<std::int64_t> cuts = {0, 5, 17, 24};
   run_ranks(3, [&](Communicator& comm) {
@@ -249,7 +249,7 @@ TEST_F(SaveLoad, ObjectsOfEveryRankAndTheCommonStateComeBack) {
                                  .data = Value::tuple({rank, "state"}),
                                  .global_shape = {2},
                                  .global_offset = {rank}};
-    state["iteration"] = 100 + rank;  // rank 0's is stored
+    state["iteration"] = 100 + rank;  // rank 0's value is stored
     state["args"] = Value::dict({{"lr", 0.5}, {"betas", Value::tuple({0.9, 0.95})}, {7, nullptr}});
     return state;
   });

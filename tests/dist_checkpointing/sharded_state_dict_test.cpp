@@ -1,5 +1,5 @@
-// Behaviours of Megatron's and PyTorch's own tests that are easy to get wrong: who holds what,
-// under which name, and what a load then makes of it.
+// Behaviors of Megatron's and PyTorch's own tests that are easy to get wrong: which rank holds
+// which part, under which name, and what a load makes of it.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ using testing::Random;
 
 const Shape kShape{7, 9};
 
-/// A part of a matrix in which element i has the value i.
+/// Returns a part of a matrix in which element i has the value i.
 Tensor part_of_matrix(const Box& box) {
   Tensor part = Tensor::empty(DType::kInt64, box.sizes);
   for (std::int64_t i = 0; i < part.numel(); ++i) {
@@ -37,7 +37,7 @@ Tensor part_of_matrix(const Box& box) {
   return part;
 }
 
-/// A rank's boxes of the matrix, each as a leaf of its own.
+/// Returns a rank's boxes of the matrix, each as a leaf of its own.
 StateDict hold(const std::vector<Box>& boxes, bool filled) {
   StateDict state = Value::dict();
   for (std::size_t i = 0; i < boxes.size(); ++i) {
@@ -92,7 +92,7 @@ TEST_F(ShardedStateDict, ARankMayHoldSeveralUnevenShardsOfATensorAndAnotherOneNo
                    {.validate_access_integrity = false});
 }
 
-/// Boxes that tile the matrix, on random ranks.
+/// Returns boxes that tile the matrix, on random ranks.
 std::vector<std::vector<Box>> random_cut(Random& random) {
   std::vector<Box> boxes{whole(kShape)};
   for (std::int64_t cuts = random.between(0, 5); cuts > 0; --cuts) {
@@ -173,7 +173,7 @@ TEST_F(ShardedStateDict, ObjectsComeBackAsTheKindTheyWere) {
     EXPECT_EQ(wanted["object" + std::to_string(i)].as_sharded_object().data, objects[i]) << i;
 }
 
-/// Every message of the library while it lives.
+/// Collects every message of the library during its lifetime.
 class LogCapture {
  public:
   LogCapture() {
@@ -191,8 +191,8 @@ class LogCapture {
 class EveryStrictMode : public ShardedStateDict,
                         public ::testing::WithParamInterface<StrictHandling> {
  protected:
-  /// A tensor, an object, and a common state that nobody asks for, which the newer form keeps as an
-  /// object.
+  /// Saves a tensor, an object, and a common state that no load requests, which the newer form
+  /// keeps as an object.
   void save_two(Compat compat) {
     StateDict state = Value::dict({{"iteration", 3}});
     state["w"] = ShardedTensor::whole("w", part_of_matrix(whole(kShape)));

@@ -1,7 +1,7 @@
-// What the survivors of a job say when one rank dies: before one of its messages, which are sampled
-// from all that it has in a save, a load or a resume. Its network may notice that (a connection
-// breaks) or not (a machine hangs), and may keep what was sent (sockets) or not (threads). Every
-// error names the rank that is gone and what the survivor was doing.
+// The errors of the survivors of a job when one rank dies before one of its messages, a sample of
+// those in a save, a load or a resume. The network may notice the death (a connection breaks) or
+// not (a machine hangs), and may keep what was sent (sockets) or not (threads). Every error names
+// the dead rank and what the survivor was doing.
 
 #include <gmock/gmock.h>
 
@@ -26,9 +26,9 @@ namespace dckpt::testing {
 namespace {
 
 constexpr int kRanks = 4;
-constexpr std::chrono::milliseconds kTimeout{4000};  // ranks that live are never this late
+constexpr std::chrono::milliseconds kTimeout{4000};  // surviving ranks are never this late
 
-/// Delivers what was sent, also of ranks that have ended since.
+/// Delivers what was sent, including by ranks that have ended since.
 class PostOffice {
  public:
   void put(int channel, int from, int to, ByteView bytes) {
@@ -101,7 +101,7 @@ class PostTransport final : public Transport {
   int channel_;
 };
 
-/// How a rank ends: before its exchange number `at`, on every transport.
+/// The death of a rank: before its exchange number `at`, on every transport.
 struct Death {
   int victim;
   std::uint64_t at;
@@ -133,7 +133,7 @@ class MortalTransport final : public Transport {
   std::function<void()> die_;
 };
 
-/// Hides that threads hand over memory, as no network of processes does.
+/// Hides that threads pass memory directly, as networks of processes do not.
 class PlainTransport final : public Transport {
  public:
   explicit PlainTransport(std::shared_ptr<Transport> base) : base_(std::move(base)) {}
@@ -149,7 +149,7 @@ class PlainTransport final : public Transport {
   std::shared_ptr<Transport> base_;
 };
 
-/// What the survivors say.
+/// Returns the errors of the survivors.
 std::vector<std::string> errors_of_survivors(const CollectiveJob& job, Death& death) {
   const Location root(memory_storage("memory:"), "run");
   if (job.before) run_ranks(kRanks, [&](Communicator& comm) { job.before(root, comm); });

@@ -1,16 +1,16 @@
 // training_process FOLDER OLDEST NEWEST VICTIM OPERATION END: one process of a job (RANK,
 // WORLD_SIZE) whose training root is FOLDER/run. It
 //
-//   1  goes on from an iteration from OLDEST to NEWEST, or begins anew if OLDEST is 0
+//   1  resumes from an iteration from OLDEST to NEWEST, or starts from scratch if OLDEST is 0
 //   2  fails to save a state in which the last rank has another global shape, then one that does
 //      not fit on the last rank's disk
 //   3  saves the next iteration, as every rank
 //   4  saves one more; rank VICTIM ends, as END says (kill, stop), before the save's OPERATION-th
-//      exchange between ranks, or after the save if it has no so many
+//      exchange between ranks, or after the save if it has fewer
 //
-// Exit code 0 if all of that went as it should and, in 4, this rank got an error
-// (unavailable). The ranks that live write the iteration of 3 to FOLDER/saved, and each its error
-// to FOLDER/error.RANK. They find each other through FOLDER/store.
+// The exit code is 0 if all of that went as expected and, in 4, this rank got an error
+// (unavailable). The surviving ranks write the iteration of 3 to FOLDER/saved, and their errors to
+// FOLDER/error.RANK. They find each other through FOLDER/store.
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -61,7 +61,7 @@ c10::intrusive_ptr<c10d::Backend> connect(const fs::path& folder, int rank, int 
   return backend;
 }
 
-/// The file size that a process may write, while it lives.
+/// Limits the file size that a process may write during its lifetime.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) {
@@ -129,7 +129,7 @@ void run(const Arguments& arguments, int rank, int size) {
       end_this_process(arguments.end);
   });
   Policy policy{.retention = {.keep_last = 2}};
-  policy.save.io.fsync = false;  // no power fails here, and a slow disk is no silent rank
+  policy.save.io.fsync = false;  // power does not fail here, and a slow disk is not a silent rank
   Checkpointer checkpointer(arguments.folder / "run", policy, watched);
   checkpointer.claim();
   for (const auto& entry : fs::directory_iterator(arguments.folder / "run")) {

@@ -19,8 +19,8 @@ namespace dckpt::testing {
 constexpr std::int64_t kColumns = 48;
 constexpr const char* kTracker = "latest_checkpointed_iteration.txt";
 
-/// What a run holds at an iteration: columns of one tensor, whose element i is 1000 · iteration +
-/// i, and the iteration as common state.
+/// Returns a rank's state at an iteration: columns of one tensor, whose element i is 1000 ·
+/// iteration + i, and the iteration as common state.
 inline StateDict state_at(std::uint64_t iteration, int rank, int ranks) {
   const std::int64_t width = kColumns / ranks;
   Tensor mine = Tensor::empty(DType::kInt64, {2, width});
@@ -37,7 +37,7 @@ inline StateDict state_at(std::uint64_t iteration, int rank, int ranks) {
   return state;
 }
 
-/// The same with nothing in it yet.
+/// Returns a state of the same structure to load into.
 inline StateDict empty_state(int rank, int ranks) {
   StateDict state;
   state["w"] =
@@ -52,7 +52,7 @@ inline bool holds(const StateDict& loaded, std::uint64_t iteration, int rank, in
                *state_at(iteration, rank, ranks).at("w").as_sharded_tensor().data);
 }
 
-/// The warnings of its lifetime.
+/// Collects the warnings during its lifetime.
 class Warnings {
  public:
   Warnings() {
@@ -74,7 +74,7 @@ class TrainingRun : public ::testing::Test {
  protected:
   using Body = std::function<void(Checkpointer&, Communicator&)>;
 
-  /// One job: its ranks construct a checkpointer each and run `body`.
+  /// Runs one job: each rank constructs a checkpointer and runs `body`.
   void job(int ranks, const Body& body, const Policy& policy = {}) const {
     run_ranks(ranks, [&](Communicator& comm) {
       Checkpointer checkpointer(root_, policy, comm);
@@ -82,7 +82,7 @@ class TrainingRun : public ::testing::Test {
     });
   }
 
-  /// A job of two ranks that saves without having loaded.
+  /// Runs a job of two ranks that saves without having loaded.
   void saved(const std::vector<std::uint64_t>& iterations, const Policy& policy = {}) const {
     job(
         2,
@@ -93,7 +93,8 @@ class TrainingRun : public ::testing::Test {
         policy);
   }
 
-  /// The iteration from which a job of two ranks goes on; its values are checked. -1: none.
+  /// Returns the iteration from which a job of two ranks resumes, after checking its values. -1:
+  /// none.
   std::int64_t resumed(const Policy& policy = {}) const {
     std::int64_t found = -1;
     job(
@@ -131,7 +132,7 @@ class TrainingRun : public ::testing::Test {
   std::filesystem::path root_ = directory_ / "run";
 };
 
-/// Of the tests of Checkpointer, in several files.
+/// The fixture of the tests of Checkpointer, in several files.
 class CheckpointerTest : public TrainingRun {};
 
 }  // namespace dckpt::testing

@@ -1,5 +1,5 @@
-// docs_snippets NAME: runs a C++ block of the documentation. Exit code 77 if it needs the libtorch
-// that this program is built without.
+// docs_snippets NAME: runs a C++ block of the documentation. The exit code is 77 if the block needs
+// libtorch and this program is built without it.
 
 #include "snippets_main.h"
 

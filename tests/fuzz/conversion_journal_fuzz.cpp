@@ -1,5 +1,4 @@
-// The journal of an interrupted conversion. Its lines are read with the checksums that they should
-// have, and without.
+// The journal of an interrupted conversion. Its lines are read with correct checksums, and without.
 
 #include <cstdint>
 #include <string>

@@ -1,4 +1,4 @@
-// metadata.pkl of torch_checkpointing. Shards of what is accepted lie inside their tensors, and
+// metadata.pkl of torch_checkpointing. Shards of accepted metadata are inside their tensors, and
 // files inside the checkpoint.
 
 #include <cstddef>

@@ -5,7 +5,7 @@
 #include "mapping/base/error.h"
 #include "strategies/formats/json/json.h"
 
-/// Reads bytes as JSON; what is accepted must be the same after it was written and read again.
+/// Reads bytes as JSON; accepted values must survive writing and reading.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace dckpt;
   Value value;

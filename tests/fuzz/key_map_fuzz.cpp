@@ -10,7 +10,7 @@
 
 namespace {
 
-/// A checkpoint whose keys are those of the map's own rows, with small numbers.
+/// Returns a checkpoint whose keys are those of the map's own rows, with small numbers.
 dckpt::Metadata checkpoint_of(const dckpt::KeyMap& map, bool megatron) {
   dckpt::Metadata metadata{.files = {"data"}};
   for (const dckpt::MapRow& row : map.tensors) {
@@ -29,8 +29,8 @@ dckpt::Metadata checkpoint_of(const dckpt::KeyMap& map, bool megatron) {
 
 }  // namespace
 
-/// Reads bytes as a map. Problems stand in the text they are about; a map without any reads back
-/// from what it prints as the same one, and applying it ends in a result or an error.
+/// Reads bytes as a map. Problems are located inside the text. A map without problems reads back
+/// from its printed form as the same map, and applying it ends in a result or an error.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace dckpt;
   const CheckedKeyMap checked = check_key_map({reinterpret_cast<const char*>(data), size});

@@ -1,5 +1,5 @@
-// What ranks send rank 0 of a load by a planner, and get back. What is accepted is the same after
-// it was sent once more.
+// The messages between ranks and rank 0 in a load by a planner. Accepted messages survive another
+// round trip.
 
 #include <cstddef>
 #include <cstdint>

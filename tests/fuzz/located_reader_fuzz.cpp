@@ -1,4 +1,4 @@
-// Where another rank says that elements of chunks lie, in a load that ranks share.
+// The locations of chunk elements that another rank reports, in a load that ranks share.
 
 #include <cstdint>
 #include <cstdlib>

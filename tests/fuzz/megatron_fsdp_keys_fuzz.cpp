@@ -1,4 +1,4 @@
-// Keys of Megatron-FSDP's tensors. What is taken out of a key must come back when it is put in
+// Keys of Megatron-FSDP's tensors. Parts taken out of a key must come back when they are inserted
 // again.
 
 #include <cstddef>

@@ -8,10 +8,10 @@
 #include "strategies/formats/dcp/metadata_reader.h"
 #include "strategies/formats/dcp/metadata_writer.h"
 
-/// Reads bytes as DCP metadata; what is read as rows must read the same as nodes. What is accepted
-/// must be sound, and the same after it was written
-/// and read again. Without some of its keys it is refused, or reads as metadata that may lack more
-/// than these (chosen pickles share containers), but never have them.
+/// Reads bytes as DCP metadata. Metadata read as rows must read the same as nodes. Accepted
+/// metadata must be sound, and survive writing and reading. Without some of its keys it is refused,
+/// or reads as metadata that may lack more than these keys (crafted pickles share containers), but
+/// never has them.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace dckpt;
   const ByteView bytes{reinterpret_cast<const std::byte*>(data), size};

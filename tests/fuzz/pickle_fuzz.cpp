@@ -1,5 +1,5 @@
-// Any bytes become a graph and a value, or a CheckpointError. What became a value can be written at
-// protocol 4 and reads back as the same value, and whatever is written at protocol 2 is sound.
+// Any bytes become a graph and a value, or a CheckpointError. Every value can be written at
+// protocol 4 and reads back unchanged, and everything written at protocol 2 is sound.
 
 #include <cstdlib>
 
@@ -11,8 +11,8 @@ namespace {
 using namespace dckpt;
 using namespace dckpt::pickle;
 
-// Far below the real limits, so that an input that reaches them takes no time; what is written may
-// take a little more.
+// The limits are far below the real ones, so that inputs that reach them take no time. Written
+// pickles may be slightly larger.
 constexpr Limits kLimits{
     .max_nodes = 1 << 16, .max_bytes = 1 << 20, .max_depth = 100, .max_expanded = 1 << 12};
 constexpr Limits kAgain{

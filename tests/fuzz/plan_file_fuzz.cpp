@@ -1,5 +1,5 @@
-// dckpt_plans.bin: each input as a file, and as what follows the right checksum and contents. What
-// is accepted is the same after it was written and read again.
+// dckpt_plans.bin: each input as a file, and as the part after the correct checksum and contents.
+// Accepted plans survive writing and reading.
 
 #include <cstddef>
 #include <cstdint>
@@ -14,7 +14,7 @@ namespace {
 
 using namespace dckpt;
 
-/// Two ranks with a tensor each and one together, and an object.
+/// Returns the plans of two ranks with a tensor each and one together, and an object.
 SavePlanCache::Global sample() {
   std::vector<SavePlan> plans;
   SavePlanCache::Global global;
@@ -34,7 +34,7 @@ SavePlanCache::Global sample() {
   return global;
 }
 
-/// A file of the same contents, whose ranks are `input`.
+/// Returns a file of the same contents, whose ranks are `input`.
 Bytes sealed(ByteView file, ByteView input) {
   WireReader head(file.subspan(std::string_view("dckpt plans\n").size()), "the head");
   for (int i = 0; i < 3; ++i) head.number();  // version, checksum

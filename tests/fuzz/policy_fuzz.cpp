@@ -6,8 +6,8 @@
 #include "configs/policy.h"
 #include "configs/yaml.h"
 
-/// Reads bytes as a policy. Problems stand in the text they are about; a policy without any reads
-/// back from its effective form as the same one.
+/// Reads bytes as a policy. Problems are located inside the text. A policy without problems reads
+/// back from its effective form as the same policy.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace dckpt;
   const CheckedPolicy checked = check_policy({reinterpret_cast<const char*>(data), size});

@@ -1,6 +1,6 @@
-// A torch file as the only one of a checkpoint of torch_checkpointing, of a local one of Megatron,
-// and of Megatron's rank folders, joined and taken apart again. The chunks of what opens can be
-// read, or are refused.
+// A torch file as the only file of a torch_checkpointing checkpoint, of a local checkpoint of
+// Megatron, and of Megatron's rank folders, joined and split again. The chunks of a checkpoint that
+// opens can be read, or are refused.
 
 #include <cstddef>
 #include <cstdint>

@@ -1,5 +1,5 @@
-// Whatever a pickle holds can be shown: its rendering is JSON, which reads back as the same value,
-// and a comparison with itself finds nothing.
+// Any content of a pickle can be shown: its rendering is JSON, which reads back as the same value,
+// and a comparison with itself finds no difference.
 
 #include <cstdlib>
 
@@ -13,7 +13,7 @@ namespace {
 
 using namespace dckpt;
 
-// Far below the real limits, so that an input that reaches them takes no time.
+// The limits are far below the real ones, so that inputs that reach them take no time.
 constexpr pickle::Limits kLimits{
     .max_nodes = 1 << 16, .max_bytes = 1 << 20, .max_depth = 100, .max_expanded = 1 << 12};
 

@@ -17,7 +17,8 @@ namespace {
 
 constexpr std::size_t kPrefixes = 256;
 
-// An exact-size copy, so that AddressSanitizer sees a read of even one byte past the end.
+// Copies the data at exact size, so that AddressSanitizer sees a read of even one byte past the
+// end.
 void run(const std::uint8_t* data, std::size_t size) {
   const std::vector<std::uint8_t> exact(data, data + size);
   LLVMFuzzerTestOneInput(exact.data(), exact.size());

@@ -8,8 +8,8 @@
 #include "strategies/formats/safetensors/index.h"
 #include "tests/fuzz/input_file.h"
 
-/// Reads bytes as a safetensors file and as an index; what is accepted must be the same after it
-/// was written and read again.
+/// Reads bytes as a safetensors file and as an index; accepted ones must survive writing and
+/// reading.
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   using namespace dckpt;
   const ByteView bytes{reinterpret_cast<const std::byte*>(data), size};

@@ -1,4 +1,4 @@
-// dckpt_report.json. What is accepted is the same after it was written and read again.
+// dckpt_report.json. Accepted reports survive writing and reading.
 
 #include <cstddef>
 #include <cstdint>

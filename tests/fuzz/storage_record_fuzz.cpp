@@ -1,4 +1,4 @@
-// What another rank says it has read while it opened a checkpoint.
+// The record of another rank's reads while it opened a checkpoint.
 
 #include <cstdint>
 #include <cstdlib>

@@ -1,5 +1,5 @@
-// torch.save files of any bytes, in the zip and the stream form, and as blobs of one tensor. What
-// loads must survive being saved and loaded again.
+// torch.save files of any bytes, in the zip and the stream form, and as blobs of one tensor. Loaded
+// values must survive saving and loading.
 
 #include <cstddef>
 #include <cstdint>
@@ -29,7 +29,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   try {
     saved = dckpt::save_torch_file(value);
   } catch (const dckpt::CheckpointError&) {
-    return 0;  // some values can be described but not written: names with line breaks, for one
+    return 0;  // some values can be read but not written, such as names with line breaks
   }
   dckpt::load_torch_bytes(saved, "saved again");
   return 0;

@@ -1,5 +1,5 @@
-// The tracker of a training root, and the names of its entries: what is accepted leads to a
-// directory of the root and nowhere else.
+// The tracker of a training root, and the names of its entries. Accepted names lead only to
+// directories of the root.
 
 #include <cstdint>
 #include <cstdlib>

@@ -1,4 +1,4 @@
-// What another rank says it wants of a checkpoint, before a load that ranks share.
+// Another rank's requests for parts of a checkpoint, before a load that ranks share.
 
 #include <cstdint>
 #include <cstdlib>
@@ -32,7 +32,7 @@ dckpt::Metadata stored() {
   return metadata;
 }
 
-/// Columns of the matrix, and what the flat range has of two rows.
+/// Requests columns of the matrix, and the flat range's part of two rows.
 dckpt::WantedParts other_wish(const dckpt::Metadata& metadata) {
   const std::vector<dckpt::WantedShard> wanted = {{.tensor = 0, .box = {{0, 2}, {8, 2}}},
                                                   {.tensor = 2, .box = {{1, 0}, {2, 5}}}};

@@ -1,5 +1,4 @@
-// Any bytes as zstd frames, of which no more than a limit is decoded; and any bytes encoded and
-// decoded again.
+// Any bytes are decoded as zstd frames, up to a limit, and encoded and decoded again.
 
 #include <cstddef>
 #include <cstdint>

@@ -6,7 +6,7 @@
 
 namespace dckpt {
 
-/// A shape from a list of numbers.
+/// Returns the shape of a JSON list of numbers.
 inline Shape shape_of(const nlohmann::json& json) {
   Shape shape;
   for (const nlohmann::json& extent : json) shape.push_back(extent.get<std::int64_t>());

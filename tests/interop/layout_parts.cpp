@@ -1,7 +1,7 @@
-// layout_parts: what every rank of a mesh holds of a tensor, for the comparison with torch in
-// test_layouts.py. One case per line of standard input, in words: "shape 9 10 mesh 2 2 place R S 0
-// SS 0 2 order 1 0". One line of JSON per case: per rank of the mesh {"shape", "replica", "pieces":
-// [[offsets, sizes, local offsets], …]}.
+// layout_parts: prints the part of a tensor on every rank of a mesh, for the comparison with torch
+// in test_layouts.py. It reads one case per line of standard input, in words: "shape 9 10 mesh 2 2
+// place R S 0 SS 0 2 order 1 0". It prints one line of JSON per case: per rank of the mesh
+// {"shape", "replica", "pieces": [[offsets, sizes, local offsets], …]}.
 
 #include <cstdio>
 #include <exception>

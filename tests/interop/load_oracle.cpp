@@ -1,5 +1,5 @@
-// load_oracle: what the library loads, for the comparison with torch in test_loads_torch.py and
-// with Megatron-Core in test_pads_megatron.py. One case of JSON per line of standard input, one
+// load_oracle: prints what the library loads, for the comparison with torch in test_loads_torch.py
+// and with Megatron-Core in test_pads_megatron.py. One case of JSON per line of standard input, one
 // line of answer per case: {"state": rendered as extract does it}, or {"refused": message}.
 //
 //   {"path", "keys": [text, …]}                load_state_dict

@@ -1,5 +1,5 @@
-// parallel_oracle: what ParallelLayout gives a rank, for the comparison with Megatron-Core in
-// test_parallel_layouts.py. One case of JSON per line of standard input, one line of answer per
+// parallel_oracle: prints what ParallelLayout gives a rank, for the comparison with Megatron-Core
+// in test_parallel_layouts.py. One case of JSON per line of standard input, one line of answer per
 // case: what is asked for, or {"refused": message}.
 //
 //   {"layout", "groups": [["dense" or "experts", "dp-cp"], …]}     lists of groups of ranks

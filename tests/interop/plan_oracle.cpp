@@ -1,6 +1,6 @@
-// plan_oracle: how the library plans, for the comparison with the planners of torch and Megatron in
-// test_plans_torch.py and test_plans_megatron.py. One case of JSON per line of standard input, one
-// line of answer per case, {"refused": message} where the library throws.
+// plan_oracle: prints the library's plans, for the comparison with the planners of torch and
+// Megatron in test_plans_torch.py and test_plans_megatron.py. One case of JSON per line of standard
+// input, one line of answer per case, {"refused": message} where the library throws.
 //
 //   {"save": {"kind", "dedup", "flattened", "parallel"}, "ranks": [TREE, …]}
 //     → {"ranks": [{"items": [ITEM, …], "kept": [[position in items, chunk], …],
@@ -66,8 +66,8 @@ ReplicaId replica_of(const Json& json) {
   return json.is_array() ? ReplicaId(shape_of(json)) : ReplicaId(json.get<std::int64_t>());
 }
 
-/// {"key", "dtype", "local", "replica"} and either {"global", "offset"} or {"pieces": [[axis, rank,
-/// count], …], "prepend"}, with {"range": [begin, end]} or {"grad"}.
+/// Reads {"key", "dtype", "local", "replica"} and either {"global", "offset"} or {"pieces": [[axis,
+/// rank, count], …], "prepend"}, with {"range": [begin, end]} or {"grad"}.
 ShardedTensor shard_of(const Json& json) {
   const auto key = json.at("key").get<std::string>();
   const DType dtype = parse_dtype(json.at("dtype").get<std::string>()).value();
@@ -262,8 +262,8 @@ Json write_save(const Json& job) {
   return Json::object();
 }
 
-/// The coordinates in a row-major box of these sizes at which a view begins; it must have the box's
-/// strides.
+/// Returns the coordinates in a row-major box of these sizes at which a view begins. The view must
+/// have the box's strides.
 Json corner_of(const StridedView& view, ShapeView sizes) {
   const Shape strides = row_major_strides(sizes);
   if (view.strides != strides)

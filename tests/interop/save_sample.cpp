@@ -1,8 +1,8 @@
 // save_sample DIRECTORY COMPAT FLATTENED [SEPARATION_HINT [COPIES [split]]]: writes a checkpoint of
-// four ranks through the public save, for the peers to read. With copies, that many times four
-// ranks hold it and share the writing, with split also of one large tensor. test_save_api.py knows
-// independently what it must hold. Byte j of the row-major global tensor number n is (j + n) mod
-// 251.
+// four ranks through the public save, for the peers to read. With COPIES, that many times four
+// ranks hold it and share the writing, with `split` also of one large tensor. test_save_api.py
+// knows independently what it must hold. Byte j of the row-major global tensor number n is (j + n)
+// mod 251.
 
 #include <cstdio>
 #include <exception>
@@ -31,15 +31,15 @@ Tensor global_tensor(DType dtype, Shape shape, int number) {
   return tensor;
 }
 
-/// The part of a tensor; it shares its memory, so that most parts are strided.
+/// Returns a part of a tensor that shares its memory, so that most parts are strided.
 Tensor part(Tensor tensor, const Shape& offset, const Shape& size) {
   for (std::size_t axis = 0; axis < size.size(); ++axis)
     tensor = tensor.narrow(axis, offset[axis], size[axis]);
   return tensor;
 }
 
-/// What one rank holds. Tensors are numbered in the order in which they are added, on all ranks
-/// alike.
+/// The state of one rank. Tensors are numbered in the order in which they are added, in the same
+/// order on all ranks.
 class Sample {
  public:
   explicit Sample(int rank) : rank_(rank), tp_(rank % 2), dp_(rank / 2) {}
@@ -99,7 +99,8 @@ class Sample {
         "uneven_rows", part(next(DType::kFloat16, {7, 5}), {row, 0}, {rows, 5}), {7, 5}, {row, 0}));
   }
 
-  /// A model tensor cut in two by tp, and its optimizer state flattened and cut unevenly by dp.
+  /// Adds a model tensor cut in two by tp, and its optimizer state flattened and cut unevenly by
+  /// dp.
   void add_flattened() {
     put(ShardedTensor::from_rank_offsets(
         "decoder.weight", part(next(DType::kBFloat16, {8, 6}), {tp_ * 4, 0}, {4, 6}),
@@ -158,7 +159,7 @@ class Sample {
   StateDict state_;
 };
 
-/// Entries that a plain DCP directory which is not flattened has as one object each.
+/// Returns entries that an unflattened plain DCP directory stores as one object each.
 StateDict unflattened(int rank) {
   StateDict state;
   state["model"]["w"] = global_tensor(DType::kFloat32, {3, 4}, 0);
@@ -171,7 +172,7 @@ StateDict unflattened(int rank) {
   return state;
 }
 
-/// What a rank holds that is copy number `copy` of one of the four.
+/// Returns the state of a rank that is copy number `copy` of one of the four.
 StateDict copy_of(int rank, int copy) {
   return map_leaves(Sample(rank).build(), [&](Value leaf) {
     const auto mark = [&](ReplicaId& id) {

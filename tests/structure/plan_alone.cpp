@@ -1,6 +1,6 @@
-// Planning linked with nothing but what it may use: mapping/base and mapping/geometry. Two ranks
-// that hold half a matrix each, and one of them a replica of a vector, plan a save; then somebody
-// wants a column.
+// Planning, linked with nothing but its allowed dependencies: mapping/base and mapping/geometry.
+// Two ranks that hold half a matrix each, and one of them a replica of a vector, plan a save; then
+// a column is requested.
 
 #include "mapping/planning/load/read_plan.h"
 #include "mapping/planning/save/plan_agreement.h"

@@ -9,7 +9,7 @@
 
 namespace dckpt {
 
-/// A box of a global float32 tensor of this shape whose element i has the value i.
+/// Returns a box of a global float32 tensor of this shape whose element i has the value i.
 inline Tensor part_of_arange(const Shape& shape, const Box& box) {
   Tensor part = Tensor::empty(DType::kFloat32, box.sizes);
   const Shape strides = row_major_strides(shape);
@@ -24,12 +24,12 @@ inline Tensor part_of_arange(const Shape& shape, const Box& box) {
   return part;
 }
 
-/// All of it.
+/// Returns the whole tensor.
 inline Tensor arange(const Shape& shape) {
   return part_of_arange(shape, whole(shape));
 }
 
-/// A destination in which every element that a load leaves out shows.
+/// Returns a destination in which every element that a load leaves out is visible.
 inline Tensor untouched(const Shape& shape) {
   Tensor tensor = Tensor::empty(DType::kFloat32, shape);
   std::ranges::fill(tensor.bytes(), std::byte{0xFF});

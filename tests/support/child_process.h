@@ -19,8 +19,8 @@
 
 namespace dckpt::testing {
 
-/// A forked copy of this process that runs `body` and ends with 0, or 1 if it throws. Killed with
-/// its owner. One at a time, while no other threads run.
+/// A forked copy of this process that runs `body` and ends with 0, or 1 if it throws. The
+/// destructor kills it. Only one may exist at a time, while no other threads run.
 class ChildProcess {
  public:
   explicit ChildProcess(const std::function<void()>& body) : id_(::fork()) {
@@ -40,15 +40,15 @@ class ChildProcess {
 
   pid_t id() const noexcept { return id_; }
   bool ended() const noexcept { return id_ == 0; }
-  /// Waits for the next event of the process, or of one of its threads if they are traced: its
-  /// thread and its status.
+  /// Waits for the next event of the process, or of one of its threads if they are traced. Returns
+  /// the thread and its status.
   std::pair<pid_t, int> next_event() {
     int status = 0;
     const pid_t thread = ::waitpid(-1, &status, __WALL);
     if (thread < 0 || (thread == id_ && !WIFSTOPPED(status))) id_ = 0;
     return {thread, status};
   }
-  /// The exit code, or minus the signal.
+  /// Waits for the end. Returns the exit code, or minus the signal.
   int wait() {
     int status = 0;
     while (!ended()) status = next_event().second;
@@ -64,7 +64,7 @@ class ChildProcess {
   pid_t id_;
 };
 
-/// Whether a system call changes files.
+/// Returns whether a system call changes files.
 inline bool changes_files(const __ptrace_syscall_info& call) {
   constexpr std::array kCalls = {SYS_mkdirat,   SYS_renameat2, SYS_unlinkat, SYS_fsync,
                                  SYS_fdatasync, SYS_write,     SYS_pwrite64, SYS_writev,
@@ -99,7 +99,7 @@ inline Ended killed_at(std::uint64_t number,
         ::ptrace(PTRACE_GET_SYSCALL_INFO, thread, sizeof call, &call) <= 0)
       continue;
     if (call.op == PTRACE_SYSCALL_INFO_ENTRY && changes_files(call) && ++calls == number)
-      return Ended::kKilled;  // by the destructor
+      return Ended::kKilled;  // the destructor kills it
   }
 }
 

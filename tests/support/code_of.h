@@ -7,7 +7,7 @@
 
 namespace dckpt {
 
-/// The code of the CheckpointError that `work` throws.
+/// Returns the code of the CheckpointError that `work` throws.
 inline std::string code_of(const std::function<void()>& work) {
   try {
     work();

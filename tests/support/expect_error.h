@@ -9,7 +9,7 @@
 
 namespace dckpt::testing {
 
-/// The CheckpointError that `body` throws. Fails the test if there is none.
+/// Returns the CheckpointError that `body` throws. Fails the test if there is none.
 template <typename Body>
 CheckpointError error_of(Body&& body) {
   try {

@@ -13,20 +13,21 @@
 
 namespace dckpt {
 
-/// What happens at one operation of a FaultyStorage. All operations count, those of its open files
-/// too, from 1.
+/// A fault at one operation of a FaultyStorage. All operations count, including those of its open
+/// files, from 1.
 struct Fault {
   enum class Kind {
-    kError,  ///< it fails; an append has written half by then, a removal has removed some
-    kErrorAfterEffect,  ///< it is done but reports an error, as a network file system may
-    kCrash,             ///< as kError, and every later operation fails too: the process is dead
+    kError,  ///< the operation fails; an append has written half, a removal has removed some
+    kErrorAfterEffect,  ///< the operation takes effect but reports an error, as in a network file
+                        ///< system
+    kCrash,             ///< as kError, and every later operation also fails: the process is dead
   };
   Kind kind = Kind::kError;
   std::uint64_t at = 0;  ///< number of the operation; 0 for never
 };
 
-/// Passes everything through to `storage` but fails as told. Injected errors say "injected". Safe
-/// to use from several threads.
+/// Forwards everything to `storage` but fails as specified. Injected errors say "injected".
+/// Thread-safe.
 class FaultyStorage : public Storage {
  public:
   explicit FaultyStorage(std::shared_ptr<Storage> storage, Fault fault = {},

@@ -13,12 +13,12 @@
 
 namespace dckpt::testing {
 
-/// The checkpoint of tests/data/checkpoints/NAME, as its producer left it.
+/// Returns the path of tests/data/checkpoints/NAME, a checkpoint as its producer left it.
 inline std::filesystem::path golden(const std::string& name) {
   return std::filesystem::path(DCKPT_TEST_DATA) / "checkpoints" / name / "ckpt";
 }
 
-/// Its expected.json (tests/data/README.md).
+/// Returns its expected.json (tests/data/README.md).
 inline Value golden_expected(const std::string& name) {
   const std::filesystem::path path = golden(name).parent_path() / "expected.json";
   std::ifstream file(path, std::ios::binary);
@@ -27,7 +27,7 @@ inline Value golden_expected(const std::string& name) {
   return parse_json(as_bytes(text), path.string());
 }
 
-/// {"dtype", "shape", "sha256"} of a whole tensor, as the expectations spell them.
+/// Returns {"dtype", "shape", "sha256"} of a whole tensor, spelled as in expected.json.
 inline Value describe_content(const CheckpointReader& reader, std::size_t tensor) {
   const TensorStorageMetadata& entry = reader.metadata().tensors[tensor];
   const Tensor content = read_box(reader, tensor, whole(entry.size));

@@ -6,7 +6,7 @@
 
 namespace dckpt {
 
-/// As long as it lives, the system refuses to start threads: their stacks would be too large.
+/// Makes the system refuse to start threads during its lifetime: their stacks would be too large.
 class NoThreads {
  public:
   NoThreads() {

@@ -18,21 +18,21 @@
 
 namespace dckpt {
 
-/// Behaves as a store of objects behind a network does: every request takes some time, nothing can
-/// be renamed or locked, a file appears when it is closed unless one has got there first, and lists
+/// Behaves like an object store behind a network: every request takes some time, nothing can be
+/// renamed or locked, a file appears when it is closed unless another got there first, and lists
 /// are late.
 class ObjectStore final : public ForwardingStorage {
  public:
   using Milliseconds = std::chrono::milliseconds;
   struct Pace {
-    Milliseconds request{0};  ///< what each takes
-    Milliseconds late{0};     ///< until a list shows what was made or removed
+    Milliseconds request{0};  ///< duration of each request
+    Milliseconds late{0};     ///< delay until a list shows what was made or removed
   };
 
   explicit ObjectStore(Pace pace, std::shared_ptr<Storage> objects = memory_storage("objects:"))
       : ForwardingStorage(std::move(objects)), pace_(pace) {}
 
-  /// How often somebody tried what capabilities() says cannot be done.
+  /// Returns how often operations were attempted that capabilities() excludes.
   int forbidden() const { return forbidden_; }
 
   StorageCapabilities capabilities() const override {
@@ -77,7 +77,7 @@ class ObjectStore final : public ForwardingStorage {
     wait();
     if (storage_->stat(name)) exists(name);
     if (const std::string parent = parent_name(name); !parent.empty()) {
-      storage_->list(parent);  // throws if there is none
+      storage_->list(parent);  // throws if the parent does not exist
     }
     return std::make_unique<Upload>(name, *this);
   }
@@ -124,7 +124,7 @@ class ObjectStore final : public ForwardingStorage {
     const Milliseconds request_;
   };
 
-  /// Appears at once when it is closed.
+  /// A file that appears all at once when it is closed.
   class Upload final : public WritableFile {
    public:
     Upload(std::string name, ObjectStore& store)

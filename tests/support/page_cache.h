@@ -12,7 +12,7 @@
 
 namespace dckpt::testing {
 
-/// Takes a file out of the page cache.
+/// Drops a file from the page cache.
 inline void drop_from_cache(const std::filesystem::path& path) {
   const int fd = ::open(path.c_str(), O_RDONLY);
   ::fsync(fd);
@@ -20,7 +20,7 @@ inline void drop_from_cache(const std::filesystem::path& path) {
   ::close(fd);
 }
 
-/// Pages of a file that the page cache holds.
+/// Returns the number of pages of a file in the page cache.
 inline std::size_t cached_pages(const std::filesystem::path& path) {
   const auto size = std::filesystem::file_size(path);
   const int fd = ::open(path.c_str(), O_RDONLY);
@@ -35,8 +35,8 @@ inline std::size_t cached_pages(const std::filesystem::path& path) {
   return count;
 }
 
-/// Whether the storage reads such files past the page cache: on ext4 and XFS, where the kernel says
-/// what is cached.
+/// Returns whether the storage reads such files past the page cache: on ext4 and XFS, if the kernel
+/// reports what is cached.
 inline bool can_be_cold(const std::filesystem::path& path) {
   struct statfs system {};
   if (::statfs(path.c_str(), &system) != 0) return false;

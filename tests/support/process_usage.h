@@ -10,13 +10,13 @@
 
 namespace dckpt::testing {
 
-/// Bytes of the heap that are in use; 0 under AddressSanitizer, which has a heap of its own.
+/// Returns the bytes of the heap in use; 0 under AddressSanitizer, which has a heap of its own.
 inline std::uint64_t memory_in_use() {
   const struct mallinfo2 info = ::mallinfo2();
   return info.uordblks + info.hblkhd;
 }
 
-/// Looks at memory_in_use() all the time, until asked for its peak.
+/// Samples memory_in_use() continuously until asked for its peak.
 class MemoryPeak {
  public:
   std::uint64_t bytes() {
@@ -34,7 +34,7 @@ class MemoryPeak {
   }};
 };
 
-/// Bytes that this process has read from files, whether cached or not.
+/// Returns the bytes that this process has read from files, whether cached or not.
 inline std::uint64_t bytes_read() {
   std::ifstream io("/proc/self/io");
   for (std::string name; io >> name;) {

@@ -7,19 +7,19 @@
 
 namespace dckpt::testing {
 
-/// Random numbers of a property test: the same on every run unless DCKPT_TEST_SEED says otherwise.
+/// Random numbers of a property test, the same on every run unless DCKPT_TEST_SEED is set.
 class Random {
  public:
   Random() : seed_(seed_from_environment()), engine_(seed_) {}
 
-  /// Both ends included.
+  /// Returns a number from `low` to `high`, both included.
   std::int64_t between(std::int64_t low, std::int64_t high) {
     return std::uniform_int_distribution<std::int64_t>(low, high)(engine_);
   }
   bool chance(int percent) { return between(1, 100) <= percent; }
   std::mt19937_64& engine() { return engine_; }
 
-  /// For SCOPED_TRACE, so that a failure can be replayed.
+  /// Returns a text for SCOPED_TRACE, so that a failure can be replayed.
   std::string trace(int round) const {
     return "DCKPT_TEST_SEED=" + std::to_string(seed_) + " round " + std::to_string(round);
   }

@@ -29,12 +29,12 @@ struct Recorded {
 
 struct StreamThread {
   int device = 0;
-  std::deque<std::function<bool()>> work;  ///< false: not yet
+  std::deque<std::function<bool()>> work;  ///< returns false if not done yet
   bool closed = false;
   std::jthread thread;
 };
 
-/// Device memory: `tensor` may not be touched, `shadow` is the same pages.
+/// Device memory: `tensor` may not be accessed, `shadow` maps the same pages.
 struct Mapping {
   std::byte* shadow;
   std::size_t size;
@@ -46,7 +46,7 @@ struct Mapping {
 struct SimulatedDevice::Machine {
   std::mutex mutex;
   std::condition_variable changed;
-  std::map<std::byte*, Mapping> memory;  ///< by where tensors point
+  std::map<std::byte*, Mapping> memory;  ///< key: the address in tensors
   std::vector<std::unique_ptr<StreamThread>> streams;
   std::vector<StreamThread*> producers;
   std::set<void*> open_streams;
@@ -92,7 +92,7 @@ struct SimulatedDevice::Machine {
     changed.notify_all();
   }
 
-  /// The readable address of device memory; null for other memory.
+  /// Returns the readable address of device memory; null for other memory.
   std::byte* shadow(const std::byte* address, std::size_t size, int device) {
     auto* const at = const_cast<std::byte*>(address);
     auto found = memory.upper_bound(at);
@@ -292,7 +292,7 @@ bool SimulatedDevice::reached(int, Event event) {
     const auto& recorded = *machine_->events.at(event);
     if (recorded.passed < recorded.wanted) return false;
   }
-  count_call("asking for an event");  // how often it is asked in vain depends on time
+  count_call("asking for an event");  // the number of unsuccessful queries depends on timing
   return true;
 }
 

@@ -12,38 +12,38 @@
 
 namespace dckpt::testing {
 
-/// GPUs whose streams are threads. Their memory is mapped twice: where tensors point, any access
-/// from outside is a segmentation fault; copies go through the other mapping, later, and those of
+/// GPUs whose streams are threads. Their memory is mapped twice. Any access through the pointers of
+/// tensors is a segmentation fault. Copies go through the other mapping, later, and those of
 /// different streams in any order.
 class SimulatedDevice final : public DeviceRuntime {
  public:
   explicit SimulatedDevice(int devices = 1);
   ~SimulatedDevice() override;
 
-  /// A tensor of a device with the content, the shape and the strides of `content`'s.
+  /// Returns a tensor on a device with the content, the shape and the strides of `content`.
   Tensor on_device(const Tensor& content, int device = 0);
-  /// A copy in CPU memory, once the device is idle.
+  /// Returns a copy in CPU memory, once the device is idle.
   Tensor on_cpu(const Tensor& tensor);
-  /// Enqueues in the producer's stream: fills a tensor after a while.
+  /// Enqueues in the producer's stream an operation that fills a tensor after a while.
   void produce(const Tensor& tensor, const Tensor& content, std::chrono::milliseconds after);
 
-  /// The call after `calls` more calls fails. Negative: none does.
+  /// Makes the call after `calls` more calls fail. Negative: none fails.
   void fail_after(int calls) { calls_left_ = calls; }
   bool has_failed() const { return calls_left_ == -1; }
-  /// Bytes of page-locked memory that can be allocated.
+  /// Limits the page-locked memory that can be allocated.
   void limit_page_locked(std::uint64_t bytes) { page_locked_limit_ = bytes; }
-  /// Streams stop where they are until it is called with false. To enqueue a thousand copies in one
-  /// meanwhile is misuse: drivers hold so many, and then block.
+  /// Stops all streams until called with false. Enqueuing a thousand copies in one meanwhile is
+  /// misuse: drivers hold that many, and then block.
   void hang(bool stop);
   bool is_idle() const;  ///< nothing is enqueued in any stream
 
-  /// How often events were recorded, each time to be waited for.
+  /// Returns how often events were recorded, each time to be waited for.
   int recorded() const { return recorded_; }
-  /// Bytes of page-locked memory that have not been given back.
+  /// Returns the bytes of page-locked memory not released yet.
   std::uint64_t page_locked() const { return page_locked_; }
-  /// Page-locked allocations, streams and events that have not been given back.
+  /// Returns the number of page-locked allocations, streams and events not released yet.
   int leaked() const { return objects_; }
-  std::string misuse() const;  ///< what no caller may do; empty if nothing
+  std::string misuse() const;  ///< rules that a caller broke; empty if none
 
   std::string name() const override { return "simulated"; }
   std::byte* allocate_page_locked(int device, std::size_t bytes) override;

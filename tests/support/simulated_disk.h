@@ -13,19 +13,19 @@
 
 namespace dckpt {
 
-/// What of the things that were never synced is still there after a power cut. Operations on one
-/// directory survive in their order; between directories and files there is no order.
+/// The fate of unsynced changes in a power cut. Operations on one directory survive in their order;
+/// between directories and files there is no order.
 struct PowerCut {
   enum class Kind { kLosesUnsynced, kKeepsUnsynced, kMixed } kind = Kind::kLosesUnsynced;
-  unsigned seed = 0;  ///< of kMixed: each directory is as it was synced or as it is now, each file
-                      ///< keeps some length between the two
+  unsigned seed = 0;  ///< for kMixed: each directory is as synced or as it is now, each file keeps
+                      ///< some length between the two
 };
 
-/// A memory storage that knows which contents and directory entries were made durable, and can show
-/// what a power cut would leave.
+/// A memory storage that knows which contents and directory entries are durable, and can show what
+/// a power cut would leave.
 class SimulatedDisk final : public Storage {
  public:
-  /// The tree as the next boot finds it.
+  /// Returns the tree as the next boot finds it.
   std::shared_ptr<Storage> after(const PowerCut& cut) const {
     const std::lock_guard lock(mutex_);
     const auto survivor = memory_storage("survivor:");
@@ -105,7 +105,7 @@ class SimulatedDisk final : public Storage {
   struct Node;
   using NodePtr = std::shared_ptr<Node>;
 
-  /// A file or a directory with what of it is durable.
+  /// A file or a directory, with its durable state.
   struct Node {
     bool file = false;
     Bytes content{};
@@ -145,7 +145,7 @@ class SimulatedDisk final : public Storage {
     NodePtr node_;
   };
 
-  /// The entry for a name whose directory exists.
+  /// Returns the entry for a name whose directory exists.
   NodePtr& entry(const std::string& name) {
     const std::string directory = parent_name(name);
     Node* node = root_.get();

@@ -8,7 +8,7 @@
 
 namespace dckpt {
 
-/// A new directory that goes away with its owner.
+/// A new directory that its destructor removes.
 class TempDir {
  public:
   TempDir() {

@@ -10,9 +10,9 @@
 
 namespace dckpt::testing {
 
-/// Passes everything through to `comm`, and calls `at` before and after each operation, which may
-/// throw or end the process. Moments are counted from 1: odd ones come before an operation, even
-/// ones after it.
+/// Forwards everything to `comm`, and calls `at` before and after each operation, which may throw
+/// or end the process. Moments are counted from 1: odd ones come before an operation, even ones
+/// after it.
 class WatchedCommunicator final : public Communicator {
   template <typename Operation>
   auto watch(Operation&& operation) {
@@ -27,7 +27,7 @@ class WatchedCommunicator final : public Communicator {
       : comm_(comm), at_(std::move(at)) {}
 
   std::uint64_t moments() const noexcept { return moments_; }
-  /// Bytes of this rank's buffers in gathers, so far.
+  /// Returns the bytes of this rank's buffers in gathers so far.
   std::uint64_t gathered() const noexcept { return gathered_; }
 
   int rank() const noexcept override { return comm_.rank(); }

@@ -25,7 +25,7 @@ using ::testing::Not;
 using testing::path_of;
 using testing::run_tool;
 
-/// What is offered behind a line, with a checkpoint that holds these keys.
+/// The candidates at the end of a line, with a checkpoint that holds these keys.
 struct Line {
   std::vector<std::string> keys = {"embedding.weight", "decoder.bias", "rng/shard_0.1_1.1"};
   CheckpointArgument asked{};
@@ -154,7 +154,7 @@ TEST(CompleteCommand, IsQuietAboutWhatIsWrong) {
               ::testing::StartsWith("output_layer.weight\tbfloat16 ("));
 }
 
-/// Runs a script in a shell that knows the tool; skips where there is no such shell.
+/// Runs a script in a shell with completion for the tool. Skips the test if there is no such shell.
 std::string in_shell(const std::string& shell, const std::string& script) {
   const TempDir scratch;
   const auto file = [&](const char* name) { return (scratch / name).string(); };

@@ -66,7 +66,7 @@ TEST(ToolConfig, EveryProblemIsALineAndTheExitCodeIsOne) {
 TEST(ToolConfig, ProblemsForProgramsHaveLineAndColumn) {
   const PolicyFile policy("version: 2\n");
   const ToolRun run = run_tool({"config", "check", policy.text(), "--json"});
-  EXPECT_EQ(run.exit_code, 6);  // nothing is wrong but that this version cannot do it
+  EXPECT_EQ(run.exit_code, 6);  // valid, but not supported by this version
   const Value json = run.json();
   EXPECT_EQ(json.at("file").as_str(), policy.text());
   EXPECT_FALSE(json.at("ok").as_bool());

@@ -22,7 +22,7 @@ using testing::path_of;
 using testing::run_tool;
 using testing::ToolRun;
 
-/// Runs `dckpt convert` with a signal that is already on its way. Returns the exit code.
+/// Runs `dckpt convert` with a signal already pending. Returns the exit code.
 int convert_under(int signal, const fs::path& target) {
   const std::string source = path_of(kModel);
   const std::string destination = target.string();
@@ -50,7 +50,7 @@ TEST(ToolConvert, ASignalStopsAConversionWhichRemovesWhatItHasBegun) {
   }
 }
 
-/// 4-bit floats, two a byte, with their scales.
+/// The floats have 4 bits, two per byte, with scales.
 TEST(ToolConvert, FloatsOfFourBitsAreListedVerifiedAndCopied) {
   const TempDir directory;
   const std::string file = (directory / "model.safetensors").string();
@@ -89,7 +89,7 @@ TEST(ToolConvert, WorksWhereNoThreadCanBeStarted) {
   const std::string source = path_of(kModel);
   const std::string target = (directory / "copy").string();
   const std::string said = (directory / "said").string();
-  // The stack of each thread is to be 64 TiB, which no address space has.
+  // The stack of each thread is set to 64 TiB, which no address space has.
   const std::string line = "ulimit -s 68719476736 || exit 77; exec '" DCKPT_TOOL "' convert '" +
                            source + "' '" + target + "' >/dev/null 2>'" + said + "'";
   const int code = WEXITSTATUS(std::system(line.c_str()));

@@ -64,7 +64,7 @@ TEST(ToolDiff, TwoIterationsOfOneRootAreCompared) {
     return run_tool(std::move(words)).exit_code;
   };
   EXPECT_EQ(exit_of({root.text(), "--iteration-a", "10", "--iteration-b", "30"}), 1);
-  EXPECT_EQ(exit_of({root.text(), "--iteration-a", "30"}), 1);  // with the latest
+  EXPECT_EQ(exit_of({root.text(), "--iteration-a", "30"}), 1);  // compares with the latest
   EXPECT_EQ(exit_of({root.text(), path_of(kModel), "--iteration-a", "10"}), 0);
   EXPECT_EQ(exit_of({root.text(), "--iteration-a", "10", "--iteration-b", "latest"}), 2);
   EXPECT_EQ(exit_of({root.text()}), 2);
@@ -85,7 +85,7 @@ TEST(ToolDiff, AnIterationIsOfBothRootsUnlessASideHasItsOwn) {
   EXPECT_EQ(run({"--iteration", "10"}).exit_code, 0);
   EXPECT_EQ(run({"--iteration", "10", "--iteration-b", "30"}).exit_code, 1);
   EXPECT_EQ(run({"--iteration", "10", "--iteration-b", "latest"}).exit_code, 1);
-  EXPECT_EQ(run({"--iteration", "30"}).exit_code, 5);  // a has none
+  EXPECT_EQ(run({"--iteration", "30"}).exit_code, 5);  // a does not have it
 }
 
 TEST(ToolDiff, AnIterationForBothSidesIsRefusedIfBothHaveTheirOwn) {

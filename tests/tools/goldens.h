@@ -7,7 +7,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/temp_dir.h"
 
-// What the commands are tried on.
+// The checkpoints that the commands are tested on.
 
 namespace dckpt::testing {
 

@@ -70,7 +70,7 @@ TEST(ToolJson, IsWhatTheLibraryMakesOfFormatsAndPolicies) {
             to_json(check_policy(shipped_policy("production")).problems, "production"));
 }
 
-/// The enumeration in a schema that the names lead to from its $defs.
+/// Returns the enumeration in a schema that the names lead to from its $defs.
 std::vector<std::string> listed(const std::string& schema, const std::vector<std::string>& names) {
   const std::string file = "docs/schemas/" + schema + ".schema.json";
   const std::string text = testing::slurp(file);

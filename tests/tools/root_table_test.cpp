@@ -26,7 +26,7 @@ using testing::run_tool;
 using ::testing::StartsWith;
 using testing::ToolRun;
 
-/// For the tool, while it lives.
+/// Sets variables of the tool's environment during its lifetime.
 class Environment {
  public:
   Environment(const char* name, const char* value) : name_(name) {
@@ -47,7 +47,7 @@ class Environment {
   std::optional<std::string> before_;
 };
 
-/// As if it had been saved so long ago.
+/// Sets back the time of a checkpoint.
 void age_by(const fs::path& checkpoint, std::chrono::hours hours) {
   const auto time = fs::file_time_type::clock::now() - hours;
   for (const auto& entry : fs::recursive_directory_iterator(checkpoint))
@@ -55,14 +55,14 @@ void age_by(const fs::path& checkpoint, std::chrono::hours hours) {
   fs::last_write_time(checkpoint, time);
 }
 
-/// What comes before the report on one checkpoint.
+/// Returns the part before the report on one checkpoint.
 std::string table_of(std::vector<std::string> words) {
   words.insert(words.begin(), "inspect");
   const ToolRun run = run_tool(std::move(words));
   return run.out.substr(0, run.out.find("\n\n") + 1);
 }
 
-/// The line of a table that has this.
+/// Returns the line of a table that contains `part`.
 std::string line_with(const std::string& text, const std::string& part) {
   const std::size_t at = text.find(part);
   if (at == std::string::npos) return "(none)";

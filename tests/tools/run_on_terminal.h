@@ -16,7 +16,7 @@
 
 namespace dckpt::testing {
 
-/// The text without the lines of progress that are wiped, whose number is a matter of time.
+/// Returns the text without erased progress lines, whose number depends on timing.
 inline std::string what_stays(std::string text) {
   constexpr std::string_view kWipe = "\r\x1b[K";
   for (std::size_t wipe = 0; (wipe = text.find(kWipe)) != std::string::npos;) {
@@ -53,7 +53,8 @@ inline std::string run_on_terminal(std::vector<std::string> words, unsigned shor
     ::execv(DCKPT_TOOL, arguments.data());
     ::_exit(127);
   }
-  // The tool's end stays open here: a terminal may lose what was not read when its last user goes.
+  // The tool's end of the terminal stays open here: a terminal may lose unread output when its last
+  // user closes it.
   std::string out;
   char some[4096];
   pollfd readable{.fd = terminal, .events = POLLIN, .revents = 0};

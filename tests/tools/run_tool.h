@@ -13,9 +13,9 @@
 
 namespace dckpt::testing {
 
-/// What a run of the tool left behind.
+/// The result of a run of the tool.
 struct ToolRun {
-  int exit_code = -1;  ///< 128 + n when it was killed by signal n
+  int exit_code = -1;  ///< 128 + n if killed by signal n
   std::string out;
   std::string err;
 
@@ -27,8 +27,8 @@ inline std::string slurp(const std::filesystem::path& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
-/// Runs the built tool with these words, without a terminal. `stdout_to` takes standard output
-/// elsewhere: a redirection or pipe of the shell.
+/// Runs the built tool with these words, without a terminal. `stdout_to` sends standard output to
+/// another place: a redirection or pipe of the shell.
 inline ToolRun run_tool(std::vector<std::string> words, const std::string& stdout_to = "") {
   const TempDir scratch;
   const auto quote = [](const std::string& word) {

@@ -11,7 +11,7 @@
 #include "tests/tools/run_tool.h"
 #include "tools/dckpt/text_layout.h"
 
-// What people see: the tool on terminals of several widths.
+// The output that users see: the tool on terminals of several widths.
 
 namespace dckpt {
 namespace {
@@ -26,7 +26,7 @@ using testing::run_tool;
 
 constexpr const char* kLayerKey = "decoder.layers.mlp.linear_fc1.weight";
 
-/// Nothing that can be broken is wider than the terminal.
+/// Expects that no breakable line is wider than the terminal.
 void expect_fits(const std::string& text, std::size_t columns) {
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
@@ -148,7 +148,7 @@ before
   EXPECT_EQ(held.at("before").items()[0].at("file").as_str(), "__0_0.distcp");
 }
 
-/// Layers of four elements, of which one is in the last layer of `value`.
+/// Saves layers of four elements, of which one is in the last layer of `value`.
 void save_layers(const Location& location, float value) {
   StateDict state;
   for (int layer = 0; layer < 4; ++layer) {

@@ -22,7 +22,7 @@
 namespace dckpt::tool {
 namespace {
 
-/// Of the build, which installs what this writes.
+/// The command that the build runs to write the files to install (write_extras).
 constexpr std::string_view kExtrasWord = "__extras";
 
 int usage_error(const Refusal& refusal, CLI::App& program, CLI::App& command) {
@@ -77,7 +77,7 @@ int run(int argc, char** argv) {
   }
 }
 
-/// Everything that can go wrong ends in a message and an exit code.
+/// Runs the program and turns every exception into a message and an exit code.
 int guarded_run(int argc, char** argv) {
   try {
     const int code = run(argc, argv);
@@ -90,7 +90,7 @@ int guarded_run(int argc, char** argv) {
   }
 }
 
-/// Ignores a signal while it lives.
+/// Ignores a signal during its lifetime.
 class IgnoredSignal {
  public:
   explicit IgnoredSignal(int signal) : signal_(signal) {
@@ -107,7 +107,7 @@ class IgnoredSignal {
   struct sigaction before_ {};
 };
 
-/// Prints what the library logs while it lives, unless the program has a sink of its own.
+/// Prints what the library logs during its lifetime, unless the program has a sink of its own.
 class PrintedLog {
  public:
   PrintedLog() : before_(set_log_sink(print_log)) {
@@ -125,8 +125,8 @@ class PrintedLog {
 }  // namespace dckpt::tool
 
 int dckpt::cli_main(int argc, char** argv) {
-  const tool::IgnoredSignal closed_pipe(SIGPIPE);  // shows as a failed write
-  const tool::IgnoredSignal too_large(SIGXFSZ);    // so does a file that may not grow
+  const tool::IgnoredSignal closed_pipe(SIGPIPE);  // appears as a failed write
+  const tool::IgnoredSignal too_large(SIGXFSZ);    // as does a file size limit
   const tool::PrintedLog log;
   return tool::guarded_run(argc, argv);
 }

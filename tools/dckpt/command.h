@@ -16,14 +16,14 @@
 
 namespace dckpt::tool {
 
-/// A subcommand: how it is called, and what it does once its options have been parsed (returns the
-/// exit code, throws CheckpointError).
+/// A subcommand: its parser, and a function that runs it once its options have been parsed, returns
+/// the exit code, and throws CheckpointError.
 struct Command {
   const CLI::App* parser;
   std::function<int()> run;
 };
 
-/// Each adds its subcommand to the program.
+/// Each of these functions adds its subcommand to the program.
 Command add_inspect(CLI::App& program);
 Command add_verify(CLI::App& program);
 Command add_digest(CLI::App& program);
@@ -35,45 +35,46 @@ Command add_remove(CLI::App& program);
 Command add_config(CLI::App& program);
 Command add_formats(CLI::App& program);
 Command add_completion(CLI::App& program);
-Command add_help(CLI::App& program);  // last: it knows the others
+Command add_help(CLI::App& program);  // last: it lists the others
 
-/// A checkpoint named on the command line: its directory, a training root, or a file in it.
+/// A checkpoint named on the command line: a directory, a training root, or a file in a checkpoint.
 struct CheckpointArgument {
   std::string path;
   std::optional<IterationName> iteration{};
-  KeyMapOptions map{};   ///< seen through it
-  std::string policy{};  ///< whose load.backend opens it; empty: detected
+  KeyMapOptions map{};   ///< key map that the checkpoint is opened with
+  std::string policy{};  ///< policy whose load.backend opens it; empty: detected
 
-  /// Errors name the path unless they name a file already.
+  /// Opens the checkpoint. Errors name the path unless they already name a file.
   std::unique_ptr<CheckpointReader> open() const;
   OpenOptions open_options() const;
-  /// The checkpoint that it leads to.
+  /// Returns the checkpoint that the path and the iteration lead to.
   Location location() const;
-  /// The same for people.
+  /// Returns the same as text for messages.
   std::string resolved() const;
 };
 
-/// --iteration N, or another name of the option: which checkpoint of a training root, or `of` what.
+/// Adds --iteration N, or `option` of the same kind, which selects a checkpoint of a training root.
+/// `of` is the beginning of its help text.
 void add_iteration(Parser command, const std::string& option,
                    std::optional<IterationName>& iteration,
                    const std::string& of = "Of a training root or local files");
-/// PATH and --iteration.
+/// Adds PATH and --iteration.
 void add_checkpoint(Parser command, CheckpointArgument& argument);
-/// --policy FILE
+/// Adds --policy FILE.
 void add_backend(Parser command, CheckpointArgument& argument);
-/// --map NAME and --set NAME=VALUE
+/// Adds --map NAME and --set NAME=VALUE.
 void add_map(Parser command, KeyMapOptions& map);
-/// --json
+/// Adds --json.
 void add_json(Parser command, bool& json);
-/// --keys GLOB and --exclude GLOB, both repeatable.
+/// Adds --keys GLOB and --exclude GLOB, both repeatable.
 void add_key_filter(Parser command, KeyFilter& filter);
-/// An option with a whole number, in decimal digits whatever it begins with.
+/// Adds an option whose value is a whole number, always read as decimal even with leading zeros.
 void add_number(Parser command, const std::string& option, const std::string& about, int largest,
                 std::function<void(int)> take);
-/// --threads N
+/// Adds --threads N.
 void add_threads(Parser command, int& threads);
 
-/// A report on stdout (json/reports.h).
+/// Prints a report (json/reports.h) on stdout.
 void print_json(const std::string& text);
 
 }  // namespace dckpt::tool

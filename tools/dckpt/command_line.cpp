@@ -9,12 +9,12 @@ std::vector<CLI::Option*> arguments_of(CLI::App& command) {
   return command.get_options([](CLI::Option* option) { return option->get_positional(); });
 }
 
-/// A dash and no number: "-" is standard output, and "-1" a value.
+/// Returns whether the word is a dash and not a number: "-" is standard output, and "-1" a value.
 bool looks_like_option(const std::string& word) {
   return word.size() > 1 && word[0] == '-' && !(word[1] >= '0' && word[1] <= '9');
 }
 
-/// "--name", "--name=value", "-n" and "-nvalue".
+/// Reads "--name", "--name=value", "-n" and "-nvalue".
 Given read_option(CLI::App& app, const std::string& word) {
   const bool is_long = word.starts_with("--");
   const std::size_t end = is_long ? std::min(word.find('='), word.size()) : 2;

@@ -16,7 +16,7 @@ namespace {
 
 using Candidates = std::vector<Candidate>;
 
-/// Whether every shell takes the word as it stands: a key may be anything, `$(…)` included.
+/// Returns whether every shell takes the word literally: a key may be anything, `$(…)` included.
 bool needs_no_quotes(const std::string& word) {
   return std::ranges::all_of(word, [](char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
@@ -24,7 +24,8 @@ bool needs_no_quotes(const std::string& word) {
   });
 }
 
-/// The first sentence of the comment that a shipped file begins with, or what of it is on its line.
+/// Returns the first sentence of the comment that begins a shipped file, or the part of it on the
+/// first line.
 std::string about_of(std::string_view yaml) {
   if (!yaml.starts_with("# ")) return "";
   std::string_view line = yaml.substr(2, yaml.find('\n') - 2);
@@ -42,14 +43,14 @@ Candidates formats() {
   Candidates formats;
   for (const SaveStrategyEntry& strategy : save_strategies()) {
     if (std::ranges::find(formats, strategy.name, &Candidate::word) != formats.end()) continue;
-    const auto readers = load_strategies();  // their words are those of dckpt formats
+    const auto readers = load_strategies();  // they are the words of dckpt formats
     const auto reader = std::ranges::find(readers, strategy.name, &LoadStrategyEntry::name);
     formats.push_back({strategy.name, reader == readers.end() ? strategy.about : reader->about});
   }
   return formats;
 }
 
-/// The checkpoint that the words before the cursor name, as the command would open it.
+/// Returns the checkpoint named by the words before the cursor, as the command would open it.
 CheckpointArgument checkpoint_on(const CommandLine& line) {
   CheckpointArgument checkpoint;
   for (const Given& given : line.given) {
@@ -71,8 +72,8 @@ CheckpointArgument checkpoint_on(const CommandLine& line) {
   return checkpoint;
 }
 
-/// The checkpoint whose iteration the option chooses: of diff's two, --iteration-b belongs to B
-/// where the line names one.
+/// Returns the checkpoint whose iteration the option chooses. For diff, --iteration-b belongs to B
+/// if the line names B.
 std::string root_of(const CommandLine& line, const CLI::Option& iteration) {
   const bool of_second = iteration.get_name().ends_with("-b");
   std::string root;
@@ -90,12 +91,13 @@ Candidates settings_of(const std::string& map) {
     for (const MapNumber& number : KeyMap::find(map).numbers)
       settings.push_back({number.name + "=", ""});
   } catch (const std::exception&) {
-    return {};  // there is no such map yet
+    return {};  // no such map yet
   }
   return settings;
 }
 
-/// Where keys that begin with `prefix` differ first, with how many begin so.
+/// Returns the words at the first branching of the keys that begin with `prefix`, with the number
+/// of keys of each.
 Candidates branches(const Candidates& keys, std::string prefix) {
   for (;;) {
     std::map<std::string, std::size_t> counts;
@@ -125,13 +127,13 @@ Candidates stored_keys(const CheckpointArgument& checkpoint) try {
     keys.push_back({object.key, "object"});
   return keys;
 } catch (const std::exception&) {
-  return {};  // the command itself will say what is wrong
+  return {};  // the command itself reports the error
 }
 
 Candidates stored_iterations(const std::string& path) try {
   Candidates iterations;
   std::vector<std::uint64_t> found = list_iterations(path);
-  std::ranges::reverse(found);  // the newest ones, if there are too many
+  std::ranges::reverse(found);  // newest first, in case there are too many
   for (const std::uint64_t iteration : found) iterations.push_back({std::to_string(iteration), ""});
   return iterations;
 } catch (const std::exception&) {
@@ -149,7 +151,7 @@ class Completer {
     } else if (!line_.only_arguments && word_.starts_with('-')) {
       add_options();
     } else if (line_.app == &program) {
-      if (!line_.given.empty()) return;  // the command is none, or --version stands alone
+      if (!line_.given.empty()) return;  // an unknown command, or --version alone
       for (const CLI::App* const command : program.get_subcommands({}))
         add({command->get_name(), command->get_description()});
     } else if (!line_.free.empty()) {
@@ -176,7 +178,7 @@ class Completer {
       add_values(*option, word_.substr(equals + 1), word_.substr(0, equals + 1));
   }
 
-  /// Those that may still be given.
+  /// Adds the options that may still be given.
   void add_option_names() {
     for (CLI::Option* const option : line_.app->get_options({})) {
       const bool repeatable = takes_value(*option) && option->get_expected_max() > 1;
@@ -193,7 +195,8 @@ class Completer {
     });
   }
 
-  /// What begins with `begun` of what the option takes; `before` precedes it in the same word.
+  /// Adds the values of the option that begin with `begun`; `before` precedes them in the same
+  /// word.
   void add_values(CLI::Option& option, const std::string& begun, const std::string& before) {
     const Values values = values_of(option);
     Candidates candidates;

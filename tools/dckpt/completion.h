@@ -12,8 +12,8 @@
 
 namespace dckpt::tool {
 
-/// A word that could stand at the cursor. One that ends in '.', '/' or '=' is the beginning of
-/// several, so that the shell adds no blank behind it.
+/// A word that could be completed at the cursor. A word that ends in '.', '/' or '=' is a common
+/// beginning of several, after which the shell adds no space.
 struct Candidate {
   std::string word{};
   std::string about{};
@@ -23,26 +23,27 @@ enum class Paths { kNone, kFiles, kFolders };
 
 struct Completion {
   std::vector<Candidate> candidates{};
-  Paths paths = Paths::kNone;  ///< what the shell itself completes besides
+  Paths paths = Paths::kNone;  ///< paths that the shell itself adds
 };
 
-/// What completion asks of the checkpoint on the line. Both answer with nothing rather than throw.
+/// The lookups that completion makes in the checkpoint on the line. They return nothing rather than
+/// throw.
 struct CheckpointLookup {
   std::function<std::vector<Candidate>(const CheckpointArgument&)> keys;
   std::function<std::vector<Candidate>(const std::string& path)> iterations;
 };
 
-/// At most this many words are offered.
+/// The maximum number of candidates.
 inline constexpr std::size_t kMaxCandidates = 1000;
-/// Keys beyond this number are offered up to the next dot or slash.
+/// Above this number of keys, each candidate ends at the next dot or slash.
 inline constexpr std::size_t kManyKeys = 50;
 
-/// Words for the cursor behind the last of `words`, those after the name of the program. Words that
-/// a shell would have to quote are left out.
+/// Returns the candidates for the last of `words`, which follow the name of the program. Candidates
+/// that a shell would have to quote are left out.
 Completion complete(CLI::App& program, std::span<const std::string> words,
                     const CheckpointLookup& lookup);
 
-/// Keys and iterations as they are stored.
+/// Returns lookups that read keys and iterations as stored.
 CheckpointLookup stored_checkpoints();
 
 }  // namespace dckpt::tool

@@ -16,7 +16,7 @@
 namespace dckpt::tool {
 namespace {
 
-constexpr unsigned kMostSeconds = 3;  // a checkpoint on a file system that hangs
+constexpr unsigned kMostSeconds = 3;  // the file system of the checkpoint may hang
 
 int run_completion(const std::string& shell) {
   const auto& scripts = completion_scripts();
@@ -24,7 +24,7 @@ int run_completion(const std::string& shell) {
   return kOk;
 }
 
-/// What a shell shows beside the word, on its line.
+/// Returns the description that a shell shows beside the word, on one line.
 std::string short_about(const std::string& about) {
   constexpr std::size_t kLongest = 72;
   return printable(about, kLongest);

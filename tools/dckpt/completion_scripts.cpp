@@ -3,7 +3,7 @@
 namespace dckpt::tool {
 namespace {
 
-// Bash takes words apart at '=' and ':' (COMP_WORDBREAKS) and replaces only what is behind them.
+// Bash splits words at '=' and ':' (COMP_WORDBREAKS) and replaces only the part behind them.
 constexpr std::string_view kBash = R"script(# bash completion for dckpt
 _dckpt() {
   local line=${COMP_LINE:0:COMP_POINT} tool=$1 paths='' kept='' value about typed

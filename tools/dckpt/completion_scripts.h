@@ -6,15 +6,15 @@
 
 namespace dckpt::tool {
 
-/// The word before the line to complete: dckpt __complete LINE. It prints "WORD\tABOUT" for each
-/// candidate, and ":files" or ":folders" last where the shell should complete paths, too.
+/// The first argument of a completion request: dckpt __complete LINE. The answer is "WORD\tABOUT"
+/// for each candidate, then ":files" or ":folders" if the shell should complete paths too.
 inline constexpr std::string_view kCompleteWord = "__complete";
 
-/// A few lines for a shell that ask the tool for candidates.
+/// A short script that makes a shell ask the tool for candidates.
 struct CompletionScript {
   std::string shell;
   std::string_view text;
-  std::string file;  ///< below share/, where the shell finds it
+  std::string file;  ///< path below share/ where the shell finds it
 };
 const std::vector<CompletionScript>& completion_scripts();
 

@@ -37,8 +37,8 @@ void report_problems(const Options& options, const ConfigProblems& problems, boo
                       to_string(problems.front(), options.policy.name), is_listed);
 }
 
-/// That there are strategies of the names given, and that they take the options: the file itself
-/// cannot tell.
+/// Checks that the named strategies exist and accept the options, which the file alone does not
+/// show.
 void check_strategies(const std::string& text, const Policy& policy, ConfigProblems& problems) {
   ConfigProblems known;
   const YamlNode root = parse_yaml(text, known).value_or(YamlNode{});
@@ -61,7 +61,7 @@ void check_strategies(const std::string& text, const Policy& policy, ConfigProbl
       if (!is_known)
         problems.push_back({place_of(root, broken.rule->field), broken.message, broken.rule->code});
     }
-    entry.make(save);  // reads the strategy's own options
+    entry.make(save);  // checks the strategy's own options
   });
   check("save.planner", [&] { make_save_planner(policy.save); });
   check("load.planner", [&] { make_load_planner(policy.load); });
@@ -72,7 +72,7 @@ void check_strategies(const std::string& text, const Policy& policy, ConfigProbl
   sort_by_place(problems);
 }
 
-/// A file, or what ships under that name.
+/// Returns the text of a file, or of the map or policy that ships under that name.
 PolicyText text_of(const std::string& name) {
   const auto is_named = [&](const ShippedPolicy& map) { return map.name == name; };
   if (std::ranges::any_of(shipped_maps(), is_named)) return find_key_map(name);

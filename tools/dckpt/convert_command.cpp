@@ -32,7 +32,7 @@ constexpr std::string_view kRankFolders = "torch";
 /// A part of the layout of a run that is to load the rank folders.
 struct LayoutOption {
   std::string flag;
-  std::string name;  ///< as Megatron calls it
+  std::string name;  ///< Megatron's name
   std::string value;
 };
 
@@ -58,7 +58,7 @@ struct Options {
   bool json = false;
 };
 
-/// Prints what a conversion would do, step by step.
+/// Prints the numbered steps of a conversion.
 void print_steps(const ConvertReport& report) {
   Table table({{"", Table::Align::kRight}, {""}, {""}}, "");
   for (std::size_t i = 0; i < report.steps.size(); ++i) {
@@ -101,8 +101,8 @@ void print_report(const ConvertReport& report, bool dry_run, bool explain, bool 
                 : styled(Style::kGreen, "written") + "\n");
 }
 
-/// What the command line says where it says something, else the policy, whose fields that mean
-/// nothing here go to `unused`.
+/// Combines the command line with the policy, which it overrides. Policy fields without meaning for
+/// a conversion are added to `unused`.
 ConvertOptions merged(const Options& options, std::vector<std::string>& unused) {
   if (options.policy.name.empty()) {
     ConvertOptions given = options.convert;
@@ -114,7 +114,7 @@ ConvertOptions merged(const Options& options, std::vector<std::string>& unused) 
   unused = std::move(policy.unused);
   ConvertOptions merged = std::move(policy.options);
   const ConvertOptions& given = options.convert;
-  // A policy that says nothing about its readers leaves the format to --to.
+  // If a policy does not specify its readers, --to determines the format.
   if (!given.to.empty() && merged.compat == SaveOptions{}.compat) merged.compat.reset();
   if (!given.to.empty() && given.to != merged.to) {
     if (merged.strategy_version) unused.push_back("save.backend.version (--to names another)");
@@ -146,7 +146,7 @@ bool writes_rank_folders(const ConvertOptions& options, const std::string& sourc
   });
 }
 
-/// With the options that CLI11 has left as text.
+/// Returns the merged options with the values that CLI11 left as text parsed.
 ConvertOptions parsed(const Options& options, std::vector<std::string>& unused) {
   ConvertOptions parsed = merged(options, unused);
   const auto refuse = [](const std::string& option, const std::string& text,
@@ -282,7 +282,7 @@ void add_places(Parser command, Options& options) {
   add_iteration(command, "--iteration", options.convert.iteration);
 }
 
-/// Adds the options of what is written.
+/// Adds the options of the output format.
 void add_form(Parser command, Options& options) {
   ConvertOptions& convert = options.convert;
   command
@@ -325,7 +325,7 @@ void add_form(Parser command, Options& options) {
                    "Go through the map and back in memory first, and compare bit by bit");
 }
 
-/// Adds the options of the ranks that it is written for.
+/// Adds the options of the target layout of ranks.
 void add_layout(Parser command, const std::shared_ptr<Options>& options) {
   add_number(command, "--ranks", "Cut every tensor anew for this many ranks", kMaxRanks,
              [options](int ranks) { options->convert.ranks = ranks; });
@@ -354,7 +354,7 @@ void add_layout(Parser command, const std::shared_ptr<Options>& options) {
       .one_of({"local", "transformer_engine"});
 }
 
-/// Adds the options of what is taken from the source.
+/// Adds the options that select what is taken from the source.
 void add_selection(Parser command, Options& options) {
   ConvertOptions& convert = options.convert;
   command
@@ -375,7 +375,7 @@ void add_selection(Parser command, Options& options) {
       .takes(Takes::kKeyPattern);
 }
 
-/// Adds the options of means and care.
+/// Adds the options of resources and safety.
 void add_conduct(Parser command, const std::shared_ptr<Options>& options) {
   ConvertOptions& convert = options->convert;
   command.add_option("--max-memory", options->max_memory, "For tensor bytes in flight [256MiB]")

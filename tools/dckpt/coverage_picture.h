@@ -7,8 +7,8 @@
 
 namespace dckpt::tool {
 
-/// The chunks of a tensor around the first elements that none or several of them hold, with the
-/// ranks (or numbers of the files) that stored them. None if there are no such elements.
+/// Draws the chunks of a tensor around its first hole or overlap, labeled with the ranks (or file
+/// numbers) that stored them. Returns an empty picture if there is neither.
 Picture coverage_picture(const Metadata& metadata, std::string_view key, const PictureStyle& style);
 
 }  // namespace dckpt::tool

@@ -47,7 +47,7 @@ std::string what_differs(const Difference& difference) {
   return text;
 }
 
-/// "KIND  KEY  WHAT", in two lines if it is long.
+/// Prints "KIND  KEY  WHAT", in two lines if it is long.
 void print_difference(const Difference& difference) {
   std::string head = to_string(difference.kind);
   head.resize(std::max<std::size_t>(head.size(), 9), ' ');
@@ -59,7 +59,7 @@ void print_difference(const Difference& difference) {
   print(str_format("{}{}{}\n", head, fits ? "  " : "\n" + std::string(13, ' '), what));
 }
 
-/// The keys of tensors that were compared.
+/// Returns the keys of the tensors that were compared.
 std::vector<std::string> keys_of(const Options& options, const CheckpointReader& a,
                                  const CheckpointReader& b) {
   std::vector<std::string> keys;
@@ -98,8 +98,8 @@ void print_report(const Options& options, const DiffReport& report,
             : styled(Style::kRed, counted(report.differences.size(), "difference")) + "\n");
 }
 
-/// Gives the sides what they share: --iteration to those without an iteration of their own, and A
-/// to B if that is left out.
+/// Completes the two sides: --iteration applies to each side without an iteration of its own, and B
+/// is A if left out.
 void complete_sides(Options& options, const Parser& command) {
   const auto given = [&](const char* option) { return command.given(option); };
   if (given("--iteration") && given("--iteration-a") && given("--iteration-b"))
@@ -142,7 +142,8 @@ bool share_a_key(const CheckpointReader& a, const CheckpointReader& b) {
 int run_diff(const Options& options) {
   const auto a = options.a.open();
   auto b = options.b.open();
-  // Both have the names that the map changes: two Hugging Face folders, say.
+  // No key in common means that both have the names that the map changes, for example two Hugging
+  // Face folders.
   if (!options.a.map.name.empty() && !share_a_key(*a, *b)) {
     CheckpointArgument mapped = options.b;
     mapped.map = options.a.map;

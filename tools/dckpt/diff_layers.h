@@ -8,10 +8,10 @@
 
 namespace dckpt::tool {
 
-/// How much of each layer differs, as a line of cells for each stack of layers: the share of the
-/// elements of the tensor that differs most, all of one that is missing or of another shape or
-/// dtype. None if no key of a difference has the number of a layer. `keys` are all that were
-/// compared.
+/// Draws how much of each layer differs, as a line of cells for each stack of layers. A cell shows
+/// the largest share of differing elements of any tensor of the layer, where a tensor that is
+/// missing or has another shape or dtype counts as entirely different. Returns an empty picture if
+/// no differing key has a layer number. `keys` are all keys that were compared.
 Picture layer_heat(std::span<const std::string> keys, const DiffReport& report,
                    const PictureStyle& style);
 

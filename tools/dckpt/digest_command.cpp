@@ -19,7 +19,7 @@ struct Options {
   bool json = false;
 };
 
-/// By key, where numbers count as numbers.
+/// Sorts by key, with digits compared as numbers.
 template <typename Entry>
 std::vector<Entry> in_order(std::vector<Entry> entries) {
   std::ranges::sort(entries, natural_less, &Entry::key);

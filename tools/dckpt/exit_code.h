@@ -4,17 +4,17 @@
 
 namespace dckpt::tool {
 
-/// What the process ends with.
+/// The exit codes of the process.
 enum ExitCode : int {
   kOk = 0,
-  kDiffers = 1,  ///< or verification found a problem, or request and checkpoint disagree
+  kDiffers = 1,  ///< also: verification found a problem, or request and checkpoint disagree
   kUsage = 2,
   kIoFailure = 3,
   kCorrupt = 4,
   kIncomplete = 5,
   kUnsupported = 6,
-  kConflict = 7,   ///< the destination exists, or another job is at work
-  kInternal = 70,  ///< a bug; EX_SOFTWARE of sysexits.h
+  kConflict = 7,   ///< the destination exists, or another job is working there
+  kInternal = 70,  ///< internal error; EX_SOFTWARE of sysexits.h
 };
 
 constexpr ExitCode exit_code(ErrorCode code) noexcept {

@@ -25,7 +25,7 @@ struct Options {
   bool json = false;
 };
 
-/// "along axis 0 in 2 pieces, along axis 2 in 4", or "whole"
+/// Returns "along axis 0 in 2 pieces, along axis 2 in 4", or "whole".
 std::string cut_text(const Explanation& explanation) {
   if (explanation.chunks.size() == 1) return "whole";
   if (!explanation.grid) return str_format("in {} pieces of no grid", explanation.chunks.size());
@@ -54,17 +54,17 @@ void print_rule(const MapRule& rule) {
   table.print();
 }
 
-/// Then ranks stand for files, else their numbers.
+/// Returns whether every file has a rank. If so, ranks identify files, else their numbers do.
 bool all_have_ranks(const Explanation& explanation) {
   return std::ranges::all_of(explanation.files,
                              [](const FileShare& share) { return share.rank.has_value(); });
 }
 
-/// Which rank, or which file, has which part of a tensor that is cut.
+/// Draws which rank, or which file, holds which part of a tensor that is cut.
 void print_grid(const Explanation& explanation) {
   if (explanation.is_object || explanation.chunks.size() < 2) return;
   const bool has_ranks = all_have_ranks(explanation);
-  std::unordered_map<std::string_view, std::string> label_of;  // by file
+  std::unordered_map<std::string_view, std::string> label_of;  // key: file
   for (std::size_t i = 0; i < explanation.files.size(); ++i) {
     const FileShare& share = explanation.files[i];
     label_of.emplace(share.file,

@@ -44,7 +44,7 @@ bool names_tensor_file(const std::string& output) {
   return output.ends_with(".npy") || output.ends_with(".safetensors");
 }
 
-/// Files of tensors hold nothing else, and no reader of theirs expects it.
+/// Throws if the output is a tensor file, which holds tensors only.
 void require_no_tensor_file(const Options& options) {
   if (!names_tensor_file(options.output)) return;
   throw CheckpointError(ErrorCode::kInvalidArgument,
@@ -92,7 +92,7 @@ void extract_tensor(const Options& options, const CheckpointReader& reader, std:
   ProgressLine progress("extract ");
   const TensorFileOptions file_options{
       .progress = [&](std::uint64_t done, std::uint64_t total) { progress.update(done, total); }};
-  std::optional<OutputFile> file;  // not before the element type is known to fit
+  std::optional<OutputFile> file;  // opened once the element type is known to fit
   write_tensor_file(
       reader, tensor, format,
       [&](ByteView bytes) {
@@ -103,8 +103,8 @@ void extract_tensor(const Options& options, const CheckpointReader& reader, std:
   file->commit();
 }
 
-/// An object that stands for bytes (Transformer Engine's _extra_state) goes into a file as they
-/// are.
+/// Extracts an object. One that stands for bytes (Transformer Engine's _extra_state) is written as
+/// those bytes.
 void extract_object(const Options& options, const Value& object) {
   require_no_tensor_file(options);
   const bool as_json = options.json || options.output.empty() || options.output == "-" ||

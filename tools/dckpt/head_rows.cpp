@@ -10,7 +10,7 @@ namespace dckpt::tool {
 void HeadRows::add(const std::string& name, std::string text) {
   if (text.empty()) return;
   if (columns_of_stream(stdout) != kUnlimited) return table_.add({name, text});
-  const std::size_t room = columns_of_prose() - 2 - 11 - 2;  // beside indent and the longest name
+  const std::size_t room = columns_of_prose() - 2 - 11 - 2;  // without indent and longest name
   std::string first = name;
   while (text.size() > room) {
     const std::size_t space = text.rfind(' ', room);

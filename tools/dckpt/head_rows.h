@@ -6,10 +6,10 @@
 
 namespace dckpt::tool {
 
-/// Rows of a name and a text at the head of a report.
+/// Rows of name and text at the head of a report.
 class HeadRows {
  public:
-  /// Without a text there is no row.
+  /// Adds a row, unless `text` is empty.
   void add(const std::string& name, std::string text);
   void print() const { table_.print(); }
 

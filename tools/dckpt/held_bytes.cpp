@@ -18,7 +18,7 @@ Bar bar_of(std::string name, std::uint64_t bytes) {
   return {std::move(name), static_cast<double>(bytes), human_bytes(bytes)};
 }
 
-/// By rank, or by file where not every file has one.
+/// Returns bars by rank, or by file if not every file has a rank.
 std::vector<Bar> bars_before(const ConvertReport& report) {
   std::map<int, std::uint64_t> by_rank;
   std::vector<Bar> by_file;

@@ -5,8 +5,8 @@
 
 namespace dckpt::tool {
 
-/// How much ranks held before a conversion and hold after it, as bars of one scale; files, where
-/// their names tell no ranks.
+/// Draws the bytes that each rank held before a conversion and holds after it, as bars on one
+/// scale. Files stand in for ranks if the file names do not identify ranks.
 Picture held_bars(const ConvertReport& report, const PictureStyle& style);
 void print_held(const ConvertReport& report);
 

@@ -44,7 +44,7 @@ struct Options {
 
 using Resume = std::optional<LatestChoice>;
 
-/// "Namespace, 42 entries" rather than all of them.
+/// Returns a short form of the value: "Namespace, 42 entries" rather than all of them.
 std::string short_value(const Value& value) {
   constexpr std::size_t kLongest = 68;
   const auto with_size = [](const std::string& what, std::size_t count) {
@@ -62,7 +62,7 @@ std::string short_value(const Value& value) {
   return text.substr(0, kLongest) + "…";
 }
 
-/// "adam (exp_avg, exp_avg_sq, fp32_param), fully_sharded_model_space"
+/// Returns "adam (exp_avg, exp_avg_sq, fp32_param), fully_sharded_model_space".
 std::string optimizer_text(const CheckpointSummary& summary) {
   const OptimizerSummary& optimizer = summary.optimizer;
   if (!summary.has_optimizer)
@@ -78,7 +78,7 @@ std::string optimizer_text(const CheckpointSummary& summary) {
   return text;
 }
 
-/// "4 layers, hidden 32, 4 heads": few enough for a line.
+/// Returns "4 layers, hidden 32, 4 heads", few enough facts for a line.
 std::string model_text(const RunFacts& run) {
   std::string text;
   for (const auto& [name, number] : run.model) {
@@ -89,7 +89,8 @@ std::string model_text(const RunFacts& run) {
   return text;
 }
 
-/// "TP 2, PP 2, DP 2 (8 ranks)"; of context, expert and virtual parallelism only what is used.
+/// Returns "TP 2, PP 2, DP 2 (8 ranks)"; context, expert and virtual parallelism appear only if
+/// used.
 std::string parallel_text(const RunFacts& run) {
   std::string text;
   for (const auto& [name, size] : run.parallel) {
@@ -101,7 +102,7 @@ std::string parallel_text(const RunFacts& run) {
   return text;
 }
 
-/// "quantize, by ModelOpt 0.47.0 (modelopt_state)"
+/// Returns "quantize, by ModelOpt 0.47.0 (modelopt_state)".
 std::string modelopt_text(const ModelOptState& state) {
   std::string modes;
   for (const std::string& mode : state.modes) modes += (modes.empty() ? "" : ", ") + mode;
@@ -173,7 +174,7 @@ void print_head(const Options& options, const CheckpointSummary& summary, const 
   print_groups(summary);
 }
 
-/// How deep a tree of the keys may be to stay short.
+/// Returns the depth to which the tree of the keys stays short.
 std::size_t summary_depth(const CheckpointSummary& summary) {
   constexpr std::size_t kRows = 60;
   std::vector<std::size_t> rows_at(kMaxKeyTreeDepth + 1);
@@ -185,7 +186,7 @@ std::size_t summary_depth(const CheckpointSummary& summary) {
   return depth;
 }
 
-/// The tree of the keys, above `depth`.
+/// Prints the tree of the keys above `depth`.
 void print_tree(const CheckpointSummary& summary, std::size_t depth) {
   if (summary.tensors.empty()) return;
   using Align = Table::Align;
@@ -208,7 +209,7 @@ void print_tree(const CheckpointSummary& summary, std::size_t depth) {
   table.print();
 }
 
-/// Rows that a terminal shows without --unfold.
+/// The maximum number of rows without --unfold.
 constexpr std::size_t kMostRows = 200;
 
 std::vector<std::size_t> sorted(const CheckpointSummary& summary, const std::string& by) {
@@ -235,8 +236,8 @@ struct TensorRow {
   bool as_weights = false;  ///< optimizer state of many weights, each of its weight's shape
 };
 
-/// "optimizer.state.exp_avg.*" for a state tensor of one of `weights`, of the same shape; else
-/// empty.
+/// Returns "optimizer.state.exp_avg.*" for a state tensor with the shape of its weight in
+/// `weights`, else "".
 std::string state_of_weights(const TensorSummary& tensor,
                              const std::unordered_map<std::string_view, const Shape*>& weights) {
   const std::string_view weight = parse_optimizer_state_key(tensor.key).model_key;
@@ -252,7 +253,7 @@ std::vector<TensorRow> tensor_rows(const Options& options, const CheckpointSumma
   for (const TensorSummary& tensor : summary.tensors)
     if (!alone && !is_optimizer_key(tensor.key)) weights.emplace(tensor.key, &tensor.shape);
   std::vector<std::string> keys;
-  std::vector<std::string> kinds;  // what a row shows of all its tensors
+  std::vector<std::string> kinds;  // the fields that a row shows for all its tensors
   for (const std::size_t i : order) {
     const TensorSummary& tensor = summary.tensors[i];
     const std::string state = state_of_weights(tensor, weights);
@@ -364,8 +365,8 @@ void print_rest(const CheckpointSummary& summary) {
   files.print();
 }
 
-/// What cannot be opened may be what the tracker names; then people want to know what a run would
-/// do.
+/// Opens the checkpoint. If that fails on a training root, prints what a run that starts there
+/// would resume from, since the tracker may name the damaged checkpoint.
 std::unique_ptr<CheckpointReader> open(const Options& options, const Resume& resume) {
   try {
     return options.checkpoint.open();
@@ -375,7 +376,7 @@ std::unique_ptr<CheckpointReader> open(const Options& options, const Resume& res
   }
 }
 
-/// Empty for a path that is not a training root.
+/// Returns nothing for a path that is not a training root.
 std::optional<RootSurvey> survey(const Options& options) {
   const std::string& path = options.checkpoint.path;
   const bool is_root = is_training_root(path);
@@ -397,7 +398,7 @@ std::optional<RootSurvey> survey(const Options& options) {
 int run_inspect(const Options& options) {
   if (options.timing) return show_timing(options.checkpoint, options.json);
   const std::optional<RootSurvey> root = survey(options);
-  // With --iteration it is asked for another checkpoint than a run takes.
+  // --iteration may select a checkpoint other than the one that a run would resume from.
   const bool says_resume = root && (options.json || !options.checkpoint.iteration);
   const Resume resume = says_resume ? Resume(root->resume) : std::nullopt;
   if (root && !options.json) print_root(*root, options.checkpoint.path, options.all);
@@ -462,10 +463,10 @@ Command add_inspect(CLI::App& program) {
     if (other != timing && std::ranges::find(opening, other) == opening.end())
       timing.excludes(other);
   }
-  tree.excludes(chunks).excludes(sort);  // of a table
+  tree.excludes(chunks).excludes(sort);  // options of the table
   add_json(command, options->json);
   Option json = command.options().back();
-  json.excludes(tree).excludes(sort).excludes(unfold);  // of what people read
+  json.excludes(tree).excludes(sort).excludes(unfold);  // options of text output
   return {&command.app(), [options] { return run_inspect(*options); }};
 }
 

@@ -6,11 +6,12 @@
 
 namespace dckpt::tool {
 
-/// Adds each group's share of the bytes as a bar to the table of the groups, where there are
-/// several and the terminal is wide enough.
+/// Adds each group's share of the bytes as a bar to the table of groups, if there are several
+/// groups and the terminal is wide enough.
 void add_bars(const CheckpointSummary& summary, Table& groups);
 
-/// The sizes of layers as bars, neighbors of one size together; none for fewer than two layers.
+/// Draws the sizes of layers as bars, with adjacent layers of equal size in one bar. Returns an
+/// empty picture for fewer than two layers.
 Picture layer_bars(const CheckpointSummary& summary, const PictureStyle& style);
 void print_layers(const CheckpointSummary& summary);
 

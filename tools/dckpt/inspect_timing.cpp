@@ -23,10 +23,10 @@ std::string seconds_text(double seconds) {
   return str_format("{:.3f} s", seconds);
 }
 
-/// Phases after each other, as a rank goes through them.
+/// Returns the phases in the order in which a rank goes through them.
 std::vector<TimeSpan> time_spans(const SaveReport& report) {
   const double planned = report.plan.seconds;
-  // A save that stages first writes while it does.
+  // Staging and writing overlap.
   const double written = planned + std::max(report.stage.seconds, report.write.seconds);
   std::vector<TimeSpan> spans;
   const auto add = [&](Phase phase, const PhaseReport& taken, double start) {

@@ -4,8 +4,8 @@
 
 namespace dckpt::tool {
 
-/// Shows what the phases of the save took, if the checkpoint keeps a report of it; throws
-/// CheckpointError (incomplete) if it does not. Returns the exit code.
+/// Shows how long each phase of the save took. Returns the exit code. Throws CheckpointError
+/// (incomplete) if the checkpoint holds no report of its save.
 int show_timing(const CheckpointArgument& checkpoint, bool json);
 
 }  // namespace dckpt::tool

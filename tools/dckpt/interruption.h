@@ -10,10 +10,11 @@
 
 namespace dckpt::tool {
 
-/// While one lives, SIGINT, SIGTERM and SIGHUP ask the command to stop and to remove what it has
-/// written; the same signal again ends the process at once. Signals that the process was started to
-/// ignore (nohup) stay ignored. Where no thread can be started, signals do what they did before.
-/// Made before other threads are, which inherit that signals go to this one's thread only.
+/// While an instance lives, SIGINT, SIGTERM and SIGHUP ask the command to stop and to remove what
+/// it has written. The same signal again ends the process at once. Signals that the process was
+/// started to ignore (nohup) stay ignored. If no thread can be started, signals keep their previous
+/// effect. It must be created before other threads, which inherit its signal mask, so that signals
+/// reach only its own thread.
 class Interruption {
  public:
   Interruption();
@@ -23,8 +24,8 @@ class Interruption {
 
   std::stop_token token() const { return source_.get_token(); }
 
-  /// Runs a command; if it was stopped, says so and returns the exit code for the signal, 128 + its
-  /// number.
+  /// Runs a command. If a signal stopped it, reports that and returns the exit code for the signal,
+  /// 128 + its number.
   int run(const std::function<int()>& command);
 
  private:

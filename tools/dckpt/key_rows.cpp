@@ -16,13 +16,13 @@ bool is_digit(char c) {
   return c >= '0' && c <= '9';
 }
 
-/// The run of digits at `start`.
+/// Returns the run of digits at `start`.
 std::string_view digits_at(std::string_view text, std::size_t start) {
   const auto end = std::ranges::find_if_not(text.substr(start), is_digit);
   return text.substr(start, static_cast<std::size_t>(end - text.substr(start).begin()));
 }
 
-/// A key as the text between its numbers, and its numbers.
+/// A key split into its numbers and the text between them.
 struct Numbered {
   std::vector<std::string> text{""};
   std::vector<std::uint64_t> numbers{};
@@ -50,7 +50,7 @@ Numbered numbered(std::string_view key) {
   return parts;
 }
 
-/// "{0…31}", "{0,2,7}", "{0…62: 32 numbers}"
+/// Returns "{0…31}", "{0,2,7}" or "{0…62: 32 numbers}".
 std::string range_text(const std::set<std::uint64_t>& numbers) {
   constexpr std::size_t kListed = 6;
   const std::uint64_t first = *numbers.begin();
@@ -114,7 +114,7 @@ bool natural_less(std::string_view a, std::string_view b) {
     j += digits_b.size();
   }
   if ((i < a.size()) != (j < b.size())) return j < b.size();
-  return a < b;  // equal but for leading zeros
+  return a < b;  // equal except for leading zeros
 }
 
 std::vector<KeyRow> fold_keys(const std::vector<std::string>& keys,

@@ -11,10 +11,10 @@ namespace {
 
 constexpr std::array<std::string_view, 4> kStackNames = {"layers", "layer", "blocks", "h"};
 
-/// A key's component that names a stack of layers, and the one before it.
+/// The stack of layers in a key, named by the component before "layers", and the component after.
 struct StackInKey {
   std::string name;
-  std::string_view number{};  ///< the component after it
+  std::string_view number{};  ///< the component after "layers"
 };
 
 std::optional<StackInKey> stack_in(std::string_view key, bool numbered) {

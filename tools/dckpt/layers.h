@@ -10,35 +10,37 @@
 
 namespace dckpt::tool {
 
-/// Larger numbers in keys are not those of layers.
+/// The limit of layer numbers; larger numbers in keys do not count as layers.
 inline constexpr std::uint64_t kMostLayers = 100'000;
 
-/// The layer that a tensor belongs to, by its key: "decoder" and 3 of "decoder.layers.3.mlp.weight"
-/// and of its optimizer state, "transformer" and 3 of "transformer.h.3.attn.weight".
+/// The layer that a tensor belongs to according to its key: "decoder" and 3 for
+/// "decoder.layers.3.mlp.weight" and its optimizer state, "transformer" and 3 for
+/// "transformer.h.3.attn.weight".
 struct LayerName {
   std::string stack;
   std::uint64_t number = 0;
 };
 std::optional<LayerName> layer_of(std::string_view key);
 
-/// Checkpoints with more stacks of layers than this are not drawn by layer.
+/// The maximum number of layer stacks for pictures by layer.
 inline constexpr std::size_t kMostStacks = 16;
 
 /// Bytes of tensors by layer.
 struct LayerSizes {
   struct Stack {
-    std::map<std::uint64_t, std::uint64_t> own{};  ///< in tensors of one layer
-    std::uint64_t each = 0;  ///< of every layer below `layers`, in tensors that hold all
+    std::map<std::uint64_t, std::uint64_t> own{};  ///< tensors of a single layer
+    std::uint64_t each = 0;  ///< each layer's share of tensors that hold all `layers`
   };
   std::map<std::string, Stack> stacks{};
-  std::uint64_t layers = 0;   ///< that the run had, 0 if that is not known
-  std::uint64_t outside = 0;  ///< in no layer
+  std::uint64_t layers = 0;   ///< number of layers of the run, 0 if unknown
+  std::uint64_t outside = 0;  ///< bytes that belong to no layer
 
   std::map<std::uint64_t, std::uint64_t> by_number(const Stack& stack) const;
 };
 
-/// By layer_of(). Tensors that hold all layers along their first axis, as Megatron stores equal
-/// ones ("decoder.layers.mlp.weight"), count with equal parts for each.
+/// Sums the bytes of tensors by layer_of(). A tensor that holds all layers along its first axis, as
+/// Megatron stores identical layers ("decoder.layers.mlp.weight"), counts in equal parts for each
+/// layer.
 LayerSizes layer_sizes(const CheckpointSummary& summary);
 
 }  // namespace dckpt::tool

@@ -16,7 +16,7 @@
 namespace dckpt::tool {
 namespace {
 
-/// Text without anything that roff obeys. Dashes stay the ones that can be pasted into a shell.
+/// Escapes everything that roff interprets. Dashes remain ones that can be pasted into a shell.
 std::string escaped(std::string_view text) {
   std::string out;
   for (std::size_t i = 0; i < text.size();) {
@@ -55,7 +55,7 @@ std::size_t indent_of(std::string_view line) {
 
 using Lines = std::vector<std::string>;
 
-/// Prose, which roff fills itself, in lines of a length that suits whoever reads the source.
+/// Breaks prose, which roff fills itself, into lines that are easy to read in the source.
 std::string prose(const std::string& text) {
   constexpr std::size_t kColumns = 60;
   std::string out;
@@ -72,7 +72,7 @@ std::string prose(const std::string& text) {
   return out;
 }
 
-/// Lines as they stand.
+/// Returns the lines unchanged, as an example.
 std::string example(const Lines& lines) {
   std::string out = ".EX\n";
   for (const std::string& line : lines)
@@ -80,7 +80,7 @@ std::string example(const Lines& lines) {
   return out + ".EE\n";
 }
 
-/// Lines like "  name   what it is", each with more of it on deeper lines, or plain lines.
+/// Formats lines such as "  name   description", each continued on deeper lines, or plain lines.
 std::string items(const Lines& lines) {
   std::string out;
   bool tagged = false;
@@ -102,8 +102,8 @@ std::string items(const Lines& lines) {
   return out;
 }
 
-/// A footer: paragraphs between blank lines. "Examples:" and "Exit codes:" become sections, another
-/// line in front of indented ones their heading.
+/// A footer: paragraphs between empty lines. "Examples:" and "Exit codes:" become sections; any
+/// other line before indented lines becomes their heading.
 struct Footer {
   std::string text{};
   std::string examples{};
@@ -144,7 +144,7 @@ std::string section(const std::string& name, const std::string& text) {
   return text.empty() ? "" : ".SH " + name + "\n" + text;
 }
 
-/// "\fB\-o\fR, \fB\-\-output\fR \fIFILE\fR"
+/// Returns "\fB\-o\fR, \fB\-\-output\fR \fIFILE\fR".
 std::string option_names(const CLI::Option& option) {
   if (option.get_positional()) return "\\fI" + escaped(main_name(option)) + "\\fR";
   std::string names;
@@ -168,7 +168,7 @@ std::string options(CLI::App& command, bool arguments) {
   return out;
 }
 
-/// The others that --help lists, or the program.
+/// Returns the other pages: the commands that --help lists, or the program.
 std::string commands(CLI::App& program) {
   std::string out;
   for (const CLI::App* const command : program.get_subcommands({}))
@@ -191,7 +191,7 @@ std::string man_page(CLI::App& program, CLI::App& command) {
   if (description.ends_with('.')) description.pop_back();
   const std::string usage = usage_line(program, command);
   const std::string see_also = whole ? "" : "\\fB" + escaped(program.get_name()) + "\\fR(1)\n";
-  // Words are not hyphenated: most of them are typed.
+  // Words are not hyphenated, since most of them are to be typed.
   return str_format(".TH {} 1 \"{}\" \"{} {}\" \"{} Manual\"\n.nh\n.ad l\n", upper(name),
                     build_info().date, program.get_name(), build_info().version,
                     program.get_name()) +

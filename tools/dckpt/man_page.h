@@ -6,11 +6,11 @@
 
 namespace dckpt::tool {
 
-/// The manual page of a command, or of the program itself, in the roff language with the macros of
-/// man(7). It says what --help says.
+/// Returns the manual page of a command, or of the program itself, with the content of --help, in
+/// roff with the man(7) macros.
 std::string man_page(CLI::App& program, CLI::App& command);
 
-/// "dckpt", "dckpt-convert"
+/// Returns "dckpt" or "dckpt-convert".
 std::string man_page_name(const CLI::App& program, const CLI::App& command);
 
 }  // namespace dckpt::tool

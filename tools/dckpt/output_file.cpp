@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Something other than a regular file is there: a device, a pipe.
+/// Returns whether something other than a regular file exists there: a device, a pipe.
 bool is_special(const fs::path& path) {
   std::error_code error;
   const fs::file_status status = fs::status(path, error);

@@ -8,9 +8,9 @@
 
 namespace dckpt::tool {
 
-/// Where -o writes: a file, or stdout for "-". A file is written beside its name first and appears
-/// under it, replacing what was there, only when it is complete. Devices and pipes are written to
-/// as they are. Errors throw CheckpointError (io).
+/// The destination of -o: a file, or stdout for "-". A file is written under a temporary name
+/// beside its own and replaces an existing file only when complete. Devices and pipes are written
+/// directly. Errors throw CheckpointError (io).
 class OutputFile {
  public:
   explicit OutputFile(const std::string& name);
@@ -19,7 +19,7 @@ class OutputFile {
   OutputFile& operator=(const OutputFile&) = delete;
 
   void write(ByteView bytes);
-  /// Makes it appear. Without this the destructor removes what was written.
+  /// Makes the file appear under its name. Without this call the destructor removes it.
   void commit();
 
  private:

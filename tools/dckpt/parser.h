@@ -12,14 +12,14 @@ class Option;
 
 namespace dckpt::tool {
 
-/// What an option's value or an argument stands for. It is said once, where the option is declared;
-/// the check of choices, the message about a wrong one, and completion follow from it.
+/// The meaning of an option's value or of an argument, declared once. The check of choices, the
+/// message about a wrong choice, and completion are derived from it.
 enum class Takes {
   kAnything,
   kChoice,
-  kFormat,  ///< to write
+  kFormat,  ///< format to write
   kMap,
-  kMapSetting,  ///< NAME=VALUE of the map that is given
+  kMapSetting,  ///< NAME=VALUE of the --map in use
   kPolicy,
   kPolicyOrMap,
   kCheckpoint,
@@ -30,7 +30,7 @@ enum class Takes {
   kKeyPattern,
 };
 
-/// The choices that are the names of an enumeration (enum_names.h).
+/// Returns the names of an enumeration (enum_names.h) as choices.
 template <typename Names>
 std::vector<std::string> names_of(const Names& names) {
   std::vector<std::string> choices;
@@ -38,24 +38,24 @@ std::vector<std::string> names_of(const Names& names) {
   return choices;
 }
 
-// Commands declare their arguments through these two handles. Of the tool, only what parses,
-// explains and completes the command line includes CLI11 itself, whose templates take a compiler
-// ten seconds.
+// Commands declare their arguments through these two handles. Only the parts of the tool that
+// parse, explain and complete the command line include CLI11 itself, whose templates take a
+// compiler ten seconds.
 
-/// An option or argument of a command. The setters return it again.
+/// An option or argument of a command. The setters return the option itself.
 class Option {
  public:
   explicit Option(CLI::Option* option) : option_(option) {}
 
   Option required();
-  /// What --help calls the value; empty for arguments, which have a name already.
+  /// Sets the name of the value in --help; empty for arguments, which already have a name.
   Option type_name(const std::string& name);
-  /// It takes one value each time that it is given.
+  /// Makes the option take one value each time that it is given.
   Option repeatable();
   Option takes(Takes kind);
   Option one_of(std::vector<std::string> values);
   Option non_negative();
-  /// The two cannot be given together.
+  /// Makes the two options mutually exclusive.
   Option excludes(Option other);
 
   friend bool operator==(const Option&, const Option&) = default;
@@ -64,7 +64,7 @@ class Option {
   CLI::Option* option_;
 };
 
-/// The arguments of one command. Variables that take values must live until the command has run.
+/// The arguments of one command. Variables that receive values must live until the command has run.
 class Parser {
  public:
   Parser(CLI::App& program, const std::string& name, const std::string& about);
@@ -75,13 +75,14 @@ class Parser {
                     const std::string& about);
   Option add_option(const std::string& name, std::vector<std::string>& values,
                     const std::string& about);
-  /// `take` returns what is wrong with a value, as a sentence about it, or "".
+  /// Adds an option whose values `take` receives. `take` returns a sentence about what is wrong
+  /// with a value, or "".
   Option add_option(const std::string& name, std::function<std::string(const std::string&)> take,
                     const std::string& about);
   Option add_flag(const std::string& name, bool& given, const std::string& about);
-  /// Once the command line has been parsed: whether the option is on it.
+  /// Returns whether the option was on the command line. Valid once the line has been parsed.
   bool given(const std::string& option) const;
-  /// Those added so far, and --help.
+  /// Returns the options added so far, and --help.
   std::vector<Option> options() const;
   const CLI::App& app() const noexcept { return *app_; }
 

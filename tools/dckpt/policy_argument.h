@@ -6,15 +6,15 @@
 
 namespace dckpt::tool {
 
-/// A policy named on the command line: a file, or the bare name of one that ships with dckpt (if
-/// there is no such file).
+/// A policy named on the command line: a file, or, if there is no such file, the bare name of a
+/// policy that ships with dckpt.
 struct PolicyArgument {
   std::string name{};
 
-  /// Throws CheckpointError: io if the file cannot be read, invalid-argument for a name that is
-  /// neither.
+  /// Reads the policy. Throws CheckpointError: io if the file cannot be read, invalid-argument for
+  /// a name that is neither.
   PolicyText text() const { return find_policy(name); }
-  /// Without problems; also throws CheckpointError for mistakes in it.
+  /// Reads and checks the policy. Throws CheckpointError also for mistakes in it.
   CheckedPolicy checked() const {
     const PolicyText found = text();
     CheckedPolicy checked = check_policy(found.yaml, found.folder);

@@ -31,7 +31,7 @@ Program make_program() {
   Program program{.app = std::make_unique<CLI::App>(kAbout, "dckpt")};
   CLI::App& app = *program.app;
   app.footer(kFooter);
-  app.require_subcommand(0, 1);  // an argument may have the name of a command
+  app.require_subcommand(0, 1);  // an argument may equal the name of a command
   app.set_help_flag("-h,--help", "Print this help");
   app.add_flag("--version", program.request->version,
                "Print the version, and what it was built with");

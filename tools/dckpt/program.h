@@ -10,10 +10,10 @@
 
 namespace dckpt::tool {
 
-/// The tool as it describes itself: help, manual pages, completion and the messages about wrong
-/// usage are made of it.
+/// The tool's description of itself, from which help, manual pages, completion and usage errors are
+/// generated.
 struct Program {
-  /// What --version and --json ask for, without a command.
+  /// The options --version and --json without a command.
   struct Request {
     bool version = false;
     bool json = false;
@@ -23,21 +23,21 @@ struct Program {
   std::vector<Command> commands{};
   std::unique_ptr<Request> request = std::make_unique<Request>();
 
-  /// The one that was parsed; null if none was.
+  /// Returns the command that was parsed; null if none was.
   const Command* chosen() const;
 };
 
 Program make_program();
 
-/// What --help says of the program, or of one of its commands.
+/// Returns the text of --help for the program or one of its commands.
 std::string help_of(CLI::App& program, CLI::App& command);
 
-/// Prints what a shell can offer at the end of an unfinished line (completion_scripts.h); nothing
-/// if that takes too long. Silent about whatever is wrong.
+/// Prints the candidates for the end of an unfinished line (completion_scripts.h), or nothing if
+/// that takes too long. Ignores all errors.
 int answer_shell(Program& program, const std::string& line);
 
-/// Writes manual pages and completion scripts below `folder`, as they are installed below share/.
-/// Throws CheckpointError (io).
+/// Writes manual pages and completion scripts below `folder`, laid out as below share/ when
+/// installed. Throws CheckpointError (io).
 int write_extras(Program& program, const std::string& folder);
 
 }  // namespace dckpt::tool

@@ -56,7 +56,7 @@ void ProgressLine::update(std::uint64_t done, std::uint64_t total) {
   if (now - start_ < kQuiet || now - last_ < kInterval) return;
   last_ = now;
   drawn_ = true;
-  // A line that is broken cannot be drawn over.
+  // A wrapped line cannot be overwritten.
   const std::string text =
       verb_ + progress_text(done, total, std::chrono::duration<double>(now - start_).count());
   const std::string line = str_format("\r{}\x1b[K", text.substr(0, columns_of_stream(stderr) - 1));

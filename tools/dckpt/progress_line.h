@@ -6,8 +6,9 @@
 
 namespace dckpt::tool {
 
-/// One line on stderr that shows the progress of long work: share, bytes, rate, time left. Prints
-/// nothing if stderr is not a terminal or if the work is done in a moment. Removes itself.
+/// A line on stderr that shows the progress of long work: share, bytes, rate, time left. Prints
+/// nothing if stderr is not a terminal or if the work is done in a moment. The destructor removes
+/// the line.
 class ProgressLine {
  public:
   explicit ProgressLine(std::string verb);
@@ -15,7 +16,7 @@ class ProgressLine {
   ProgressLine(const ProgressLine&) = delete;
   ProgressLine& operator=(const ProgressLine&) = delete;
 
-  /// Not safe to use from several threads.
+  /// Updates the line. Not thread-safe.
   void update(std::uint64_t done, std::uint64_t total);
 
  private:
@@ -27,7 +28,7 @@ class ProgressLine {
   Clock::time_point last_;
 };
 
-/// " 45%  1.2 GiB of 2.6 GiB  820.0 MiB/s  0:12 left"
+/// Returns " 45%  1.2 GiB of 2.6 GiB  820.0 MiB/s  0:12 left".
 std::string progress_text(std::uint64_t done, std::uint64_t total, double seconds);
 
 }  // namespace dckpt::tool

@@ -22,7 +22,7 @@ std::int64_t now() {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(since_1970).count();
 }
 
-/// The state in few words, and in more for where there is room.
+/// The state in a few words, and in more where there is room.
 struct StateText {
   std::string brief, full;
 };
@@ -78,7 +78,7 @@ bool folds(const IterationSummary& summary, std::size_t newer) {
   return newer >= SurveyOptions().newest && !summary.resumed && !summary.tracked;
 }
 
-/// The row that neighbours share.
+/// Adds the row that stands for consecutive checkpoints.
 void add_fold(Table& table, std::span<const IterationSummary> iterations, std::int64_t at) {
   const IterationSummary& first = iterations.front();
   std::string text = str_format("… {} more, {} to {}", grouped(iterations.size()),

@@ -6,8 +6,8 @@
 
 namespace dckpt::tool {
 
-/// The checkpoints of a training root as a table and, from three on, along time. `all`: otherwise
-/// those that the survey did not examine share a row.
+/// Prints the checkpoints of a training root as a table and, for three or more, along a time line.
+/// Unless `all`, the checkpoints that the survey did not examine share a row.
 void print_root(const RootSurvey& survey, const std::string& root, bool all);
 
 }  // namespace dckpt::tool

@@ -15,7 +15,8 @@ bool is_name(char c) {
   return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_';
 }
 
-/// The value of $NAME or ${NAME} at the beginning of `text`, which loses it; "$" if it is neither.
+/// Removes $NAME or ${NAME} from the beginning of `text` and returns its value; "$" if it is
+/// neither.
 std::string take_variable(std::string_view& text) {
   std::string_view rest = text.substr(1);
   const bool braces = rest.starts_with('{');
@@ -32,7 +33,7 @@ std::string take_variable(std::string_view& text) {
   return value == nullptr ? "" : value;
 }
 
-/// Takes the word that `text` begins with.
+/// Removes the first word from `text` and returns it.
 std::string take_word(std::string_view& text) {
   std::string word;
   char quote = '\0';

@@ -6,10 +6,9 @@
 
 namespace dckpt::tool {
 
-/// The words of a line that is being typed into a shell, the last one being that at the cursor
-/// (empty behind a blank). Quotes and backslashes are taken off, `~/` at the beginning of a word
-/// and $NAME become what they stand for, and everything else that a shell would do is left undone:
-/// nothing is run.
+/// Splits a line that is being typed into a shell into words; the last word is the one at the
+/// cursor (empty after a space). Removes quotes and backslashes and expands `~/` at the beginning
+/// of a word and $NAME. Performs no other expansion and runs nothing.
 std::vector<std::string> shell_words(std::string_view line);
 
 }  // namespace dckpt::tool

@@ -11,7 +11,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kMostEntries = 10'000;  // of a folder, that are looked at
+constexpr std::size_t kMostEntries = 10'000;  // entries of a folder that are examined
 
 bool is_there(const fs::path& path) {
   std::error_code error;
@@ -28,7 +28,7 @@ std::vector<std::string> names_in(const fs::path& folder) {
   return names;
 }
 
-/// The entry that may have been meant by `name`.
+/// Returns the entry that may have been meant by `name`.
 std::optional<std::string> similar_name(const fs::path& folder, const std::string& name) {
   const std::vector<std::string> names = names_in(folder);
   if (const std::optional<IterationName> iteration = parse_iteration_name(name)) {

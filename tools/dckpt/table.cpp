@@ -8,7 +8,8 @@
 namespace dckpt::tool {
 namespace {
 
-constexpr std::size_t kNarrow = 24;  // with fewer columns a last cell gets a line of its own
+constexpr std::size_t kNarrow =
+    24;  // with fewer columns left, the last cell gets a line of its own
 
 }  // namespace
 

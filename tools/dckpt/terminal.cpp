@@ -20,7 +20,7 @@
 namespace dckpt::tool {
 namespace {
 
-bool reader_is_gone = false;  // stdout is a pipe that nobody reads any more
+bool reader_is_gone = false;  // stdout is a pipe without a reader
 
 void check(bool ok) {
   if (ok) return;
@@ -36,14 +36,14 @@ void write(const void* data, std::size_t size) {
   if (!reader_is_gone) check(std::fwrite(data, 1, size, stdout) == size);
 }
 
-std::string unfinished_line;  // has been printed, but cannot be wrapped yet
+std::string unfinished_line;  // printed, but not yet complete enough to wrap
 
 void write_unfinished_line() {
   const std::string line = wrapped(std::exchange(unfinished_line, ""), columns_of_stream(stdout));
   write(line.data(), line.size());
 }
 
-/// Every line of a text wrapped, and its end.
+/// Wraps every line of a text, its last one included.
 std::string wrapped_lines(std::string_view text, std::size_t columns) {
   std::string out;
   for (std::size_t start = 0;;) {
@@ -76,7 +76,8 @@ bool wants_colour(std::FILE* stream) {
 }
 
 std::size_t columns_of_stream(std::FILE* stream) {
-  constexpr std::size_t kFewest = 20;  // nothing is legible in fewer, so terminals break the lines
+  constexpr std::size_t kFewest = 20;  // narrower text is illegible, so the terminal breaks lines
+                                       // itself
   constexpr std::size_t kMost = 10'000;
   if (!is_terminal(stream)) return kUnlimited;
   winsize size{};
@@ -107,7 +108,7 @@ bool shows_unicode() {
 }
 
 PictureStyle picture_style() {
-  // A picture grows with the terminal until it is easier to read no more.
+  // Pictures grow with the terminal up to the width where they are easiest to read.
   constexpr std::size_t kInPipes = 80;
   constexpr std::size_t kMost = 120;
   const std::size_t columns = columns_of_stream(stdout);
@@ -128,8 +129,8 @@ std::string shown(std::string_view text) {
 }
 
 std::string safe_message(std::string_view text) {
-  // printable escapes backslashes and line breaks, which the message already uses for what it
-  // quotes and for its layout; so it gets the text between them.
+  // `printable` escapes backslashes and line breaks, which the message already uses for quotes and
+  // layout, so it gets the text between them.
   std::string safe;
   for (std::size_t start = 0;;) {
     const std::size_t end = text.find_first_of("\\\n", start);
@@ -199,7 +200,7 @@ void print_log(LogLevel level, std::string_view message) {
   const std::string kind = level == LogLevel::kError     ? "error: "
                            : level == LogLevel::kWarning ? "warning: "
                                                          : "";
-  // A progress line may stand there.
+  // Erases a progress line that may be there.
   const std::string lines = (is_terminal(stderr) ? "\r\x1b[K" : "") +
                             wrapped_lines(str_format("dckpt: {}{}\n", kind, safe_message(message)),
                                           columns_of_stream(stderr));

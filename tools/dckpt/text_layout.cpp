@@ -9,7 +9,7 @@
 namespace dckpt::tool {
 namespace {
 
-/// What a terminal shows as one: a character, or an escape sequence that takes no columns.
+/// A unit of terminal text: a character, or an escape sequence that takes no columns.
 struct Glyph {
   std::size_t size = 1;  ///< bytes
   std::size_t columns = 1;
@@ -52,7 +52,7 @@ Glyph glyph_at(std::string_view text, std::size_t at) {
   return {size, in(kCombining, code) ? std::size_t{0} : in(kWide, code) ? std::size_t{2} : 1};
 }
 
-/// Where the parts after the first of a line begin.
+/// Returns the indent of the parts of a line after the first.
 std::size_t hanging_indent(std::string_view line, std::size_t columns) {
   const std::size_t indent = std::min(line.find_first_not_of(' '), line.size());
   const std::size_t gap = line.find("  ", indent);
@@ -61,7 +61,7 @@ std::size_t hanging_indent(std::string_view line, std::size_t columns) {
     if (text != std::string_view::npos && columns_of(line.substr(0, text)) <= columns / 2)
       return columns_of(line.substr(0, text));
   }
-  // Examples of commands go on deeper, so that the next one is seen.
+  // Continued example commands are indented more, so that the next example stands out.
   const std::size_t deeper = line.substr(indent).starts_with("dckpt ") ? 4 : 0;
   return indent <= columns / 2 ? indent + deeper : 0;
 }
@@ -92,8 +92,8 @@ std::string wrapped(std::string_view line, std::size_t columns) {
   if (columns_of(line) <= columns) return std::string(line);
   const std::string indent(hanging_indent(line, columns), ' ');
   std::string out;
-  std::size_t taken = 0;  // of the part that is being filled
-  bool has_word = false;  // it has more than its indent
+  std::size_t taken = 0;  // columns of the part that is being filled
+  bool has_word = false;  // the part has more than its indent
   std::size_t at = 0;
   while (at < line.size()) {
     const std::size_t word = std::min(line.find_first_not_of(' ', at), line.size());
@@ -101,7 +101,7 @@ std::string wrapped(std::string_view line, std::size_t columns) {
     if (word == end) break;
     const std::size_t width = columns_of(line.substr(word, end - word));
     const std::size_t start = taken + (word - at);
-    // A word that does not fit behind the indent gets a smaller one.
+    // A word that does not fit behind the indent gets a smaller indent.
     const std::size_t before =
         width > columns ? indent.size() : std::min(indent.size(), columns - width);
     if (has_word && start + width > columns && start > before) {
@@ -125,8 +125,8 @@ std::string shortened(std::string_view name, std::size_t columns, bool unicode) 
   const std::string_view gap = unicode ? "…" : "...";
   const std::size_t room = columns - std::min(columns, columns_of(gap));
   if (room == 0) return unicode && columns > 0 ? "…" : std::string(columns, '.');
-  std::vector<std::size_t> starts;  // of characters, and the end
-  std::vector<std::size_t> before;  // columns before each
+  std::vector<std::size_t> starts;  // offsets of the characters, and of the end
+  std::vector<std::size_t> before;  // columns before each of them
   std::size_t taken = 0;
   for (std::size_t at = 0; at < name.size();) {
     const Glyph glyph = glyph_at(name, at);

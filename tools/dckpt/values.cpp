@@ -10,8 +10,8 @@
 namespace dckpt::tool {
 namespace {
 
-// An option of CLI11 has no room for facts of its users, but its checks have names that mean
-// nothing to it: "takes:1:key,size,chunks".
+// CLI11's options cannot carry user data, but the names of their checks can:
+// "takes:1:key,size,chunks".
 constexpr std::string_view kMark = "takes";
 
 std::string encoded(Takes kind, const std::vector<std::string>& choices) {

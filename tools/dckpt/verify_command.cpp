@@ -27,18 +27,19 @@ struct Options {
   CheckpointArgument checkpoint;
   VerifyOptions verify;
   bool all = false;
-  bool has_iteration = false;  // --iteration, also for the latest
+  bool has_iteration = false;  // --iteration, also "latest"
   bool json = false;
 };
 
-/// A checkpoint and what was found; one that cannot be opened has that as its only problem.
+/// A checkpoint and its problems. If it cannot be opened, that is its only problem.
 struct Verified {
   std::string path;
   VerifyReport report;
-  std::map<std::string, Picture> pictures{};  ///< of tensors with holes or overlaps, by key
+  std::map<std::string, Picture> pictures{};  ///< pictures of tensors with holes or overlaps, by
+                                              ///< key
 };
 
-/// Of the first problems, those that can be drawn.
+/// Draws those of the first problems that have a picture.
 std::map<std::string, Picture> pictures_of(const CheckpointReader& reader,
                                            const VerifyReport& report) {
   constexpr std::size_t kMostPictures = 4;
@@ -54,8 +55,8 @@ std::map<std::string, Picture> pictures_of(const CheckpointReader& reader,
   return pictures;
 }
 
-/// The problems of each file together, so that one damage is one entry; a problem without a file
-/// stands alone. Files are named with and without the checkpoint's path.
+/// Groups the problems by file, so that one damage is one entry. A problem without a file stands
+/// alone. Files are named with and without the checkpoint's path.
 std::vector<std::vector<const CheckpointError*>> by_file(
     const std::vector<CheckpointError>& problems, const std::string& checkpoint) {
   const auto name_in = [prefix = checkpoint + "/"](const std::string& file) {
@@ -97,7 +98,7 @@ void print_problems(const Verified& verified) {
 void print_report(const Verified& verified) {
   const VerifyReport& report = verified.report;
   print_problems(verified);
-  if (report.format.empty()) return;  // it could not be opened
+  if (report.format.empty()) return;  // the checkpoint could not be opened
   if (!report.ok()) print("\n");
 
   print(str_format("checked   {} in {}, {}, {}, {}\n", counted(report.tensors, "tensor"),
@@ -142,7 +143,7 @@ int failed(const Verified& verified, bool is_listed) {
   return kDiffers;
 }
 
-/// Every checkpoint of a training root, the oldest first.
+/// Returns every checkpoint of a training root, the oldest first.
 std::vector<CheckpointArgument> checkpoints_of(const CheckpointArgument& root) {
   std::vector<IterationName> names;
   if ((Location(root.path) / kReleaseDirectory).is_directory())
@@ -153,7 +154,8 @@ std::vector<CheckpointArgument> checkpoints_of(const CheckpointArgument& root) {
   return checkpoints;
 }
 
-/// What cannot be opened is a problem of this checkpoint, not of the others.
+/// Verifies a checkpoint. If it cannot be opened, returns that as its problem, so that others are
+/// still verified.
 Verified verified_or_problem(const Options& options, const CheckpointArgument& checkpoint) {
   try {
     return verified(options, checkpoint);
@@ -165,8 +167,9 @@ Verified verified_or_problem(const Options& options, const CheckpointArgument& c
   }
 }
 
-/// The reports of many checkpoints: sound ones in a row share a line unless there is something to
-/// remark, damaged ones are reported in full. A line is printed as soon as no checkpoint can join.
+/// Prints the reports of many checkpoints. Consecutive sound checkpoints share a line unless there
+/// is something to remark; damaged ones are reported in full. A line is printed as soon as no
+/// checkpoint can join it.
 class FoldedReport {
  public:
   void add(const Verified& verified) {
@@ -189,7 +192,7 @@ class FoldedReport {
     damaged_.push_back(name_of(verified.path));
   }
 
-  /// "10 checkpoints, 1.2 GiB: 9 OK, 1 with problems: 'iter_0000100'"
+  /// Prints "10 checkpoints, 1.2 GiB: 9 OK, 1 with problems: 'iter_0000100'".
   void finish(bool deep) {
     end_row();
     std::string text = str_format("{}, {}: {} OK", counted(count_, "checkpoint"),
@@ -228,9 +231,9 @@ class FoldedReport {
   static std::string name_of(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
   std::size_t count_ = 0;
-  VerifyReport total_;  // only the fields that finish() prints; chunks count objects, too
+  VerifyReport total_;  // only the fields that finish() prints; chunks include objects
   std::vector<std::string> damaged_;
-  std::size_t sound_ = 0;  // in the row that is not printed yet
+  std::size_t sound_ = 0;  // number of checkpoints in the pending row
   std::string first_, last_;
 };
 

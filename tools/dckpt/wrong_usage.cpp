@@ -20,7 +20,7 @@ std::vector<std::string> option_names(CLI::App& command) {
   return names;
 }
 
-/// A name that begins with the word, or else the nearest one.
+/// Returns a name that begins with the word, or else the nearest one.
 std::optional<std::string> likely(const std::string& word, const std::vector<std::string>& names) {
   constexpr std::size_t kShortest = 4;  // "--de"
   const auto begins_so = [&](const std::string& name) { return name.starts_with(word); };
@@ -32,7 +32,7 @@ std::string no_such_option(CLI::App& program, CLI::App& command, const std::stri
   const bool of_command = &command != &program;
   const std::string message = str_format("there is no option {}{}", quote(option),
                                          of_command ? " of " + command.get_name() : std::string());
-  std::vector<std::string> others;  // that have it
+  std::vector<std::string> others;  // commands that have it
   for (CLI::App* const other : program.get_subcommands({})) {
     if (other != &command && other->get_option_no_throw(option) != nullptr)
       others.push_back(other->get_name());
@@ -57,7 +57,7 @@ std::string too_many_arguments(CLI::App& command, const std::string& argument) {
                     taken.empty() ? "none" : taken);
 }
 
-/// "PATH and --prefix TEXT"
+/// Returns "PATH and --prefix TEXT".
 std::string missing(const CommandLine& line) {
   std::vector<std::string> names;
   for (const CLI::Option* const option : line.app->get_options({})) {
@@ -95,7 +95,9 @@ std::optional<Refusal> refuse_silent(const CommandLine& line) {
       return Refusal{str_format("{} takes no value, found {}; give it alone, or leave it out", name,
                                 quote(*given.value))};
     }
-    if (option.get_items_expected_max() > 1) continue;  // repeatable: lists check what they hold
+    if (option.get_items_expected_max() > 1)
+      continue;  // the checks of repeatable options test
+                 // their values
     if (given.value && given.value->empty())
       return Refusal{str_format("{}: found '', expected a value ({}); give one, or leave it out",
                                 name, usage_of(option))};

@@ -11,22 +11,22 @@
 
 namespace dckpt::tool {
 
-/// What is wrong with words that the parser refuses, and what may have been meant.
+/// An error about words that the parser refuses, with what may have been meant.
 struct Refusal {
   std::string message{};
-  bool of_arguments = false;  ///< some are missing, or there are too many
+  bool of_arguments = false;  ///< arguments are missing, or there are too many
 };
 Refusal explain_refusal(CLI::App& program, const CommandLine& line, const CLI::ParseError& error);
 
-/// Refuses what the parser would accept and yet not do: a value of a flag, an empty value, an
-/// option with one value that is given twice. Empty if there is nothing of the kind.
+/// Refuses mistakes that the parser would silently accept: a value of a flag, an empty value, an
+/// option with one value that is given twice. Returns nothing if there is none.
 std::optional<Refusal> refuse_silent(const CommandLine& line);
 
-/// What to say where a command should be and another word stands.
+/// Returns the message for an unknown word in place of a command.
 std::string unknown_command(CLI::App& program, const std::string& word);
 
-/// The same error; if a path of the line does not exist, with the name beside it that may have been
-/// meant.
+/// Returns the same error. If a path of the line does not exist, adds an existing one that may have
+/// been meant.
 CheckpointError with_suggested_path(const CheckpointError& error, const CommandLine& line);
 
 }  // namespace dckpt::tool

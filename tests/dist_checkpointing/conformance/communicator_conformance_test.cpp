@@ -14,7 +14,7 @@ using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-/// Passes everything on, but makes one mistake.
+/// Forwards everything, but makes one mistake.
 class Mistaken final : public Communicator {
  public:
   enum class Mistake { kNone, kGathersInReverse, kIgnoresMinimum, kTakesAnyRoot };

@@ -23,7 +23,7 @@ using testing::AllOf;
 using testing::Contains;
 using testing::HasSubstr;
 
-/// Keeps its directory as long as the storage is used.
+/// Returns a storage that keeps its directory as long as it is used.
 std::shared_ptr<Storage> storage_in_temp_dir() {
   const auto directory = std::make_shared<TempDir>();
   const auto storage = posix_storage(directory->path());
@@ -43,8 +43,9 @@ std::shared_ptr<Storage> subtree_in_temp_dir() {
 
 struct World {
   std::string name;
-  std::function<std::shared_ptr<Storage>()> make;  ///< a new, empty one
-  std::string above = {};  ///< the name of the root in another storage, which counts in names
+  std::function<std::shared_ptr<Storage>()> make;  ///< returns a new, empty storage
+  std::string above = {};  ///< name of the root in another storage, which counts toward the length
+                           ///< of names
 };
 
 const World kWorlds[] = {

@@ -51,7 +51,7 @@ TEST(Digest, KeepsTheOrderOfTheMetadataAndTheChosenKeys) {
   EXPECT_EQ(digests.tensors[0].key, "b");
   EXPECT_EQ(digests.tensors[2].key, "c");
   ASSERT_EQ(digests.objects.size(), 1u);
-  EXPECT_EQ(digests.objects[0].sha256, sha256_hex(as_bytes("1")));  // as JSON
+  EXPECT_EQ(digests.objects[0].sha256, sha256_hex(as_bytes("1")));  // objects are hashed as JSON
 }
 
 TEST(Digest, OfObjectsIsTheSameInEveryFormat) {

@@ -12,8 +12,8 @@
 namespace dckpt {
 namespace {
 
-/// SHA-256 of the Python reprs, joined by commas, of every bit pattern of a small float as a
-/// double.
+/// Returns the SHA-256 of the Python reprs, joined by commas, of every bit pattern of a small float
+/// as a double.
 std::string digest_of_all_values(DType dtype) {
   const std::size_t size = item_size(dtype);
   std::string text;
@@ -47,8 +47,8 @@ TEST(Element, EveryHalfAndBfloat16HasTorchsValue) {
             "6efedd468594d54eab713f5356600c4f42e00f1075194dda9f39e4c666920345");
 }
 
-// ",".join(repr(struct.unpack("<d", struct.pack("<Q", bits))[0]) for bits in splitmix64) of
-// Python 3.11.
+// The digest is that of ",".join(repr(struct.unpack("<d", struct.pack("<Q", bits))[0]) for bits in
+// splitmix64) in Python 3.11.
 TEST(Element, DoublesAreSpeltAsPythonSpellsThem) {
   std::string text;
   std::uint64_t state = 0;

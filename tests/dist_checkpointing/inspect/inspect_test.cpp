@@ -76,13 +76,13 @@ TEST(Inspect, EachKeyHasItsGroup) {
 
 struct Known {
   const char* golden;
-  const char* states;  ///< of the optimizer
+  const char* states;  ///< states of the optimizer
   const char* sharding;
   const char* reshardable;
   const char* layout;
 };
 
-/// As Megatron's own tests say which form can be resumed under which other sizes.
+/// Follows Megatron's own tests of which form can be resumed under which other sizes.
 TEST(Inspect, SaysWhatARunMayChange) {
   const auto joined = [](const std::vector<std::string>& texts) {
     std::string line;

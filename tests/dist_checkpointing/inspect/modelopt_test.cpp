@@ -27,7 +27,7 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-/// A checkpoint that ModelOpt 0.47.0 has written its state into.
+/// Returns a checkpoint that ModelOpt 0.47.0 has written its state into.
 fs::path with_modelopt(const TempDir& directory) {
   const fs::path path = directory / "source";
   fs::copy(golden("mcore-head-fully-reshardable-tp2pp2dp2"), path, fs::copy_options::recursive);

@@ -75,7 +75,7 @@ TEST_F(Survey, SaysWhatIsWrongWithEachIteration) {
   EXPECT_THAT(found.iterations[5].why, HasSubstr("of_tomorrow"));
   EXPECT_GT(found.iterations[0].bytes, 16u);
   EXPECT_GT(found.iterations[0].saved, 0);
-  // That one is unreadable is no reason to take an older one, nor to fail here.
+  // An unreadable checkpoint is no reason to take an older one, nor to fail here.
   EXPECT_FALSE(found.resume.checkpoint);
   EXPECT_THAT(found.resume.passed_over.back(), HasSubstr("of_tomorrow"));
 }
@@ -117,10 +117,10 @@ TEST_F(Survey, MarksWhatTheNextSaveRemoves) {
                  &IterationSummary::removed_by_policy);
   };
   EXPECT_THAT(removed({}), ElementsAre());
-  // Of the next save, 50 and 30: 40 does not count.
+  // The next save keeps itself, 50 and 30; 40 does not count.
   EXPECT_THAT(removed({.keep_last = 3}), ElementsAre("iter_0000010", "iter_0000020"));
   EXPECT_THAT(removed({.keep_last = 3, .keep_every = 20}), ElementsAre("iter_0000010"));
-  // What the run has loaded stays, and so does what is newer than its next save.
+  // The checkpoint that the run has loaded stays, and so do those newer than its next save.
   EXPECT_THAT(removed({.keep_last = 1}),
               ElementsAre("iter_0000010", "iter_0000020", "iter_0000030", "iter_0000040"));
   track("20");

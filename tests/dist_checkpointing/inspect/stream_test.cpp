@@ -12,7 +12,7 @@ namespace {
 using testing::counting;
 using testing::FakeReader;
 
-/// Position of a box's first element in the row-major order of the shape.
+/// Returns the position of a box's first element in the row-major order of the shape.
 std::int64_t position(const Box& box, const Shape& shape) {
   const Shape strides = row_major_strides(shape);
   std::int64_t at = 0;
@@ -35,7 +35,8 @@ TEST(PieceWalker, PiecesFollowEachOtherAndStaySmall) {
       ASSERT_EQ(position(*box, shape), covered);
       ASSERT_TRUE(numel(box->sizes) == 1 ||
                   static_cast<std::uint64_t>(numel(box->sizes)) * 4 <= limit);
-      // Contiguous in the tensor: only extents of 1 before the cut axis, whole axes behind it.
+      // The box is contiguous in the tensor: only extents of 1 before the cut axis, whole axes
+      // behind it.
       ASSERT_EQ(is_row_major(box->sizes, row_major_strides(shape)), true);
       covered += numel(box->sizes);
     }

@@ -31,8 +31,8 @@ class AccessCheck : public ::testing::Test {
     return directory_.path() / name;
   }
 
-  /// What two ranks get that ask for these rows of the tensor, as replicas of these numbers, and
-  /// for these cells of the objects.
+  /// The request of a rank: rows of the tensor, as a replica of this number, and a cell of the
+  /// objects.
   struct Asked {
     std::int64_t rows_from = 0;
     int replica = 0;

@@ -1,5 +1,5 @@
-// load.cast: allow. That single elements become what torch makes of them is in
-// mapping/geometry/cast_test.cpp.
+// load.cast: allow. mapping/geometry/cast_test.cpp shows that single elements are converted as in
+// torch.
 
 #include <gmock/gmock.h>
 
@@ -20,7 +20,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-constexpr std::int64_t kRows = 600, kColumns = 1024;  // of float32: more than the staging memory
+constexpr std::int64_t kRows = 600, kColumns = 1024;  // in float32 more than the staging memory
 
 Bytes cast(const Tensor& values, DType to) {
   const Tensor dense = values.contiguous();
@@ -36,7 +36,7 @@ void expect_cast(const Tensor& loaded, const Tensor& values) {
   EXPECT_TRUE(std::ranges::equal(dense.bytes(), expected)) << to_string(loaded);
 }
 
-/// Columns before rows.
+/// Returns a tensor stored column by column.
 Tensor transposed(DType dtype, std::int64_t rows, std::int64_t columns) {
   const Tensor memory = Tensor::zeros(dtype, {columns, rows});
   return Tensor(dtype, {rows, columns}, {1, rows}, memory.mutable_data(),
@@ -45,7 +45,7 @@ Tensor transposed(DType dtype, std::int64_t rows, std::int64_t columns) {
 
 class Casts : public SaveLoad, public ::testing::WithParamInterface<bool> {
  protected:
-  /// Two ranks save halves of "w" and ranges of "flat".
+  /// Saves halves of "w" and ranges of "flat" on two ranks.
   void save_both() {
     save_on(2, [&](int rank) {
       const std::int64_t half = kRows / 2 * rank;

@@ -1,5 +1,5 @@
 // Plain DCP directories whose state torch did not flatten (flatten_state_dict=False): each key of
-// the top level is one object, an archive of torch.save; those with tensors inside are opened.
+// the top level is one object, an archive of torch.save. Objects with tensors inside are opened.
 
 #include <gmock/gmock.h>
 
@@ -35,7 +35,7 @@ Tensor filled(std::int64_t n, float value) {
   return tensor;
 }
 
-/// Adam's state dict of one parameter, keyed as torch does.
+/// Returns Adam's state dict of one parameter, keyed as in torch.
 Value adam(const Value& key) {
   return Value::dict(
       {{"state", Value::dict({{key, Value::dict({{"step", 2},
@@ -58,7 +58,7 @@ class DcpLeaves : public ::testing::Test {
     }
     std::ofstream(path_ / ".metadata", std::ios::binary) << as_text(write_dcp_metadata(metadata));
   }
-  /// As torch saves the state without flattening it.
+  /// Saves the state as torch does without flattening it.
   void save_objects(const StateDict& state) const {
     std::vector<std::pair<std::string, Bytes>> objects;
     for (const auto& [key, value] : state.as_dict())

@@ -1,5 +1,5 @@
-// Loading plain DCP directories. That real ones of torch load as torch itself loads them is shown
-// by tests/interop/test_loads_torch.py.
+// Loads plain DCP directories. tests/interop/test_loads_torch.py shows that real ones of torch load
+// as torch itself loads them.
 
 #include <gmock/gmock.h>
 
@@ -29,7 +29,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::UnorderedElementsAre;
 
-/// A float tensor of n elements, all with this value.
+/// Returns a float tensor of n elements, all with this value.
 Tensor filled(std::int64_t n, float value) {
   Tensor tensor = Tensor::empty(DType::kFloat32, {n});
   std::fill_n(reinterpret_cast<float*>(tensor.data()), n, value);
@@ -280,8 +280,8 @@ TEST_F(DcpLoader, WithoutAStateDictAMegatronCheckpointIsFlat) {
   EXPECT_EQ(load_state_dict(path_, {"decoder"}), Value::dict({{"decoder.w", filled(2, 1)}}));
 }
 
-/// What torch saves with flatten_state_dict=False: "model", "optim" and others are objects, each
-/// with its tensors inside.
+/// With flatten_state_dict=False, torch saves "model", "optim" and others as objects, each with its
+/// tensors inside.
 TEST_F(DcpLoader, TensorsInsideObjectsAreLoadedIntoTheCallersTensors) {
   const StateDict saved = load_state_dict(golden("dcp-not-flattened"));
   const Tensor expected = saved.at("optim").at("state").at("0").at("exp_avg_sq").as_tensor();

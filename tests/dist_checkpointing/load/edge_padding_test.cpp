@@ -12,8 +12,8 @@
 namespace dckpt {
 namespace {
 
-/// Element (i, j) of an endless tensor of which (rows, columns) are stored, the nearest stored one
-/// beyond.
+/// Returns element (i, j) of an endless tensor of which (rows, columns) are stored; beyond, the
+/// nearest stored element.
 float element(std::int64_t i, std::int64_t j, const Shape& stored) {
   return static_cast<float>(std::min(i, stored[0] - 1) * 100 + std::min(j, stored[1] - 1));
 }
@@ -97,7 +97,7 @@ TEST_F(PaddedLoad, PrependedAxesGoOnWithTheLastLayer) {
 }
 
 TEST_F(PaddedLoad, RanksPaddedDifferentlyAllGetZerosBeyondWhatIsStored) {
-  run_ranks(4, [&](Communicator& comm) {  // each rank's model pads its vocabulary otherwise
+  run_ranks(4, [&](Communicator& comm) {  // each rank's model pads its vocabulary differently
     const std::int64_t rows = 4 + comm.rank();
     StateDict state =
         Value::dict({{"w", ShardedTensor::whole("w", part(whole(Shape{rows, 3}), {99, 99}),

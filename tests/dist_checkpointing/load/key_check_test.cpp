@@ -15,7 +15,7 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-/// The message that each rank gets; empty for none.
+/// Returns the message that each rank gets; empty for none.
 std::vector<std::string> messages(int ranks, const std::function<void(Communicator&)>& work) {
   std::vector<std::string> found(static_cast<std::size_t>(ranks));
   run_ranks(ranks, [&](Communicator& comm) {
@@ -37,7 +37,7 @@ KeyDifference check_keys(const Asked& asked, const KeySet& stored, StrictHandlin
 
 const KeySet kStored = {"common_state", "layers.0.w", "layers.1.w", "norm"};
 
-/// Rank r of two wants layer r + 1: rank 1's is not stored.
+/// Requests layer r + 1 on rank r of two: rank 1's is not stored.
 Asked next_layer(Communicator& comm) {
   return {.keys = {"layers." + std::to_string(comm.rank() + 1) + ".w"}};
 }

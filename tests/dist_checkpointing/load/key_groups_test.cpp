@@ -58,7 +58,7 @@ TEST(KeyGroups, UnknownKeysComeWithTheStoredOneTheyResemble) {
   EXPECT_EQ(table_of_unknown({"something.else"}, stored), "\n  'something.else'");
 }
 
-/// The keys of a checkpoint, as rules rename them.
+/// Returns the keys of a checkpoint as the rules rename them.
 KeySet renamed(const KeySet& stored, const std::vector<RenameRule>& rules) {
   const KeyRenamer rename(rules);
   KeySet names;
@@ -78,7 +78,7 @@ TEST(SuggestRename, FindsAPrefixThatIsTooMuchOrTooLittle) {
               ElementsAre(RenameRule{"^module\\.(.*)$", "\\1"}));
 }
 
-/// torch.compile of each layer, or of all that is below a prefix.
+/// torch.compile wraps each layer, or all that is below a prefix.
 TEST(SuggestRename, FindsTheNamesOfWrappersInTheMiddleOfKeys) {
   const KeySet wanted = layers("layers.", 12, ".w") | KeySet{"optimizer.layers.0.w", "norm.w"};
   const KeySet compiled =

@@ -46,7 +46,7 @@ StateDict state_of(int rank, bool with_values) {
   return state;
 }
 
-/// What rank `rank` of the saving job had.
+/// Returns whether the state is that of rank `rank` of the saving job.
 bool is_saved(const StateDict& state, int rank) {
   const StateDict saved = state_of(rank, true);
   for (int i = 0; i < 8; ++i) {

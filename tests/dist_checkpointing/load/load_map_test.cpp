@@ -1,4 +1,4 @@
-// load.map: a trainer starts from a folder of Hugging Face.
+// load.map: a trainer starts from a Hugging Face folder.
 
 #include <gmock/gmock.h>
 
@@ -22,7 +22,7 @@ constexpr const char* kPolicies[] = {
     "version: 1\nload: {map: auto, parallel: {enabled: true, exchange: all_to_all}}\n",
     "version: 1\nload: {map: auto, parallel: {enabled: true, exchange: gather}}\n"};
 
-/// Rank r's rows: those of the axis behind the layers, in uneven parts.
+/// Returns rank r's rows along the axis after the layers, in uneven parts.
 Box part_of(const Shape& shape, int rank) {
   Box box = whole(shape);
   const std::size_t axis = shape.size() > 2 ? 1 : 0;
@@ -38,7 +38,7 @@ Bytes cast(const Tensor& values, DType to) {
   return result;
 }
 
-/// Ranks that load parts of all tensors of `like` through the map get what is there.
+/// Expects that ranks which load parts of all tensors of `like` through the map get their values.
 void expect_loads(const std::filesystem::path& folder, const CheckpointReader& like,
                   const std::string& policy, std::optional<DType> dtype = {}) {
   const LoadOptions options = Policy::from_text(policy).load;
@@ -71,14 +71,14 @@ TEST(LoadMap, RanksStartFromAModelOfHuggingFaceAsFromMegatrons) {
                DType::kFloat32);
 }
 
-/// A weight of blocks of 128 × 128, and its values.
+/// A weight of quantized blocks of 128 × 128, and its values.
 class LoadQuantised : public SaveLoad {
  protected:
   void SetUp() override {
     Tensor weight = Tensor::empty(DType::kFloat8E4M3FN, {kRows, kColumns});
     Tensor scales = Tensor::empty(DType::kFloat32, {3, 5});
     for (std::int64_t i = 0; i < weight.numel(); ++i)
-      weight.data()[i] = static_cast<std::byte>(i * 131 % 251 % 0x7F);  // no NaN
+      weight.data()[i] = static_cast<std::byte>(i * 131 % 251 % 0x7F);  // never NaN
     for (std::int64_t i = 0; i < scales.numel(); ++i)
       scales.data<float>()[i] = 0.01F * static_cast<float>(i + 1);
     save_on(1,
@@ -103,7 +103,7 @@ tensors:
 )";
   }
 
-  /// `load`: more fields of the policy.
+  /// `load` holds more fields of the policy.
   void expect_values(DType dtype, const std::string& load) {
     const std::string map = (directory_.path() / "one.yaml").string();
     const Policy policy = Policy::from_text("version: 1\nload: {map: " + map + load + "}\n");

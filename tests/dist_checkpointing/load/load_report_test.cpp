@@ -21,7 +21,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::UnorderedElementsAre;
 
-/// Two ranks want all of a tensor of 64 KiB.
+/// Two ranks request all of a tensor of 64 KiB.
 class LoadReportTest : public ::testing::Test {
  protected:
   LoadReportTest() {
@@ -93,12 +93,12 @@ TEST_F(LoadReportTest, SaysHowTheRanksHaveRead) {
   EXPECT_EQ(columns.bytes_mapped, 2048 * 128 * sizeof(float));
 
   options.engine = ReadEngine::kDirect;
-  options.staging = std::uint64_t{16} << 20;  // no less will do for two threads
+  options.staging = std::uint64_t{16} << 20;  // the minimum for two threads
   const bool has_direct = testing::can_be_cold(directory_ / "large" / "__0_0.distcp");
   const LoadReport direct = report_of({2048, 2048}, {0, 0}, options);
   EXPECT_EQ(direct.engine, has_direct ? "direct" : "buffered");
   EXPECT_THAT(to_string(direct), HasSubstr(", " + direct.engine + ", rank "));
-  options.parallel.enabled = true;  // in pieces that are too short for that
+  options.parallel.enabled = true;  // in pieces that are too short for parallel loads
   EXPECT_EQ(report_of({2048, 2048}, {0, 0}, options).engine, "buffered");
 }
 

@@ -126,7 +126,7 @@ TEST(MergeCommon, ATensorWhoseElementsShareTheirMemoryIsNotFilled) {
                         "shape (2, 3) and the strides (0, 1): several elements share their memory; "
                         "load into a tensor of its own"));
   EXPECT_TRUE(equal(row, Tensor::zeros(DType::kFloat32, {3})));
-  merge(expanded, arange({3, 2}));  // does not fit: the stored one takes its place
+  merge(expanded, arange({3, 2}));  // does not fit: the stored tensor replaces it
 }
 
 TEST(MergeCommon, PlainValuesThatAreNotStoredAreKeptAndReported) {

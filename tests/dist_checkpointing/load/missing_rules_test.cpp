@@ -1,4 +1,4 @@
-// load.missing: what happens to keys that the state asks for and the checkpoint lacks.
+// load.missing: the treatment of keys that the state requests and the checkpoint lacks.
 
 #include <mutex>
 
@@ -44,7 +44,7 @@ class MissingRules : public SaveLoad, public ::testing::WithParamInterface<Compa
   }
   void TearDown() override { set_log_sink({}); }
 
-  /// The error, or what rank 1 reports.
+  /// Returns the error, or rank 1's report.
   std::string outcome(const std::string& load_policy) {
     const LoadOptions options =
         Policy::from_text("version: 1\nload: {validate_access_integrity: false, " + load_policy +

@@ -27,7 +27,7 @@ constexpr std::array kStrictModes{StrictHandling::kAssumeOkUnexpected,
                                   StrictHandling::kReturnAll,
                                   StrictHandling::kIgnoreAll};
 
-/// The value of a leaf, whatever holds it.
+/// Returns the value of a leaf of any kind.
 Value value_of(const Value& leaf) {
   return leaf.is(Value::Kind::kShardedObject) ? leaf.as_sharded_object().data : leaf;
 }
@@ -41,7 +41,7 @@ class ObjectChoice : public ::testing::Test {
   }
   ~ObjectChoice() override { set_log_sink({}); }
 
-  /// What each of `ranks` has under these keys: its rank, with a sign for this run.
+  /// Returns the value of each rank under these keys: its rank, with a sign for this run.
   static StateDict state_of(Communicator& comm, const std::vector<std::string>& keys, int sign) {
     StateDict state;
     state["w"] = ShardedTensor::from_rank_offsets(

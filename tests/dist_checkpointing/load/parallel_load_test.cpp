@@ -1,4 +1,4 @@
-// Ranks as threads load together: what several of them want is read from storage by one.
+// Ranks as threads load together: one rank reads from storage what several of them want.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ Tensor range_of_arange(std::int64_t begin, std::int64_t end) {
   return part;
 }
 
-/// A shard that a rank wants, and what it must get.
+/// A shard that a rank wants, and its expected values.
 struct Wish {
   ShardedTensor shard;
   Tensor expected;
@@ -49,7 +49,7 @@ Wish wish_range(const std::string& key, const Shape& shape, std::int64_t begin, 
           range_of_arange(begin, end)};
 }
 
-/// What each rank of a load read and got.
+/// The bytes read and the results of each rank of a load.
 struct Outcome {
   std::uint64_t bytes_read = 0;
   std::vector<std::string> errors;  ///< by rank, empty where there was none
@@ -68,8 +68,8 @@ class ParallelLoad : public ::testing::TestWithParam<Exchange> {
             .staging = std::uint64_t{2} << 20};
   }
 
-  /// Four ranks save rows of "rows", columns of "columns", and fragments of "flat" in the form of
-  /// Megatron; all of them hold "replicated".
+  /// Saves on four ranks rows of "rows", columns of "columns", and fragments of "flat" in
+  /// Megatron's form; all of them hold "replicated".
   void save_all() {
     run_ranks(4, [&](Communicator& comm) {
       const std::int64_t rank = comm.rank();
@@ -96,7 +96,7 @@ class ParallelLoad : public ::testing::TestWithParam<Exchange> {
     });
   }
 
-  /// Loads the wishes of each rank and compares.
+  /// Loads the wishes of each rank and compares the results.
   Outcome load_wishes(int ranks,
                       const std::function<std::vector<Wish>(std::int64_t rank)>& wishes_of) {
     std::atomic<std::uint64_t> bytes_read = 0;

@@ -21,7 +21,7 @@
 namespace dckpt {
 namespace {
 
-/// Files in memory whose reading is counted.
+/// Files in memory whose reads are counted.
 struct CountedFiles {
   std::shared_ptr<StorageCounters> counters = std::make_shared<StorageCounters>();
   std::shared_ptr<Storage> memory = memory_storage();
@@ -34,7 +34,7 @@ struct CountedFiles {
   }
 };
 
-/// Rank r's share of an axis.
+/// Returns rank r's share of an axis.
 Box share_of(const Shape& shape, std::size_t axis, int rank, int ranks) {
   Box box = whole(shape);
   box.offsets[axis] = shape[axis] * rank / ranks;
@@ -42,8 +42,8 @@ Box share_of(const Shape& shape, std::size_t axis, int rank, int ranks) {
   return box;
 }
 
-/// Every rank loads its share of one axis of every tensor, and the result is compared with what is
-/// read alone.
+/// Loads every rank's share of one axis of every tensor, and compares the result with a serial
+/// read.
 void load_shares(const CheckpointReader& reader, int ranks, bool last_axis) {
   const std::vector<TensorStorageMetadata>& tensors = reader.metadata().tensors;
   std::vector<Tensor> expected;
@@ -72,7 +72,7 @@ void load_shares(const CheckpointReader& reader, int ranks, bool last_axis) {
   });
 }
 
-/// All ranks want all objects.
+/// Loads all objects on all ranks.
 void load_objects(const CheckpointReader& reader, int ranks, std::uint64_t staging) {
   std::vector<std::uint32_t> objects(reader.metadata().objects.size());
   std::iota(objects.begin(), objects.end(), 0U);
@@ -84,7 +84,7 @@ void load_objects(const CheckpointReader& reader, int ranks, std::uint64_t stagi
   });
 }
 
-/// What all ranks together read of float tensors that count up.
+/// Returns the bytes that all ranks together read of float tensors that count up.
 std::uint64_t bytes_of_shares(const CheckpointReader& reader, const StorageCounters& counters,
                               int ranks, std::size_t axis) {
   const std::uint64_t before = counters.bytes_read;

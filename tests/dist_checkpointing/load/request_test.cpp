@@ -1,4 +1,4 @@
-// What a load asks for against what is stored: keys, shapes, dtypes, names, strict modes.
+// The request of a load against what is stored: keys, shapes, dtypes, names, strict modes.
 
 #include "tests/dist_checkpointing/save_load.h"
 
@@ -121,14 +121,14 @@ TEST_F(SaveLoad, ADestinationWhoseElementsShareMemoryIsRefused) {
               HasSubstr("the destination of 'w' has the shape (2, 3) and the strides (0, 1): "
                         "several elements share their memory"));
   EXPECT_TRUE(equal(row, untouched({3})));
-  save(wanted, checkpoint("expanded"));  // that is no obstacle
+  save(wanted, checkpoint("expanded"));  // this does not prevent a save
   StateDict rows;
   rows["w"] = ShardedTensor::whole("w", Tensor::zeros(DType::kFloat32, {2, 3}));
   load(rows, checkpoint("expanded"));
   EXPECT_TRUE(equal(rows.at("w").as_sharded_tensor().data->narrow(0, 1, 1).view({3}), row));
 }
 
-/// As another library would see it, and back.
+/// Returns the tensor as another library would see it, and back.
 Tensor save_only(const Tensor& tensor) {
   return from_dlpack(to_dlpack(tensor), DlpackUse::kSave);
 }
@@ -197,7 +197,7 @@ TEST_F(SaveLoad, KeysShapesAndDtypesAreOneErrorThatSaysWhyAndWhatToDo) {
   });
 }
 
-/// LoRA: the adapters are new, or the base model is loaded without those of the checkpoint.
+/// LoRA: the adapters are new, or the base model is loaded without the adapters of the checkpoint.
 TEST_F(SaveLoad, AdaptersOnOneSideOnlyAreAMatterOfTheStrictMode) {
   StateDict base;
   base["w"] = ShardedTensor::whole("fc.weight", arange({2}));
@@ -311,7 +311,7 @@ struct EchoOptions {
   int level = 0;
 };
 
-/// Another reader of plain DCP directories, with an option.
+/// Registers another reader of plain DCP directories, with an option.
 void register_echo(EchoOptions& opened_with) {
   const config::Schema<EchoOptions> schema{
       {config::field("level", &EchoOptions::level, config::integer(0, 9))}};

@@ -12,9 +12,9 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// An (8, 15) that Megatron had flattened in six pieces of (4, 5), saved again by a torch that
-/// knows the tensor of (2, 3, 20) only. In torch_dist, and in a plain DCP directory; read by each
-/// rank for itself, and together.
+/// An (8, 15) tensor that Megatron had flattened in six pieces of (4, 5), saved again by a torch
+/// that knows only the tensor of (2, 3, 20). It is stored in torch_dist and in a plain DCP
+/// directory, and read by each rank alone and together.
 class RequestedShapesTest : public SaveLoad,
                             public ::testing::WithParamInterface<std::tuple<Compat, bool>> {
  protected:
@@ -42,7 +42,7 @@ TEST_P(RequestedShapesTest, ARangeSaysTheShapeThatTheMetadataLost) {
   run_ranks(3, [&](Communicator& comm) {
     StateDict state = Value::dict({{"iteration", 0}});
     if (std::get<0>(GetParam()) == Compat::kDcp) state = Value::dict({});
-    if (comm.rank() < 2) {  // halves of the rows; the last rank wants nothing of it
+    if (comm.rank() < 2) {  // halves of the rows; the last rank requests none of it
       state[kKey] = ShardedTensor::from_flat_range(kKey, Tensor::zeros(DType::kFloat32, {60}),
                                                    {8, 15}, {8, 15}, {0, 0},
                                                    {60 * comm.rank(), 60 * comm.rank() + 60});

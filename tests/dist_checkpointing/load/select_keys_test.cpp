@@ -10,7 +10,8 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-/// Three values with recorded paths, in the order in which they were saved, and one without.
+/// Returns three values with recorded paths, in the order in which they were saved, and one
+/// without.
 Metadata metadata() {
   Metadata result;
   for (const char* const key : {"optimizer.0.m", "layer.w", "bare.key"})

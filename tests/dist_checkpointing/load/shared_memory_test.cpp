@@ -1,4 +1,4 @@
-// Keys that are loaded into one memory: tied weights, views of a fused tensor.
+// Keys that are loaded into the same memory: tied weights, views of a fused tensor.
 
 #include "dist_checkpointing/load/shared_memory.h"
 

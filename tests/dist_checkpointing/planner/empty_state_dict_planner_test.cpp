@@ -13,7 +13,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-/// Chosen by the test.
+/// Keys chosen by the test.
 std::vector<std::string> chosen_keys;
 
 class Chosen final : public EmptyStateDictLoadPlanner {

@@ -37,15 +37,15 @@ class Encryption : public SaveLoad {
     return Policy::from_text("version: 1\nsave: " + planner + "\nload: " + planner);
   }
 
-  /// Every element of a tensor is `value`: in each other place of the key stream it looks
-  /// different.
+  /// Returns a tensor whose elements are all `value`, which is encrypted differently at each place
+  /// of the key stream.
   template <typename T>
   static Tensor constant(DType dtype, const Shape& shape, T value) {
     Tensor tensor = Tensor::empty(dtype, shape);
     std::fill_n(tensor.data<T>(), tensor.numel(), value);
     return tensor;
   }
-  /// Columns of `w` and rows of `b` are shared out; `m` is a flattened range.
+  /// Returns a state with columns of `w`, rows of `b`, and a flattened range of `m`.
   static StateDict state_of(int rank, int ranks, float value) {
     const auto begin = [&](std::int64_t extent) { return extent * rank / ranks; };
     const auto end = [&](std::int64_t extent) { return extent * (rank + 1) / ranks; };

@@ -34,7 +34,7 @@ class LoadPlanners : public SaveLoad {
  protected:
   static void SetUpTestSuite() { example::register_load_planners(); }
 
-  /// Rows [rank, rank + 1) of `ranks` of a tensor of numbers in sixteenths.
+  /// Returns rows [rank, rank + 1) of `ranks` of a tensor of numbers in sixteenths.
   static Tensor part(std::int64_t rows, std::int64_t first_row, float value = 1) {
     Tensor tensor = Tensor::empty(DType::kFloat32, {rows, 4});
     for (std::int64_t i = 0; i < tensor.numel(); ++i)
@@ -65,7 +65,7 @@ class LoadPlanners : public SaveLoad {
     save_on(
         kRanks, [](int rank) { return state_of(rank, kRanks, 1); }, options);
   }
-  /// What each of so many ranks has after a load.
+  /// Loads on this many ranks and passes each rank's state to `look`.
   void load_on(int ranks, const LoadOptions& options,
                const std::function<void(int rank, const StateDict& state)>& look,
                const LoadHooks& hooks = {}) {
@@ -100,7 +100,7 @@ TEST_F(LoadPlanners, FillMemoryThatTheStateHasAndMakeWhatItLacks) {
   StateDict state = state_of(0, 1, 0);
   const Tensor before = *state.at("w").as_sharded_tensor().data;
   state["norm"].mutable_sharded_tensor().data.reset();
-  // Columns of a wider tensor: strides.
+  // Columns of a wider tensor have strides.
   const Tensor wide = Tensor::zeros(DType::kFloat32, {13, 9});
   state["w"].mutable_sharded_tensor().data = wide.narrow(1, 2, 4);
   load(state, checkpoint(), policy.load);
@@ -210,7 +210,7 @@ TEST_F(LoadPlanners, ThoseOfTheExampleConform) {
   }
 }
 
-/// What it loads depends on who loads.
+/// Loads something that depends on the loading rank.
 class Selfish final : public MCoreLoadPlanner {
  public:
   void set_up_planner(const LoadSetup& setup) override {
@@ -299,7 +299,7 @@ class PlannerOfRank : public MCoreLoadPlanner {
   int rank_ = 0;
 };
 
-/// Rank 0 leaves out, on all ranks, what any rank leaves out.
+/// Makes rank 0 leave out, on all ranks, what any rank leaves out.
 class Together final : public PlannerOfRank {
  public:
   LoadPlan create_local_plan() override {
@@ -399,7 +399,7 @@ class Edited : public PlannerOfRank {
   }
 };
 
-/// Resolves every tensor, on rank 1 wrongly.
+/// Resolves every tensor, on rank 1 incorrectly.
 std::function<Tensor(const LoadItem&, Tensor)> resolve;
 std::function<Tensor(Tensor)> commit;
 class WrongResolver final : public PlannerOfRank {
@@ -430,7 +430,7 @@ class WrongLoadPlanners : public LoadPlanners {
     resolve = {};
     commit = {};
   }
-  /// The error of all ranks; another load works after it.
+  /// Returns the error of all ranks, after checking that another load works.
   std::string error_with(const std::string& planner) {
     LoadOptions options = with("", "planner: {kind: " + planner + "}").load;
     options.parallel.enabled = planner == "edited";
@@ -513,7 +513,7 @@ TEST_F(WrongLoadPlanners, ThatResolveWronglyAreTheSameErrorOnAllRanks) {
   EXPECT_THAT(error_with("wrong_resolver"), HasSubstr("no tensor today"));
 }
 
-// ---- Tensors that are told as they arrive.
+// ---- Tensors that are reported as they arrive.
 
 TEST_F(LoadPlanners, TensorsAreToldOnceTheyAreComplete) {
   const Policy policy = with("planner: {kind: int8_weights}", "planner: {kind: int8_weights}");
@@ -538,7 +538,7 @@ TEST_F(LoadPlanners, TensorsAreToldOnceTheyAreComplete) {
 }
 
 TEST_F(LoadPlanners, ATensorIsToldBeforeOthersAreRead) {
-  // Many tensors that one thread reads: the first is told while the last is not there yet.
+  // One thread reads many tensors: the first is reported before the last has been read.
   StateDict saved = Value::dict();
   for (int i = 0; i < 40; ++i) {
     const std::string key = "t" + std::to_string(i);

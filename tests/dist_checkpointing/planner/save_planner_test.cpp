@@ -187,7 +187,7 @@ TEST_F(Planners, ResolveOnceForEachStoredPartAndInTheBackgroundFromTheCopies) {
 
 // ---- Planners that are wrong.
 
-/// Built in, but for what a test puts in place of one step.
+/// The built-in planner, except for one step that a test replaces.
 struct Defect {
   std::function<void(SavePlan&, int rank)> local{};
   std::function<void(GlobalPlan&)> global{};
@@ -220,7 +220,7 @@ class Wrong final : public MCoreSavePlanner {
   }
 };
 
-/// The same with one step of its own: the others are not checked.
+/// Overrides one step only: the others are not checked.
 class WrongInPart final : public MCoreSavePlanner {
  public:
   SavePlan create_local_plan() override {
@@ -240,7 +240,7 @@ class WrongPlanners : public Planners {
   }
   void TearDown() override { defect = {}; }
 
-  /// What all ranks are told.
+  /// Returns the error of all ranks.
   std::string refusal(Defect with_defect, const std::string& planner = "wrong") {
     defect = std::move(with_defect);
     std::array<std::string, kRanks> errors;
@@ -286,7 +286,7 @@ TEST_F(WrongPlanners, LocalPlansAreOfTheState) {
       AllOf(HasSubstr("decoder.w"), HasSubstr("hole [8:12, 0:4]")));
   expect_refused(
       [](SavePlan& plan, int rank) {
-        if (rank == 2) plan.front().chunk.offsets[0] -= 4;  // where rank 1 is
+        if (rank == 2) plan.front().chunk.offsets[0] -= 4;  // where rank 1's chunk is
       },
       HasSubstr("decoder.w"));
   expect_refused(
@@ -308,7 +308,7 @@ TEST_F(WrongPlanners, TensorsAreStoredAsAWholeOrLeftOut) {
       HasSubstr("'decoder.norm' stores 1 of the tensor's"));
 }
 
-/// Tells the built-in steps of more elements than there are.
+/// Passes the built-in steps more elements than exist.
 class WrongSetup final : public MCoreSavePlanner {
  public:
   void set_up_planner(const SaveSetup& setup) override {
@@ -331,7 +331,7 @@ TEST_F(WrongPlanners, ASetupThatIsPassedOnIsOfTheState) {
   EXPECT_THAT(refusal({}, "wrong_setup"), HasSubstr("takes 1,000 elements from number 0 on"));
 }
 
-/// Stores objects in a form of its own.
+/// Stores objects in its own form.
 class WrongObjects final : public MCoreSavePlanner {
  public:
   bool resolves(const WriteItem& item) const override {
@@ -441,7 +441,7 @@ TEST_F(WrongPlanners, TheNextSaveSucceeds) {
   EXPECT_THAT(keys_of("good"), SizeIs(5));
 }
 
-// ---- Plans that are used again.
+// ---- Plans that are reused.
 
 std::atomic<int> decisions = 0;
 std::string depends_on;

@@ -1,4 +1,4 @@
-// Conversions that merge adapters, and those of adapters alone.
+// Conversions that merge adapters, and conversions of adapters alone.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

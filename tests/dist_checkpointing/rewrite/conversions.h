@@ -15,7 +15,7 @@
 
 namespace dckpt::testing {
 
-/// Conversions between checkpoints that a test names.
+/// Conversions between checkpoints named by a test.
 class Conversions : public ::testing::Test {
  protected:
   std::filesystem::path at(const std::string& name) const { return directory_ / name; }

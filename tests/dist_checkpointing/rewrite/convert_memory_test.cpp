@@ -1,4 +1,4 @@
-// What the kernel says of the memory of conversions several times larger than their limit.
+// The memory that the kernel reports for conversions several times larger than their limit.
 
 #include <gtest/gtest.h>
 
@@ -22,7 +22,7 @@ constexpr std::uint64_t kMiB = 1 << 20;
 constexpr std::uint64_t kLimit = 32 * kMiB;
 constexpr std::uint64_t kOthers = 12 * kMiB;  // code, stacks, metadata, open files, the map
 
-/// The largest resident size of this process, in bytes.
+/// Returns the largest resident size of this process, in bytes.
 std::uint64_t resident_peak() {
   std::ifstream status("/proc/self/status");
   for (std::string word; status >> word;) {
@@ -40,7 +40,7 @@ class ConvertMemory : public ::testing::Test {
 
   fs::path at(const std::string& name) const { return directory_ / name; }
 
-  /// A GPT-2 of zeros, 200 MiB, of which the file system stores nothing.
+  /// Makes a GPT-2 of zeros, 200 MiB, of which the file system stores nothing.
   void make_model() const {
     constexpr std::int64_t kHidden = 1024;
     SafetensorsHeader header{.tensors = {}, .metadata = {}};
@@ -82,14 +82,14 @@ class ConvertMemory : public ::testing::Test {
                "n_head": 16, "n_layer": 4, "vocab_size": 1024, "tie_word_embeddings": true})";
   }
 
-  /// What a conversion adds to the resident size of a process, at most.
+  /// Returns the most that a conversion adds to the resident size of a process.
   std::uint64_t peak_of(const std::string& from, const std::string& to,
                         ConvertOptions options) const {
     options.max_memory = kLimit;
     options.io.threads = 4;
     options.io.fsync = false;
     testing::ChildProcess process([&] {
-      std::ofstream("/proc/self/clear_refs") << "5";  // sets the peak to the present size
+      std::ofstream("/proc/self/clear_refs") << "5";  // resets the peak to the present size
       const std::uint64_t before = resident_peak();
       convert(at(from), at(to), options);
       std::ofstream(at("peak")) << resident_peak() - before;
@@ -125,7 +125,7 @@ TEST_F(ConvertMemory, StaysWithinTheLimitWhateverIsConvertedIntoWhat) {
   expect_within("ranks", "joined", {.to = "torch_dist"});
 }
 
-/// A value in memory and its pickle: objects have no other copies.
+/// The two copies are a value in memory and its pickle; objects have no other copies.
 TEST_F(ConvertMemory, ALargeItemIsThereTwice) {
   constexpr std::uint64_t kItem = 64 * kMiB;
   fs::create_directory(at("raw"));

@@ -1,4 +1,4 @@
-// Conversions to and from folders of tensors alone, in which models are published.
+// Conversions to and from tensor-only folders, the form in which models are published.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -202,7 +202,7 @@ TEST_F(ConvertModels, WithoutTensorsThereIsNoModel) {
 
 TEST_F(ConvertModels, NoFormatOfTensorsLosesOne) {
   fs::create_directory(at("ranks"));
-  for (const char* const rank : {"0", "1"}) {  // as FSDP's plain tensors are saved
+  for (const char* const rank : {"0", "1"}) {  // as FSDP saves plain tensors
     const Bytes file = save_torch_file(Value::dict({{"w", arange({2})}, {"step", 3}}));
     std::ofstream(at("ranks") / str_format("model_rank_{}.pt", rank), std::ios::binary)
         .write(reinterpret_cast<const char*>(file.data()), std::ssize(file));
@@ -265,7 +265,7 @@ TEST_F(ConvertModels, MapsTakeNumbersFromTheModelsFilesWhateverIsWritten) {
                   .equal());
 }
 
-/// The rows of gpt-oss alternate: those at equal distances are one part while they are read.
+/// The rows of gpt-oss alternate; rows at equal distances are one part while they are read.
 TEST_F(ConvertModels, RowsInAnotherOrderAreStoredAsMatrices) {
   const fs::path pair = fs::path(DCKPT_TEST_DATA) / "hf_pairs/gpt_oss";
   ConvertOptions in_files{.to = "hf"};
@@ -278,7 +278,7 @@ TEST_F(ConvertModels, RowsInAnotherOrderAreStoredAsMatrices) {
   EXPECT_TRUE(diff(*open_checkpoint(at("megatron")), *open_checkpoint(pair / "mcore"),
                    {.keys = {.exclude = {"*._extra_state/*"}}, .common = false})
                   .equal());
-  // The manifest of the source still covers every file that a matrix is made of.
+  // The manifest of the source still covers every file that contributes to a matrix.
   const auto source = open_checkpoint(at("files"));
   for (const TensorStorageMetadata& tensor : source->metadata().tensors) {
     if (tensor.key != "model.layers.1.mlp.experts.gate_up_proj") continue;

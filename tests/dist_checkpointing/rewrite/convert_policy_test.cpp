@@ -15,7 +15,7 @@ using ::testing::IsEmpty;
 
 enum class Effect { kHonoured, kRefused, kNamedAsUnused };
 struct Case {
-  std::string yaml;  ///< a policy in which one field is not as usual
+  std::string yaml;  ///< a policy in which one field is not the default
   Effect effect;
 };
 
@@ -73,7 +73,7 @@ const std::vector<Case> kCases{
     {"retention: {keep_last: 1, keep_every: 3}", Effect::kNamedAsUnused},
 };
 
-/// Everything of the options that a policy decides.
+/// Returns all options that a policy determines.
 auto decided(const ConvertOptions& options) {
   return std::tuple(options.from, options.compat, options.flattened, options.map, options.rename,
                     options.check_source, options.verify_integrity, options.separation_hint,
@@ -108,7 +108,7 @@ TEST(PolicyForConversion, ReadersDecideTheFormatUnlessTheStrategyDoes) {
   EXPECT_EQ(target("{strategy: dcp}"), "dcp");
 }
 
-/// A field that is new in the schema needs a case of its own.
+/// A new field of the schema needs a case.
 TEST(PolicyForConversion, HasACaseForEachFieldOfTheSchema) {
   std::istringstream lines(to_yaml({}));
   for (std::string line; std::getline(lines, line);) {

@@ -41,7 +41,7 @@ using ::testing::UnorderedElementsAreArray;
 
 class Convert : public testing::Conversions {
  protected:
-  /// What is stored for an object, as it is.
+  /// Returns the stored value of an object.
   Value stored(const std::string& checkpoint, const std::string& key) const {
     const auto reader = open_checkpoint(at(checkpoint));
     const std::vector<BytesStorageMetadata>& objects = reader->metadata().objects;
@@ -94,11 +94,11 @@ TEST_F(Convert, TensorsAndObjectsKeepTheOrderThatTheyHaveTogether) {
   };
   save(nested_state(), at("dcp"), {.compat = Compat::kDcp});
   run("dcp", "copy", {.ranks = 2});
-  EXPECT_EQ(keys("dcp").at(1), "model.blocks.0.scale");  // between tensors
+  EXPECT_EQ(keys("dcp").at(1), "model.blocks.0.scale");  // its key sorts between those of tensors
   EXPECT_EQ(keys("copy"), keys("dcp"));
 }
 
-/// As a trainer of float8 leaves them: "w" is a call of its class.
+/// A trainer of float8 leaves such records: "w" is a call of its class.
 TEST_F(Convert, RecordsThatAreNoPlainTensorsAreCopiedAsTheyAre) {
   Opaque wrapped{.form = Opaque::Form::kCall, .callable = Global{"trainlib", "Float8"}};
   wrapped.args = Value::tuple({arange({4}), 0.5});
@@ -366,10 +366,10 @@ TEST_F(Convert, ADestinationInsideTheSourceIsRefused) {
     EXPECT_THAT(message, HasSubstr("the destination is inside the source"));
   }
   EXPECT_FALSE(fs::exists(at("source/a")));
-  run("source", "source_2");  // begins alike
+  run("source", "source_2");  // has a common prefix with the source's name
 }
 
-/// Sizes of the optimizer tensors as stored, and of which shapes.
+/// Returns the sizes of the optimizer tensors as stored, and their shapes.
 std::map<std::string, std::pair<Shape, std::optional<Shape>>> stored_forms(
     const fs::path& checkpoint) {
   std::map<std::string, std::pair<Shape, std::optional<Shape>>> forms;
@@ -390,7 +390,7 @@ TEST_F(Convert, TheOptimizerOfAZarrCheckpointIsFlattenedOnTheGridThatMegatronHas
             (Shape{2, 32, 96}));
   EXPECT_EQ(forms.at("decoder.layers.mlp.linear_fc2.weight").second, std::nullopt);
 
-  // The same of boxes, and with other ranks.
+  // Boxes convert in the same way, and with another number of ranks.
   convert(golden("mcore-0.12-flattened-tp2pp1dp2"), at("boxes"));
   run("boxes", "again", {.ranks = 3, .flattened = FlattenedForm::kMegatron});
   EXPECT_EQ(differences(at("boxes"), at("again")), 0U);

@@ -1,4 +1,4 @@
-// Conversions into Megatron's rank folders (format torch).
+// Conversions to Megatron's rank folders (format torch).
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -32,7 +32,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-/// "{tensor_model_parallel_size: 2, …}", of models that are built without Transformer Engine.
+/// Returns "{tensor_model_parallel_size: 2, …}" for models built without Transformer Engine.
 OwnOptions options(const std::string& sizes) {
   return OwnOptions::from_yaml("{" + sizes + (sizes.empty() ? "" : ", ") +
                                "transformer_impl: local}");
@@ -80,7 +80,7 @@ class ConvertToRanks : public ::testing::Test {
     return names;
   }
 
-  /// A GPT of two layers, of which `change` makes another one.
+  /// Saves a GPT of two layers that `change` has modified.
   void save_model(const std::function<void(StateDict&)>& change) const {
     StateDict state;
     const auto add = [&](const std::string& key, Shape shape) {

@@ -31,7 +31,7 @@ std::map<std::string, std::string> mapped(const MapRequest& request) {
   return contents_of(*source.reader);
 }
 
-/// With one layer, as its configuration says.
+/// Returns a model with one layer, as its configuration says.
 Model first_layer() {
   Model model = llama();
   for (const auto& [key, shape] : llama().tensors) {

@@ -7,7 +7,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/temp_dir.h"
 
-// The shipped map "megatron": from one layout of Megatron's keys to another.
+// The shipped map "megatron" converts one layout of Megatron's keys to another.
 
 namespace dckpt {
 namespace {
@@ -59,7 +59,7 @@ TEST(MegatronLayouts, LayersAndExpertsAreAxesOrInTheKeys) {
   }
 }
 
-/// With experts, the norm in front of them has another name in each.
+/// In models with experts, the norm in front of them has another name in each layout.
 TEST(MegatronLayouts, NormsOfLocalLayersBecomeThoseOfTransformerEngineAndBack) {
   TempDir directory;
   convert(golden(kExperts), directory / "te", with_layout("homogeneous", "te"));

@@ -27,12 +27,12 @@ using ::testing::IsEmpty;
 constexpr const char* kModel = "mcore-0.14-flattened-tp2pp2dp2";
 constexpr const char* kLost = "__3_0.distcp";
 
-/// A checkpoint to damage, and where its copy goes.
+/// A checkpoint to damage, and the destination of its copy.
 class MissingData : public ::testing::Test {
  protected:
   void take(const char* name) { fs::copy(golden(name), source_, fs::copy_options::recursive); }
 
-  /// Throws; nothing is left at or beside the destination.
+  /// Expects a refusal that leaves nothing at or beside the destination, and returns it.
   CheckpointError refused(const ConvertOptions& options = {}) {
     const CheckpointError error = error_of([&] { convert(source_, copy_, options); });
     const auto entries = fs::directory_iterator(directory_.path());
@@ -45,7 +45,7 @@ class MissingData : public ::testing::Test {
   fs::path copy_ = directory_ / "copy";
 };
 
-/// Keys of which `file` holds something, as the metadata have it.
+/// Returns the keys with data in `file`, according to the metadata.
 std::set<std::string> keys_in(const char* checkpoint, const std::string& file) {
   const auto reader = open_checkpoint(golden(checkpoint));
   const Metadata& metadata = reader->metadata();

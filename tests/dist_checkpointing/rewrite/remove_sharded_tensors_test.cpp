@@ -43,7 +43,7 @@ Tensor filled(float value) {
   return tensor;
 }
 
-/// Two ranks with a model, an optimizer and a random state each.
+/// Saves two ranks with a model, an optimizer and a random state each.
 void save_to(const fs::path& directory, const SaveOptions& options) {
   run_ranks(2, [&](Communicator& comm) {
     const int rank = comm.rank();
@@ -59,7 +59,7 @@ void save_to(const fs::path& directory, const SaveOptions& options) {
   });
 }
 
-/// The files of a directory by name, hidden ones too.
+/// Returns the files of a directory by name, hidden ones included.
 std::map<std::string, std::string> contents(const Storage& storage) {
   std::map<std::string, std::string> files;
   for (const FileInfo& entry : storage.list(""))
@@ -74,8 +74,8 @@ std::vector<std::string> keys_of(const Metadata& metadata) {
   return keys;
 }
 
-/// That everything is there and has the checksums and digests that it should have; an interrupted
-/// removal may leave .metadata without one.
+/// Expects that everything exists and has the correct checksums and digests; an interrupted removal
+/// may leave .metadata without one.
 void expect_sound(const std::shared_ptr<Storage>& storage, bool interrupted = false) {
   std::vector<std::string> problems;
   for (const CheckpointError& problem :
@@ -198,7 +198,8 @@ TEST_F(RemoveShardedTensors, MarkersAreNotDeletedWhateverTheMetadataSay) {
   save_to(checkpoint(), {.separation_hint = "optimizer"});
   auto files = contents(*storage());
   const std::string data = "optimizer__0_1.distcp";
-  const std::string marker = "important_marker.json";  // as long, so that the pickle stays sound
+  const std::string marker = "important_marker.json";  // of equal length, so that the pickle stays
+                                                       // sound
   files[".metadata"].replace(files[".metadata"].find(data), data.size(), marker);
   const auto forged = memory_storage();
   for (const auto& [name, content] : files)
@@ -229,7 +230,7 @@ TEST_F(RemoveShardedTensors, GoldensOfMegatronKeepTheirOtherTensors) {
   }
 }
 
-/// What a storage holds as a checkpoint: "old" or "new", both sound; fails the test for anything
+/// Returns the checkpoint in a storage, "old" or "new", both sound. Fails the test for anything
 /// else.
 std::string state_of(const std::shared_ptr<Storage>& storage, bool interrupted = false) {
   expect_sound(storage, interrupted);

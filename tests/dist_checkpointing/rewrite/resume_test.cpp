@@ -1,4 +1,4 @@
-// Conversions that are interrupted and go on.
+// Conversions that are interrupted and resumed.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -39,7 +39,7 @@ void expect_error(const std::function<void()>& body, ErrorCode code, const std::
   EXPECT_THAT(error.what(), HasSubstr(text));
 }
 
-/// Files of a folder and what they hold.
+/// Returns the files of a folder and their contents.
 std::map<std::string, std::string> content(const fs::path& folder) {
   std::map<std::string, std::string> files;
   for (const auto& entry : fs::recursive_directory_iterator(folder)) {
@@ -64,7 +64,7 @@ class Resume : public ::testing::Test {
     return convert(at("source"), at("out"), options);
   }
 
-  /// Runs it in a process that is killed before its `number`-th change of a file.
+  /// Runs the conversion in a process that is killed before its `number`-th change of a file.
   Ended run_until(std::uint64_t number, const ConvertOptions& options, bool resume) const {
     return killed_at(number, [&](const std::function<void()>& start) {
       start();
@@ -72,7 +72,8 @@ class Resume : public ::testing::Test {
     });
   }
 
-  /// Data files that an interrupted conversion has left, as its journal says, and their inodes.
+  /// Returns the data files that an interrupted conversion has left, according to its journal, and
+  /// their inodes.
   std::map<std::string, ino_t> finished() const {
     std::map<std::string, ino_t> files;
     for (const std::string& left : unfinished_attempts(at("out"))) {
@@ -99,7 +100,7 @@ class Resume : public ::testing::Test {
 struct Format {
   const char* name;
   ConvertOptions options;
-  std::uint64_t step = 11;  ///< calls between two kills
+  std::uint64_t step = 11;  ///< changes between two kills
 };
 void PrintTo(const Format& format, std::ostream* out) {
   *out << format.name;
@@ -147,7 +148,7 @@ TEST_P(ResumeTo, AfterAKillAtAnyPointTheRestIsWrittenAndTheBytesAreTheSame) {
     ASSERT_EQ(content(at("out")), expected);
     fs::remove_all(at("out"));
     if (ended == Ended::kFinished) break;
-    run(GetParam().options, false);  // removes what the dead process left behind its publication
+    run(GetParam().options, false);  // removes what the dead process left after publishing
     ASSERT_EQ(hidden(), 0U);
     fs::remove_all(at("out"));
   }
@@ -202,7 +203,7 @@ INSTANTIATE_TEST_SUITE_P(Formats, ResumeTo,
                                            Format{"Zstd", kZstd}),
                          [](const auto& format) { return format.param.name; });
 
-/// What is interrupted when some of its files are finished.
+/// A conversion interrupted when some of its files are finished.
 class InterruptedConversion : public Resume {
  protected:
   void SetUp() override {

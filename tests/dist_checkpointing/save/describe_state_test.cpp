@@ -65,7 +65,7 @@ TEST(DescribeState, KeysOfMegatronHaveNoPlaces) {
   EXPECT_TRUE(describe_state(state, {}, 0).paths.empty());
 }
 
-/// The plan of ranks that hold elements from `cuts[rank]` to `cuts[rank + 1]` of a vector,
+/// Returns the plan of ranks that hold elements from `cuts[rank]` to `cuts[rank + 1]` of a vector,
 /// flattened or not.
 GlobalPlan plan_of_cuts(const std::vector<std::int64_t>& cuts, bool flattened, FlattenedForm form) {
   std::vector<SavePlan> plans;
@@ -85,7 +85,7 @@ GlobalPlan plan_of_cuts(const std::vector<std::int64_t>& cuts, bool flattened, F
 
 TEST(DescribeState, UnevenPiecesMakeOneTensorWhateverGridEachOfThemFits) {
   // Of 8 elements the first 4 could be a half and the last an eighth; the 3 between fit no grid. In
-  // the second case each piece fits a grid of its own.
+  // the second case each piece fits a different grid.
   for (const std::vector<std::int64_t>& cuts :
        {std::vector<std::int64_t>{0, 4, 7, 8}, {0, 4, 6, 8}}) {
     for (const FlattenedForm form : {FlattenedForm::kBoxes, FlattenedForm::kMegatron}) {

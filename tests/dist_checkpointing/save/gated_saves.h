@@ -22,15 +22,15 @@
 
 namespace dckpt::testing {
 
-/// torch_dist, but data are written only when the test lets them, and not at all on rank
-/// `fails_on`.
+/// State of a torch_dist strategy that writes data only when the test lets it, and not at all on
+/// rank `fails_on`.
 struct Gate {
   std::counting_semaphore<64> open{0};
-  std::atomic<int> waits{0};  ///< threads that have come to it so far
+  std::atomic<int> waits{0};  ///< threads that have reached it so far
   std::atomic<int> fails_on{-1};
-  std::atomic<bool> slow{false};  ///< writing takes different times, and waits for nothing
+  std::atomic<bool> slow{false};  ///< writing takes varying time, and does not wait
   std::atomic<int> writes{0};
-  std::atomic<int> niceness{0};  ///< of the thread that wrote last
+  std::atomic<int> niceness{0};  ///< of the last thread that wrote
 };
 inline Gate gate;
 
@@ -68,7 +68,7 @@ class GatedStrategy final : public SaveStrategy {
   std::unique_ptr<SaveStrategy> inner_;
 };
 
-/// Saves in the background of two ranks, written when the test lets them.
+/// Background saves of two ranks, written when the test lets them.
 class GatedSaves : public ::testing::Test {
  protected:
   GatedSaves() {
@@ -97,13 +97,13 @@ class GatedSaves : public ::testing::Test {
     options.async.staging_memory = staging_memory;
     return options;
   }
-  /// Staging memory that state_of() does not fit in: the writer takes it from the state itself.
+  /// Staging memory that is too small for state_of(): the writer takes data from the state itself.
   static constexpr std::uint64_t kTooLittle = 0;
 
   std::filesystem::path path(const std::string& name) const { return directory_.path() / name; }
 
-  /// Half of a tensor, all elements `number`; some common state with a tensor in a tuple; an
-  /// object.
+  /// Returns half of a tensor, all elements `number`; some common state with a tensor in a tuple;
+  /// an object.
   static StateDict state_of(int rank, float number, std::int64_t rows = 300) {
     Tensor half = Tensor::empty(DType::kFloat32, {rows, 1000});
     std::fill_n(reinterpret_cast<float*>(half.data()), half.numel(), number);

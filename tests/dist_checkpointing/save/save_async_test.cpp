@@ -46,14 +46,15 @@ TEST_F(SaveAsync, TheStateMayChangeAsSoonAsSaveHasReturned) {
   expect_holds("a", 7);
 }
 
-#if !defined(__SANITIZE_THREAD__)  // which ends forks of programs with several threads
+#if !defined(__SANITIZE_THREAD__)  // ThreadSanitizer ends forks of programs with several threads
 TEST_F(SaveAsync, AForkOfTheProcessWaitsForNoSaveOfItsParent) {
   const StateDict state =
       Value::dict({{"w", ShardedTensor::whole("w", Tensor::zeros(DType::kFloat32, {8}))}});
   const auto alone = single_rank();
   auto saver = std::make_unique<AsyncSaver>(gated(), *alone);
   const PendingSave pending = saver->save(state, path("a"));
-  // A fork while another thread allocates has a lock of AddressSanitizer that nobody releases.
+  // A fork while another thread allocates would inherit a lock of AddressSanitizer that is never
+  // released.
   gate.waits.wait(0);
   const pid_t child = ::fork();
   if (child == 0) {
@@ -87,7 +88,7 @@ TEST_F(SaveAsync, ALazySaveReturnsBeforeTheStateMayChange) {
     constexpr std::uint64_t kBytes = 300 * 1000 * 4;
     EXPECT_EQ(pending.progress(), (SaveProgress{.total = kBytes})) << "nothing has been copied yet";
     const Tensor& step = state["common"].items()[0].as_tensor();
-    std::memset(step.mutable_data(), 0, step.nbytes());  // is no ShardedTensor
+    std::memset(step.mutable_data(), 0, step.nbytes());  // not a ShardedTensor
     gate.open.release();
     saver.wait_staged();
     EXPECT_EQ(pending.progress().released, kBytes);
@@ -154,7 +155,7 @@ TEST_F(SaveAsync, ACancelledLazySaveLetsTheStateGoAtOnce) {
     const std::weak_ptr<const void> memory = state["w"].as_sharded_tensor().data->owner();
     const PendingSave pending = saver.save(std::exchange(state, {}), path("a"));
     EXPECT_FALSE(memory.expired());
-    comm.barrier();  // the gate lets any rank pass, and a cancelled rank ends the others
+    comm.barrier();  // the gate lets any rank pass, and a canceled rank ends the others
     pending.cancel();
     pending.wait_staged();
     EXPECT_FALSE(pending.done());
@@ -294,7 +295,7 @@ TEST_F(SaveAsync, AnErrorBeforeTheBackgroundIsThrownAtOnce) {
 TEST_F(SaveAsync, WhatCannotBePreparedOnOneRankIsNotStartedOnTheOthers) {
   run_ranks(2, [&](Communicator& comm) {
     AsyncSaver saver({.planner = {.validate = false}},
-                     comm);  // else the comparison of common states finds it before
+                     comm);  // else the comparison of common states finds it first
     StateDict state = state_of(comm.rank(), 1);
     if (comm.rank() == 0)
       state["unwritable"] = Opaque{.callable = Global{"collections", "Counter"},

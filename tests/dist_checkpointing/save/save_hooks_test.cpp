@@ -1,4 +1,4 @@
-// What a trainer adds to a save, and how ranks hear that their common states differ.
+// Hooks of a trainer in a save, and the warnings about common states that differ between ranks.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -21,7 +21,7 @@ using ::testing::Not;
 
 class SaveHooksTest : public ::testing::Test {
  protected:
-  /// Saves on three ranks what `state` makes for each; returns the warnings.
+  /// Saves the states that `state` makes for three ranks. Returns the warnings.
   std::string warnings_of(const std::function<StateDict(int rank)>& state,
                           const SaveOptions& options = {}, const SaveHooks& hooks = {}) const {
     const Warnings warnings;

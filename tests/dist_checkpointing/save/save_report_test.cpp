@@ -35,7 +35,7 @@ constexpr int kTensors = 60;
 constexpr std::uint64_t kTensorBytes = 1000 * sizeof(float);
 constexpr int kSlowRank = 1;
 
-/// torch_dist on a disk that takes a while for each tensor of one rank.
+/// A torch_dist strategy on a disk that takes a while for each tensor of one rank.
 class SlowStrategy final : public SaveStrategy {
  public:
   explicit SlowStrategy(const SaveOptions& options)
@@ -90,7 +90,7 @@ class SaveReportTest : public ::testing::Test {
     return options;
   }
 
-  /// 1.5 s of writing on a slow rank.
+  /// Returns a state with 1.5 s of writing on a slow rank.
   static StateDict state_of(int rank, int tensors = kTensors) {
     StateDict state;
     for (int i = 0; i < tensors; ++i) {

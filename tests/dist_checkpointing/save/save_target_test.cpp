@@ -1,4 +1,5 @@
-// Where a save may write, what it replaces, and what it leaves when it fails or is refused.
+// The places that a save may write to, what it replaces, and what it leaves when it fails or is
+// refused.
 
 #include "tests/dist_checkpointing/save_load.h"
 
@@ -169,7 +170,7 @@ TEST_F(SaveLoad, ATrainingRootIsNeverReplacedByACheckpoint) {
   EXPECT_TRUE(std::filesystem::exists(checkpoint("root") / "latest_checkpointed_iteration.txt"));
 }
 
-/// A late list does not show everything to whoever removes what was written.
+/// Late lists do not show a failed save everything that it has to remove.
 TEST_F(SaveLoad, WhatASaveInPlaceHasLeftOfItselfIsReplaced) {
   const StateDict state = Value::dict({{"w", ShardedTensor::whole("w", arange({4}))}});
   for (const char* const left :
@@ -193,7 +194,7 @@ TEST_F(SaveLoad, OnlyCheckpointsAndEmptyDirectoriesAreReplaced) {
   std::filesystem::create_directory(checkpoint());
   replace();
   std::filesystem::remove(checkpoint() /
-                          "metadata.json");  // as an interrupted save of Megatron leaves it
+                          "metadata.json");  // as left by an interrupted save of Megatron
   std::filesystem::remove(checkpoint() / ".metadata");
   replace();
   replace();

@@ -1,4 +1,4 @@
-// What happens to a save that comes while others have not ended.
+// A save that is requested while others have not ended.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -145,7 +145,7 @@ TEST_F(SaveWhileBusy, ARankWhoseStateDoesNotFitIsWaitedForHoweverLongItTakes) {
       gate.open.release(4);  // for both saves
     });
     const auto body = [&](Communicator& comm) {
-      const std::int64_t rows = comm.rank() == 0 ? 1 : 8;  // of 4 MiB
+      const std::int64_t rows = comm.rank() == 0 ? 1 : 8;  // rows of 4 MiB
       StateDict state;
       state["w"] = ShardedTensor::whole("w" + std::to_string(comm.rank()),
                                         Tensor::zeros(DType::kFloat32, {rows, 1 << 20}));
@@ -203,7 +203,7 @@ TEST_F(SaveWhileBusy, AllRanksReplaceTheSameSaves) {
         gate.slow = true;
         gate.open.release();
       }
-      if (i > 2 && i % 9 == comm.rank()) saves.back().wait();  // and the other ranks go on
+      if (i > 2 && i % 9 == comm.rank()) saves.back().wait();  // and the other ranks continue
     }
     saver.wait();
     Bytes mine;

@@ -55,7 +55,7 @@ class WarmPlanCache : public ::testing::Test {
     std::string why_planned{};
   };
 
-  /// Another job begins with what the first checkpoint keeps, and saves.
+  /// Runs another job that begins with what the first checkpoint keeps, and saves.
   Outcome resume(const SaveOptions& options, const std::function<StateDict(int rank)>& state,
                  const std::string& name = "second") {
     Outcome outcome;
@@ -118,8 +118,8 @@ TEST_F(WarmPlanCache, AResumedJobListsPathsInTheOrderOfOneThatWentOn) {
   EXPECT_EQ(paths("second"), paths("next"));
 }
 
-/// What each strategy can store: tensors of all ranks, cut or whole, and of one; objects and common
-/// values.
+/// Returns what each strategy can store: tensors of all ranks, cut or whole, and of one; objects
+/// and common values.
 StateDict state_for(const SaveStrategyEntry& strategy, int rank) {
   const Capabilities& can = strategy.capabilities;
   StateDict state;
@@ -143,7 +143,9 @@ StateDict state_for(const SaveStrategyEntry& strategy, int rank) {
 TEST_F(WarmPlanCache, AreKeptOrRefusedByEachStrategyThatTrainersSaveWith) {
   std::vector<std::string> keeping;
   for (const SaveStrategyEntry& strategy : save_strategies()) {
-    if (strategy.arrange || strategy.conventions.megatron_fsdp) continue;  // for conversions
+    if (strategy.arrange || strategy.conventions.megatron_fsdp)
+      continue;  // only conversions use
+                 // these
     SCOPED_TRACE(strategy.name);
     const SaveOptions options{.strategy = {.name = strategy.name},
                               .planner = {.keep_plans = KeepPlans::kFile},

@@ -20,7 +20,7 @@ void write_file(Storage& storage, const std::string& name, ByteView content) {
   file->close();
 }
 
-/// A file per rank, which gets its name when all have written.
+/// Writes a file per rank, which gets its name when all have been written.
 class TwoPhases : public SaveStrategy {
  public:
   WrittenItems write_data(Storage& storage, const std::string& directory, int rank, const SavePlan&,
@@ -47,7 +47,7 @@ struct NoItems : ItemSource {
 
 class WriteCheckpoint : public ::testing::Test {
  protected:
-  /// Two ranks write, one publishes.
+  /// Writes with two ranks, of which one publishes.
   void write(const std::function<void()>& check = [] {}) {
     Publication publication = begin_publication(target_, {});
     const WriteTarget to{target_.storage(), publication.staging(), true};

@@ -1,4 +1,4 @@
-// A module and its optimizer in one call: training goes on as if it had not been interrupted.
+// A module and its optimizer in one call: training continues as if it had not been interrupted.
 
 #include "dist_checkpointing/torch/module_checkpoint.h"
 
@@ -79,7 +79,7 @@ TEST_F(ModuleCheckpoint, SavesBeforeTheFirstStepAndOfParametersWithoutGradients)
       const std::string name = checkpoint((kind.name + std::to_string(steps)).c_str());
       torch::save(first.net, *first.optimizer, name);
       const std::vector<double> expected = first.steps(steps, 2);
-      second.steps(0, 1);  // has state for it already
+      second.steps(0, 1);  // already has state for it
       torch::load(second.net, *second.optimizer, name);
       EXPECT_EQ(second.steps(steps, 2), expected);
     }

@@ -65,8 +65,8 @@ TEST_F(ModuleRanks, DataParallelJobsContinueWithAnyNumberOfRanks) {
   }
 }
 
-/// Parameters one after the other in one flat tensor; each rank's optimizer has an equal range of
-/// it, whose ends are anywhere inside parameters.
+/// Parameters stored one after the other in a flat tensor. Each rank's optimizer has an equal range
+/// of it, whose ends may be inside parameters.
 struct Flat {
   at::Tensor flat;
 };
@@ -146,7 +146,8 @@ TEST_F(ModuleRanks, RangesOfADistributedOptimizerAreCutAnewAndJoined) {
   });
 }
 
-/// Half of the rows of `first`, of the elements of `norm` and of the columns of `second`.
+/// Returns the axis along which a parameter is cut: the rows of `first`, the elements of `norm`,
+/// the columns of `second`.
 std::optional<std::int64_t> cut_axis(const std::string& name, const at::Tensor& tensor) {
   if (tensor.dim() == 0 || name == "second.bias") return std::nullopt;
   return name == "second.weight" ? 1 : 0;
@@ -156,7 +157,7 @@ TEST_F(ModuleRanks, PiecesOfTensorParallelRanksBecomeOneModule) {
   run_ranks(2, [&](Communicator& comm) {
     Trainer whole(kAdam);
     whole.steps(0, 3);
-    // This rank's piece of it, with an optimizer of its own.
+    // This rank's piece, with an optimizer of its own.
     const auto cut = [&](const std::string& name, const at::Tensor& tensor) {
       const auto axis = cut_axis(name, tensor);
       return (axis ? tensor.chunk(2, *axis)[static_cast<std::size_t>(comm.rank())] : tensor)

@@ -21,7 +21,7 @@
 
 namespace dckpt {
 
-/// Two layers with buffers in between, and dropout; initial weights are always the same.
+/// Two layers with buffers in between, and dropout. Initial weights are always the same.
 struct Net : ::torch::nn::Module {
   explicit Net(double dropout_rate = 0) : dropout(dropout_rate) {
     register_module("first", first);
@@ -53,7 +53,7 @@ MakeOptimizer with(Options options) {
   return [options](Net& net) { return std::make_unique<Optimizer>(net.parameters(), options); };
 }
 
-/// What a process that trains holds.
+/// The state of a training process.
 struct Trainer {
   virtual ~Trainer() = default;
   explicit Trainer(const MakeOptimizer& make, double dropout_rate = 0)
@@ -63,7 +63,7 @@ struct Trainer {
     const at::Tensor numbers = at::arange(12, at::kFloat).view({3, 4}) + iteration;
     return (net.forward(numbers.sin()) - numbers.slice(1, 0, 2).cos()).square().sum();
   }
-  /// The loss before the step numbered `iteration`.
+  /// Returns the loss before the step numbered `iteration`.
   virtual double step(int iteration) {
     optimizer->zero_grad();
     const at::Tensor value = loss(iteration);

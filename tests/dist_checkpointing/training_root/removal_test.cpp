@@ -20,7 +20,7 @@ namespace {
 namespace fs = std::filesystem;
 using ::testing::ElementsAre;
 
-/// Of a process that has ended.
+/// The token of a process that has ended.
 constexpr const char* kDead = "host-4194305-1-abcd";
 
 class Leftovers : public ::testing::Test {
@@ -102,7 +102,8 @@ TEST_F(Leftovers, AReplacedCheckpointWhoseSuccessorNeverCameIsBack) {
   EXPECT_TRUE(fs::exists(root_ / "iter_0000100" / "metadata.json"));
 }
 
-/// The token of a process of this host that has ended, and the process if it is not waited for.
+/// The token of a process of this host that has ended, and the process unless it has been waited
+/// for.
 struct EndedProcess {
   EndedProcess() {
     int pipe_ends[2] = {};
@@ -118,7 +119,7 @@ struct EndedProcess {
     char buffer[256] = {};
     for (ssize_t count = 0; (count = ::read(pipe_ends[0], buffer, sizeof buffer)) > 0;)
       token.append(buffer, static_cast<std::size_t>(count));
-    ::close(pipe_ends[0]);  // at its end, which comes when the process has ended
+    ::close(pipe_ends[0]);  // at the end of the pipe, when the process has ended
     siginfo_t ended{};
     ::waitid(P_PID, static_cast<id_t>(id), &ended, WEXITED | WNOWAIT);  // it stays a zombie
   }
@@ -142,7 +143,7 @@ TEST_F(Leftovers, ASaveAndAConversionRemoveDeadAttemptsAtTheirOwnTarget) {
   const EndedProcess process;
   process.reap();
   make(hidden("model", "saving", process.token));
-  make(hidden("model", "saving"));  // of another host
+  make(hidden("model", "saving"));  // left by another host
   make(hidden("other", "saving", process.token));
   make_complete("model");
   EXPECT_FALSE(fs::exists(root_ / hidden("model", "saving", process.token)));

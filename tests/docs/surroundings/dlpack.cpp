@@ -1,4 +1,4 @@
-// A trainer that has tensors of another library, which speaks DLPack; compiled only.
+// A trainer that has tensors of another library with DLPack support; compiled only.
 #include <dckpt/dist_checkpointing.h>
 #include <dckpt/dlpack.h>
 

@@ -1,4 +1,4 @@
-// A trainer of eight ranks; `zeros` stands for the tensors that it has.
+// A trainer of eight ranks; `zeros` stands for its tensors.
 #include <dckpt/dist_checkpointing.h>
 
 void SNIPPET() {

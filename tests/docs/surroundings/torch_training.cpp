@@ -1,4 +1,4 @@
-// A trainer of one process that has a torch tensor, on whatever device.
+// A trainer of one process that has a torch tensor, on any device.
 #include <dckpt/torch.h>
 
 #include <ATen/ATen.h>

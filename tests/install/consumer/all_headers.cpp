@@ -1,4 +1,4 @@
-// Public headers go together, hide none of anybody else's, and nothing else is found.
+// Public headers compile together, hide no other headers, and no others are found.
 #include "every_header.h"
 
 #if __has_include(<strategy.h>) || __has_include(<mapping/state/value.h>)

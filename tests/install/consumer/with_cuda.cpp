@@ -2,13 +2,13 @@
 
 #include <cstdio>
 
-/// On a machine with a GPU, its tensors are saved and loaded from now on.
+/// If the machine has a GPU, enables saves and loads of its tensors.
 void use_gpus() {
   if (dckpt::cuda_devices() == 0) return;
   dckpt::register_cuda({.device = {.page_locked = 256 << 20}});
 }
 
-/// Without a GPU, registering is an error that says why.
+/// Without a GPU, registering is an error with the reason.
 int main() {
   use_gpus();
   if (dckpt::cuda_devices() > 0) return 0;

@@ -1,4 +1,4 @@
-// Links; a machine without a GPU can do no more.
+// This program only needs to link, since the machine may have no GPU.
 #include <dckpt/nccl.h>
 #include <nccl.h>
 

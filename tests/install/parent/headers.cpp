@@ -1,4 +1,4 @@
-// Users of a subproject find <dckpt/…> and nothing else, as those of an installation do.
+// Users of a subproject find <dckpt/…> and no other headers, like users of an installation.
 #include <dckpt/dist_checkpointing.h>
 
 #if __has_include(<strategy.h>) || __has_include(<mapping/base/error.h>)

@@ -15,8 +15,8 @@ std::string numbers(std::size_t count) {
 
 TEST(Crc32, IsThatOfZip) {
   EXPECT_EQ(crc32({}), 0u);
-  EXPECT_EQ(crc32({}, 7), 7u);  // nothing is added, and nothing begins again
-  EXPECT_EQ(crc32(as_bytes("123456789")), 0xcbf43926u);  // the check value of the CRC catalogue
+  EXPECT_EQ(crc32({}, 7), 7u);                           // an empty addition changes nothing
+  EXPECT_EQ(crc32(as_bytes("123456789")), 0xcbf43926u);  // check value of the CRC catalog
   EXPECT_EQ(crc32(as_bytes("3\n")), 0x55679ed1u);        // torch's version member
 }
 

@@ -15,7 +15,7 @@ std::atomic<int> threads_left{1 << 30};
 }  // namespace
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-/// Stands in for the system's, so that a test can run out of threads.
+/// Replaces the system's function, so that a test can run out of threads.
 extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attributes,
                               void* (*start)(void*), void* argument) noexcept {
   if (threads_left-- <= 0) return EAGAIN;

@@ -21,7 +21,8 @@ using ::testing::ElementsAre;
 struct Recorded {
   const char* from;
   const char* to;
-  const char* digest;  ///< of what torch 2.11 makes of samples(); see tests/interop/test_casts.py
+  const char* digest;  ///< digest of torch 2.11's casts of samples(); see
+                       ///< tests/interop/test_casts.py
 };
 
 constexpr Recorded kTorch[] = {
@@ -91,7 +92,7 @@ void append_all(Bytes& bytes, const std::vector<std::uint64_t>& low) {
   }
 }
 
-/// The elements that the Python of the same name makes.
+/// Returns the elements that the Python function of the same name makes.
 Bytes samples(DType dtype) {
   Bytes bytes;
   switch (item_size(dtype)) {
@@ -117,7 +118,7 @@ Bytes cast(DType from, const Bytes& source, DType to) {
   return result;
 }
 
-/// Each NaN as ones.
+/// Returns the digest with each NaN replaced by ones.
 std::string digest(DType dtype, Bytes bytes) {
   const std::size_t size = item_size(dtype);
   for (std::size_t at = 0; at < bytes.size(); at += size) {

@@ -13,11 +13,11 @@ static_assert(dtype_of<bool>() == DType::kBool);
 static_assert(dtype_of<unsigned char>() == DType::kUInt8);
 static_assert(dtype_of<long long>() == DType::kInt64);
 static_assert(dtype_of<std::complex<float>>() == DType::kComplex64);
-// With GNU extensions, which users may compile with, these are integral types.
+// With GNU extensions, which users may enable, these are integral types.
 static_assert(!ElementType<__int128> && !ElementType<unsigned __int128>);
 static_assert(!ElementType<long double> && !ElementType<char*>);
 
-/// Names and sizes as torch 2.11 gives them (torch.dtype.itemsize).
+/// Names and sizes in torch 2.11 (torch.dtype.itemsize).
 constexpr std::pair<const char*, std::size_t> kTorch[] = {
     {"bool", 1},           {"uint8", 1},
     {"uint16", 2},         {"uint32", 4},

@@ -11,7 +11,7 @@ namespace {
 
 using ::testing::ElementsAre;
 
-/// Row-major position of the last element of a box.
+/// Returns the row-major position of the last element of a box.
 std::int64_t last_position(const Box& box, ShapeView shape) {
   const Shape strides = row_major_strides(shape);
   std::int64_t position = 0;
@@ -28,9 +28,8 @@ std::int64_t first_position(const Box& box, ShapeView shape) {
   return position;
 }
 
-/// A box whose elements from the first to the last, in row-major order of the shape, are as many as
-/// it has lies contiguous; pieces that follow each other without gap from begin to end cover the
-/// range exactly once.
+/// Expects that each piece is contiguous in the row-major order of the shape, and that the pieces
+/// follow each other without gap from begin to end, covering the range exactly once.
 void expect_exact_cover(ShapeView shape, std::int64_t begin, std::int64_t end) {
   const auto pieces = split_flat_range(shape, begin, end);
   EXPECT_LE(pieces.size(), std::max<std::size_t>(2 * shape.size(), 2) - 1);

@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 
 using Indices = std::vector<std::int64_t>;
 
-/// The model to compare with: explicit lists of indices, cut as torch.chunk does.
+/// The model to compare with: explicit lists of indices, cut as by torch.chunk.
 Indices chunk_of(const Indices& all, std::size_t count, std::size_t number) {
   const std::size_t step = (all.size() + count - 1) / count;
   const std::size_t begin = std::min(step * number, all.size());
@@ -38,7 +38,7 @@ Indices kept_by(const Indices& all, const StridedShard& shard, std::size_t count
   return kept;
 }
 
-/// Global indices that a rank holds, per tensor dim.
+/// Returns the global indices that a rank holds, per tensor dim.
 std::vector<Indices> model(const MeshLayout& layout, const Shape& shape, const Shape& coordinate) {
   std::vector<Indices> axes;
   for (const std::int64_t extent : shape) {
@@ -80,7 +80,7 @@ Shape sum(const Shape& a, const Shape& b) {
   return out;
 }
 
-/// The pieces put each local element where the model has it, and hold each once.
+/// Expects that the pieces put each local element where the model has it, and hold each once.
 void expect_as_modelled(const LocalPart& part, const std::vector<Indices>& axes) {
   ASSERT_EQ(part.shape.size(), axes.size());
   for (std::size_t axis = 0; axis < axes.size(); ++axis)
@@ -180,7 +180,7 @@ TEST(Layout, EachElementHasAllItsReplicasAndOneIsMain) {
   }
 }
 
-/// Boxes of the ranks 0, 1, … of a mesh.
+/// Returns the boxes of the ranks 0, 1, … of a mesh.
 std::vector<std::string> boxes(const MeshLayout& layout, const Shape& shape) {
   std::vector<std::string> out;
   for (int rank = 0; rank < layout.mesh.size(); ++rank) {

@@ -12,8 +12,8 @@
 namespace dckpt {
 namespace {
 
-/// Strides of a tensor whose axes lie in random order in memory, with gaps now and then; `extent`
-/// becomes the number of elements it spans.
+/// Returns the strides of a tensor whose axes are in random order in memory, with occasional gaps.
+/// `extent` becomes the number of elements that it spans.
 Shape random_strides(testing::Random& random, ShapeView sizes, std::int64_t& extent) {
   std::vector<std::size_t> order(sizes.size());
   std::iota(order.begin(), order.end(), std::size_t{0});

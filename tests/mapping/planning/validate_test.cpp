@@ -32,7 +32,7 @@ std::uint64_t test_seed() {
   return seed;
 }
 
-/// In how many boxes each element is, by counting.
+/// Counts the boxes that hold each element.
 std::vector<int> counts(const TensorStorageMetadata& tensor) {
   std::vector<int> out(static_cast<std::size_t>(numel(tensor.size)), 0);
   const Shape strides = row_major_strides(tensor.size);
@@ -51,7 +51,7 @@ std::vector<int> counts(const TensorStorageMetadata& tensor) {
   return out;
 }
 
-/// Cuts a box at random places until pieces are small or luck stops it: a cover that is no grid.
+/// Cuts a box at random places until pieces are small or luck stops it: a cover that is not a grid.
 void cut(std::mt19937_64& random, const Box& box, std::vector<Box>& out) {
   const std::size_t axis = box.dims() == 0 ? 0 : random() % box.dims();
   if (box.dims() == 0 || box.sizes[axis] < 2 || random() % 4 == 0) {
@@ -146,7 +146,7 @@ TEST(ValidateCoverage, AgreesWithCountingOnRandomCovers) {
     std::vector<Box> boxes;
     cut(random, whole(size), boxes);
     std::shuffle(boxes.begin(), boxes.end(), random);
-    if (random() % 2 == 0) {  // bend some of them
+    if (random() % 2 == 0) {  // damages some of them
       for (std::size_t times = 1 + random() % 3; times > 0 && !size.empty(); --times) {
         Box& box = boxes[random() % boxes.size()];
         const std::size_t axis = random() % size.size();
@@ -176,7 +176,7 @@ TEST(ValidateCoverage, AgreesWithCountingOnRandomCovers) {
 }
 
 TEST(ValidateCoverage, CountsCutsThatAreFarTooManyForAnArray) {
-  // Each row is cut elsewhere, so that a grid of all cuts would have 10^9 cells.
+  // Each row is cut at other places, so that a grid of all cuts would have 10^9 cells.
   constexpr std::int64_t kRows = 30'000;
   std::vector<Box> boxes;
   for (std::int64_t row = 0; row < kRows; ++row) {

@@ -34,7 +34,7 @@ using ::testing::ElementsAre;
 using testing::error_of;
 using ::testing::HasSubstr;
 
-/// float32 (2, 3), whose deleter counts.
+/// A float32 (2, 3) tensor whose deleter counts its calls.
 struct Produced {
   std::vector<float> elements{0, 1, 2, 3, 4, 5};
   std::array<std::int64_t, 2> shape{2, 3};
@@ -87,7 +87,7 @@ TEST(Dlpack, KnowsWhereTheElementsAre) {
   produced.managed.device_type = 2;
   produced.managed.device_id = 3;
   EXPECT_EQ(from_dlpack(&produced.managed).device(), (Device{Device::Kind::kCuda, 3}));
-  produced.managed.device_type = 3;  // page-locked memory of the host
+  produced.managed.device_type = 3;  // page-locked host memory
   EXPECT_EQ(from_dlpack(&produced.managed).device(), Device{});
 }
 
@@ -175,7 +175,7 @@ TEST(Dlpack, ADescriptionKeepsTheElementsAlive) {
   EXPECT_EQ(managed->code, 4);
   EXPECT_EQ(managed->strides[1], 2);
   EXPECT_FALSE(alive.expired());
-  EXPECT_EQ(to_string(from_dlpack(managed)), "bfloat16 (2, 3)");  // the handle is gone at once
+  EXPECT_EQ(to_string(from_dlpack(managed)), "bfloat16 (2, 3)");  // the handle is released at once
   EXPECT_TRUE(alive.expired());
 }
 

@@ -13,7 +13,7 @@ using testing::error_of;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-/// int64 elements 0, 1, 2, …
+/// Returns int64 elements 0, 1, 2, …
 Tensor counting(const Shape& shape) {
   Tensor tensor = Tensor::empty(DType::kInt64, shape);
   for (std::int64_t i = 0; i < tensor.numel(); ++i) std::memcpy(tensor.data() + 8 * i, &i, 8);

@@ -12,8 +12,8 @@ using ::testing::ElementsAre;
 using testing::error_of;
 using ::testing::HasSubstr;
 
-/// A model of a column-sharded weight, a replicated bias and a gate that a factory makes; Adam's
-/// state for them.
+/// A model of a column-sharded weight, a replicated bias and a gate that a factory makes, with
+/// Adam's state for them.
 class OptimizerTest : public ::testing::Test {
  protected:
   OptimizerTest() {

@@ -124,7 +124,8 @@ TEST(OptimizerBucket, DataParallelRanksShareEachParameter) {
   Value params = Value::dict({{"a", column_parallel(rank, "a", zeros({5}))},
                               {"b", replicated(rank, "b", zeros({3}))},
                               {"c", row_parallel(rank, "c", zeros({2, 2}))}});
-  EXPECT_EQ(owned_elements(rank, params), (FlattenedRange{6, 12}));  // of 5 + 3 + 4
+  EXPECT_EQ(owned_elements(rank, params), (FlattenedRange{6, 12}));  // parameters of 5 + 3 + 4
+                                                                     // elements
   EXPECT_EQ(owned_elements(rank, params, {.param_alignment = 4, .end_alignment = 8}),
             (FlattenedRange{8, 16}));
   const Tensor state = zeros({6});

@@ -11,8 +11,8 @@ namespace dckpt::testing {
 
 using Json = nlohmann::ordered_json;
 
-/// One list of a file of tests/data/tree: what Python libraries made of trees and shards (see
-/// generate.py there). Never empty.
+/// Returns a list of a file of tests/data/tree, which Python libraries made from trees and shards
+/// (see generate.py there). Never empty.
 inline Json recorded(const std::string& name, const std::string& list) {
   std::ifstream file(std::string(DCKPT_TEST_DATA) + "/tree/" + name);
   Json cases = Json::parse(file).at(list);
@@ -20,8 +20,8 @@ inline Json recorded(const std::string& name, const std::string& list) {
   return cases;
 }
 
-/// Values in the spelling of generate.py; a factory builds and merges what the script's factories
-/// do.
+/// Convert values in the spelling of generate.py; factories build and merge as the script's
+/// factories do.
 Value decode(const Json& json);
 Json encode(const Value& value);
 

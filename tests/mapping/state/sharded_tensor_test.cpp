@@ -17,7 +17,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::Json;
 
-/// 0, 1, 2, …
+/// Returns the elements 0, 1, 2, …
 Tensor counting(Shape shape, std::int64_t first = 0) {
   Tensor tensor = Tensor::empty(DType::kFloat32, std::move(shape));
   auto* const data = reinterpret_cast<float*>(tensor.data());
@@ -95,7 +95,7 @@ TEST(ShardedTensor, ConstructionAndNarrowingAgreeWithMegatron) {
   EXPECT_GT(refused, 10);
 }
 
-// The numbers of Megatron's own unit tests.
+// The numbers are those of Megatron's own unit tests.
 
 TEST(ShardedTensor, RankOffsetsGiveGlobalShapeAndOffset) {
   const auto shard =
@@ -132,7 +132,7 @@ TEST(ShardedTensor, FlattenedPiecesNarrowAlongTheFirstAxis) {
 
 class ShardedTensorValidation : public ::testing::Test {
  protected:
-  /// The message for a sound shard after `damage`.
+  /// Returns the message for a sound shard after `damage`.
   template <typename Damage>
   static std::string refusal(Damage&& damage) {
     auto shard =

@@ -17,7 +17,7 @@ namespace {
 using ::testing::ElementsAre;
 using testing::error_of;
 
-/// 0, 1, 2, … as int32.
+/// Returns 0, 1, 2, … as int32.
 Tensor counting(Shape shape) {
   Tensor tensor = Tensor::empty(DType::kInt32, std::move(shape));
   auto* const data = tensor.data<std::int32_t>();

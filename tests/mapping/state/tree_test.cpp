@@ -24,7 +24,7 @@ Value nested(std::size_t levels, Value inside = 1) {
   return inside;
 }
 
-/// 2^levels leaves in `levels` lists.
+/// Returns 2^levels leaves in `levels` lists.
 Value shared_pairs(int levels) {
   Value value = 1;
   for (; levels > 0; --levels) value = Value::list({value, value});
@@ -114,7 +114,8 @@ TEST(ExtractMatching, RefusesALeaf) {
             "Unexpected top-level object type: int");
 }
 
-/// Megatron says "level" and "key" and prints whole values; what has to agree is which error it is.
+/// Returns the kind of an error. Megatron says "level" and "key" and prints whole values, so only
+/// the kind has to agree.
 std::string gist(const std::string& message) {
   for (const char* const kind :
        {"Duplicate non-dict and non-list values", "Cannot merge two lists with different lengths",

@@ -33,7 +33,7 @@ const at::ScalarType kTypes[] = {at::kBool,
                                  at::kFloat8_e8m0fnu,
                                  at::kFloat4_e2m1fn_x2};
 
-/// (3, 2), the second and third row of a transposed tensor.
+/// Returns (3, 2), the second and third row of a transposed tensor.
 at::Tensor sample(at::ScalarType type) {
   const auto bytes = static_cast<std::int64_t>(c10::elementSize(type)) * 8;
   return at::arange(bytes, at::kByte).view(type).view({2, 4}).t().slice(0, 1, 4);

@@ -19,8 +19,8 @@ namespace {
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-/// Stands in for torch's part for CUDA, which a libtorch for CPUs lacks: stream 1 is current on
-/// device 0, stream 2 on device 1.
+/// Replaces torch's CUDA part, which a CPU-only libtorch lacks: stream 1 is current on device 0,
+/// stream 2 on device 1.
 struct TwoGpus final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return c10::DeviceType::CUDA; }
   c10::Device exchangeDevice(c10::Device device) const override { return device; }

@@ -8,7 +8,8 @@
 
 namespace dckpt::testing {
 
-/// A model, an adapter for it and what PEFT merges of both: tests/data/adapters/NAME/PART.
+/// Returns the path of a model, an adapter for it, or what PEFT merges of both:
+/// tests/data/adapters/NAME/PART.
 inline std::filesystem::path adapter_data(const std::string& name, const std::string& part) {
   return std::filesystem::path(DCKPT_TEST_DATA) / "adapters" / name / part;
 }

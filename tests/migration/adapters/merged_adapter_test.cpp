@@ -34,8 +34,8 @@ std::vector<float> read(const CheckpointReader& reader, const std::string& key) 
   return {};
 }
 
-/// Llama: rank and alpha by pattern, a rank-stabilized scale, biases and a module trained as a
-/// whole, in bfloat16. GPT-2: weights stored as (in, out), and an embedding, in float32.
+/// Llama covers rank and alpha by pattern, a rank-stabilized scale, biases and a module trained as
+/// a whole, in bfloat16. GPT-2 covers weights stored as (in, out), and an embedding, in float32.
 TEST(MergedAdapter, IsWhatPeftMerges) {
   for (const std::string name : {"llama", "gpt2"}) {
     const PeftAdapter adapter = open_peft_adapter(posix_storage(adapter_data(name, "adapter")));
@@ -167,7 +167,7 @@ TEST(MergedAdapter, ModulesThatTheConfigurationNamesMustBeThere) {
   FakeReader base = base_with("model.q.weight", {2, 3});
   base.tensor<float>("model.k.weight", DType::kFloat32, {1}, {0});
   Small small;
-  small.adapter.config.target_modules = {"q", "k", "fc1"};  // the model has no fc1 either
+  small.adapter.config.target_modules = {"q", "k", "fc1"};  // the model also lacks fc1
   const CheckpointError error = small.refusal(base);
   EXPECT_EQ(error.code(), ErrorCode::kIncomplete);
   EXPECT_THAT(error.message(), HasSubstr("'k', such as 'model.k.weight'"));

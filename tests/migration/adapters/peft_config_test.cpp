@@ -29,7 +29,8 @@ TEST(PeftConfig, TheFirstPatternThatMatchesAModuleCounts) {
   EXPECT_EQ(config.rank_of("model.layers.1.attn.k_proj"), 4);
   EXPECT_EQ(config.rank_of("model.layers.1.attn.q_proj"), 2);
   EXPECT_EQ(config.rank_of("model.layers.11.attn.q_proj"), 8);
-  EXPECT_EQ(config.rank_of("model.layers.0.attn.lookup_proj"), 8);  // not from the middle of a word
+  EXPECT_EQ(config.rank_of("model.layers.0.attn.lookup_proj"), 8);  // a pattern does not match from
+                                                                    // the middle of a word
   EXPECT_EQ(config.alpha_of("model.layers.0.attn.q_proj"), 3);
   EXPECT_EQ(config.alpha_of("vision.model.layers.0.attn.q_proj"), 16);
   EXPECT_FLOAT_EQ(config.scale_of("model.layers.0.attn.v_proj"), 2);

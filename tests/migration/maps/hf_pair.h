@@ -16,7 +16,8 @@
 
 namespace dckpt::testing {
 
-/// A model as Hugging Face and as Megatron wrote it: tests/data/hf_pairs/NAME.
+/// Returns the path of a model as written by Hugging Face and by Megatron:
+/// tests/data/hf_pairs/NAME.
 inline std::filesystem::path hf_pair(const std::string& name) {
   return std::filesystem::path(DCKPT_TEST_DATA) / "hf_pairs" / name;
 }
@@ -35,7 +36,7 @@ inline std::unique_ptr<CheckpointReader> megatron_of(const std::string& name) {
   return open_torch_dist(posix_storage(hf_pair(name) / "mcore"));
 }
 
-/// A file beside a checkpoint in memory.
+/// Adds a file beside a checkpoint in memory.
 inline void add_file(const CheckpointReader& reader, const std::string& name,
                      const std::string& text) {
   const auto storage = std::const_pointer_cast<Storage>(reader.storage().shared_from_this());
@@ -44,7 +45,7 @@ inline void add_file(const CheckpointReader& reader, const std::string& name,
   file->close();
 }
 
-/// The safetensors files of a pair, read by their specification.
+/// Reads the safetensors files of a pair by their specification.
 inline std::unique_ptr<FakeReader> hugging_face_of(const std::string& name) {
   auto reader = std::make_unique<FakeReader>();
   for (const auto& entry : std::filesystem::directory_iterator(hf_pair(name) / "hf")) {
@@ -78,7 +79,7 @@ inline std::unique_ptr<FakeReader> hugging_face_of(const std::string& name) {
   return reader;
 }
 
-/// Key → "float32 (2, 3) SHA-256"
+/// Returns key → "float32 (2, 3) SHA-256".
 inline std::map<std::string, std::string> contents_of(const CheckpointReader& reader) {
   std::map<std::string, std::string> contents;
   for (std::size_t i = 0; i < reader.metadata().tensors.size(); ++i) {

@@ -1,5 +1,5 @@
-// Pairs of one model in the layouts of transformers and of Megatron, which independent scripts
-// wrote.
+// Pairs of one model in the layouts of transformers and of Megatron, written by independent
+// scripts.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -26,7 +26,7 @@ class HfPair : public ::testing::TestWithParam<const char*> {
  protected:
   std::string layout() const { return "layout=" + pair().at("layout").as_str(); }
 
-  /// Layers of both kinds have no keys in common.
+  /// Returns whether the model has layers of both kinds, which have no keys in common.
   bool has_dense_layers_and_others() const {
     const Value numbers = pair().at("numbers");
     const Value* const dense = numbers.find("dense_layers");
@@ -57,7 +57,7 @@ TEST_P(HfPair, HuggingFaceBecomesWhatMegatronWrote) {
   EXPECT_EQ(contents_of(*mapped), contents_of(*megatron));
   EXPECT_THAT(object_keys(*mapped), IsSupersetOf(object_keys(*megatron)));
   EXPECT_EQ(mapped->object(0), Value());
-  // What it takes back: no number but those that it wrote itself.
+  // The way back needs no numbers but those that the conversion wrote itself.
   const auto back = mapped_reader(mapped_reader(hugging_face_of(GetParam()), {"auto", {layout()}}),
                                   {GetParam(), {}});
   EXPECT_EQ(contents_of(*back), contents_of(*hugging_face_of(GetParam())));
@@ -89,7 +89,7 @@ TEST_P(HfPair, ThroughTheMapAndBackNothingChanges) {
   EXPECT_EQ(contents_of(*hf.before), contents_of(*hugging_face_of(GetParam())));
 }
 
-/// A folder with a pair's config.json in which texts are replaced.
+/// Returns a folder with a pair's config.json in which texts are replaced.
 std::shared_ptr<Storage> configuration(
     const std::string& family, const std::vector<std::pair<std::string, std::string>>& changes) {
   std::string config = bytes_of(testing::hf_pair(family) / "hf/config.json");
@@ -104,7 +104,7 @@ std::shared_ptr<Storage> configuration(
 TEST_P(HfPair, AConfigurationOfAnotherSizeIsRefused) {
   Value config = json_of(testing::hf_pair(GetParam()) / "hf/config.json");
   if (config.contains("moe_shared_expert_intermediate_size"))
-    config.mutable_dict().erase("n_shared_experts");  // of which transformers makes nothing there
+    config.mutable_dict().erase("n_shared_experts");  // which transformers ignores there
   for (const char* const name :
        {"hidden_size", "n_embd", "intermediate_size", "intermediate_size_mlp", "num_hidden_layers",
         "n_layer", "moe_intermediate_size", "n_shared_experts", "n_routed_experts",

@@ -17,7 +17,7 @@ using testing::hugging_face_of;
 using testing::Model;
 using ::testing::Not;
 
-/// A layer is Mamba or attention, and has an MLP or none.
+/// A model whose layers are Mamba or attention, with or without an MLP.
 class HybridModel : public ::testing::Test {
  protected:
   HybridModel() {
@@ -126,7 +126,7 @@ TEST_F(HybridModel, TheStateOfAnOptimizerGoesAlongBetweenLayouts) {
 }
 
 TEST(LayerKinds, ModulesHaveAnExtraStateInLayersThatHaveThem) {
-  const auto reader = mapped_reader(hugging_face_of("nemotron_h"), {"auto", {}});  // ME*-ME
+  const auto reader = mapped_reader(hugging_face_of("nemotron_h"), {"auto", {}});  // pattern ME*-ME
   std::vector<std::string> keys;
   for (const BytesStorageMetadata& object : reader->metadata().objects) keys.push_back(object.key);
   const auto state = [](const std::string& module) {

@@ -72,7 +72,7 @@ TEST(MapNumbers, NumbersAreThoseOfABridgesRunConfigToo) {
               HasSubstr("rotary_dim is 1.5 of kv_channels (rotary_percent of run_config.yaml)"));
 }
 
-/// Megatron up to 0.16 writes num_query_groups = 1 where there are no groups.
+/// Megatron up to 0.16 writes num_query_groups = 1 if there are no groups.
 TEST(MapNumbers, GroupsOfArgsMeanNothingWithoutGroupedAttention) {
   Model model;
   model.config = "{}";
@@ -105,7 +105,7 @@ TEST(MapNumbers, NumbersMayBeThoseOfTheTextInAModelOfImages) {
   const std::string text = R"({"model_type": "llava", "text_config": )" + model.config;
   model.config = text + "}";
   EXPECT_EQ(model.mapped({"llama", {}}), llama().mapped({"llama", {}}));
-  model.config = text + R"(, "vocab_size": 12, "hidden_size": 4})";  // of image and text
+  model.config = text + R"(, "vocab_size": 12, "hidden_size": 4})";  // a model of image and text
   EXPECT_EQ(model.mapped({"llama", {}}), llama().mapped({"llama", {}}));
 }
 
@@ -145,7 +145,7 @@ TEST(MapNumbers, TiedEmbeddingsHaveNoOutputLayer) {
   EXPECT_FALSE(tied.mapped({"llama", {}}, &report).contains("output_layer.weight"));
   EXPECT_THAT(messages_of(report.findings), Contains("dropped: 'lm_head.weight', as tied is true "
                                                      "(tie_word_embeddings of config.json)"));
-  // Nobody says it: what is there counts.
+  // Without a setting, the tensors decide.
   EXPECT_FALSE(
       llama().without("lm_head.weight").mapped({"llama", {}}).contains("output_layer.weight"));
   // The configuration and the tensors contradict each other.

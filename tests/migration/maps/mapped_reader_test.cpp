@@ -26,7 +26,7 @@ using testing::megatron_of;
 using testing::Model;
 using testing::object_keys;
 
-/// The rows of a matrix, or of the first layer of a stack of matrices.
+/// Returns the rows of a matrix, or of the first layer of a stack of matrices.
 std::vector<std::string> rows_of(const CheckpointReader& reader, const std::string& key) {
   for (std::size_t i = 0; i < reader.metadata().tensors.size(); ++i) {
     const TensorStorageMetadata& tensor = reader.metadata().tensors[i];
@@ -49,7 +49,7 @@ TEST(MappedReader, NeighborsInHuggingFaceFilesOfGlm4BecomeHalvesForPlainRotaryEm
   const auto megatron = mapped_reader(hugging_face_of("glm4"), plain);
   const auto query = rows_of(*hf, "model.layers.0.self_attn.q_proj.weight");
   const auto made = rows_of(*megatron, "decoder.layers.self_attention.linear_qkv.weight");
-  // Half of the 16 rows of a head turn.
+  // Half of the 16 rows of a head are rotary.
   const std::vector<std::size_t> order{0, 2, 4, 6, 1, 3, 5, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   for (std::size_t row = 0; row < order.size(); ++row)
     EXPECT_EQ(made.at(row), query.at(order[row])) << row;
@@ -57,7 +57,7 @@ TEST(MappedReader, NeighborsInHuggingFaceFilesOfGlm4BecomeHalvesForPlainRotaryEm
   EXPECT_EQ(contents_of(*trip.after), contents_of(*trip.before));
 }
 
-/// As somebody writes it who knows nothing of the order of rows.
+/// The map is written by someone who does not know the order of rows.
 TEST(MappedReader, NeighborsOfBothSidesAreNotTurnedASecondTime) {
   const TempDir folder;
   const auto map = [&](const std::string& numbers, std::vector<std::string> set) {
@@ -80,7 +80,7 @@ TEST(MappedReader, NeighborsOfBothSidesAreNotTurnedASecondTime) {
   EXPECT_EQ(to_hf("", {"vocab_size=100"}), contents_of(*hugging_face_of("glm4")));
   EXPECT_EQ(contents_of(*mapped_reader(hugging_face_of("glm4"), map("", {}))),
             contents_of(*megatron_of("glm4")));
-  // A map that does not follow the args says that its rows are right.
+  // A map that ignores the args states that its rows are correct.
   EXPECT_EQ(to_hf("numbers: {rotary_interleaved: {else: false}}\n", {"vocab_size=100"}),
             contents_of(*hugging_face_of("glm4")));
   const CheckpointError error = error_of(
@@ -158,8 +158,8 @@ TEST(MappedReader, KeysMayLackTheModelsPrefixOrHaveAnother) {
               HasSubstr("missing: 'decoder.layers.{l}.self_attention.linear_qkv.weight'"));
 }
 
-/// A pair of DeepSeek V3 with one or two layers more, for multi-token prediction, as it is
-/// published: its last layer again, with a projection and norms.
+/// A pair of DeepSeek V3 with one or two layers more, for multi-token prediction, as published: its
+/// last layer again, with a projection and norms.
 class MultiTokenPrediction : public ::testing::Test {
  protected:
   static void copy(const CheckpointReader& from, std::size_t tensor, const std::string& key,
@@ -174,7 +174,8 @@ class MultiTokenPrediction : public ::testing::Test {
     item_size(content.dtype()) == 2 ? add(std::uint16_t{}) : add(0.0F);
   }
 
-  /// `last`: what keys of the last layer start with; each is there again with `more` and a number.
+  /// `last` is the prefix of keys of the last layer; each key is added again with `more` and a
+  /// number.
   static std::unique_ptr<FakeReader> with_layers(const CheckpointReader& pair,
                                                  const std::string& last,
                                                  const std::vector<std::string>& more,
@@ -254,7 +255,7 @@ TEST_F(MultiTokenPrediction, LayersBehindTheModelsAreMegatronsOwn) {
                             "_extra_state/shard_7_8"}));
   EXPECT_EQ(contents_of(*mapped_reader(megatron(), {"deepseek_v3", {"vocab_size=100"}})),
             published());
-  // What it takes back: the args say how many there are.
+  // On the way back, the args give the number of layers.
   EXPECT_EQ(contents_of(
                 *mapped_reader(mapped_reader(hugging_face(2), {"auto", {}}), {"deepseek_v3", {}})),
             published());
@@ -263,7 +264,7 @@ TEST_F(MultiTokenPrediction, LayersBehindTheModelsAreMegatronsOwn) {
   EXPECT_EQ(contents_of(*trip.before), published());
 }
 
-/// Its attention is that of heads, and the layer is in the pair.
+/// The model has multi-head attention, and its pair contains the layer.
 TEST_F(MultiTokenPrediction, CopiesOfEmbeddingAndHeadInGlm45AreDropped) {
   const auto pair = hugging_face_of("glm4_moe");
   FakeReader published;
@@ -300,7 +301,7 @@ TEST_F(MultiTokenPrediction, ConfigurationsThatSayOtherwiseAreNamed) {
               }).message(),
               HasSubstr("the tensors have 2 layers for multi-token prediction, but mtp_num_layers "
                         "is 1 (num_nextn_predict_layers of config.json)"));
-  // transformers writes none of them.
+  // transformers writes none of these layers.
   MapReport report;
   const auto none =
       mapped_reader(hugging_face_of("deepseek_v3"), {"auto", {"mtp_num_layers=1"}}, &report);
@@ -310,7 +311,7 @@ TEST_F(MultiTokenPrediction, ConfigurationsThatSayOtherwiseAreNamed) {
                        "mtp_num_layers is 1 (as set)"));
 }
 
-/// A map of one's own may know nothing of them.
+/// A custom map may have no rows for these layers.
 TEST(MappedReader, LayersForMultiTokenPredictionThatNoRowHasAreDropped) {
   Model model{.tensors = {{"layers.0.up", {2}}, {"layers.1.up", {2}}, {"layers.1.eh", {2}}}};
   const KeyMap map = KeyMap::from_text(R"(version: 1
@@ -367,7 +368,7 @@ TEST(MappedReader, FusedExpertsAreReadAsTheyAre) {
               HasSubstr("int32 (2, 3, 12, 8)"));
   const RoundTrip trip = round_trip([&] { return fused.open(); }, {"qwen3_moe", {}});
   EXPECT_EQ(contents_of(*trip.after), contents_of(*fused.open()));
-  // Dense layers and others: each layer has its own keys.
+  // A model of dense and other layers: each layer has its own keys.
   Model mixed = fused;
   std::erase_if(mixed.tensors,
                 [](const auto& tensor) { return tensor.first.starts_with("model.layers.1.mlp."); });
@@ -472,7 +473,7 @@ extra_states: ["layers.{l}.experts.{e}.act"]
   EXPECT_EQ(states[1].key, "layers.0.experts.1.act._extra_state/shard_0_1");
 }
 
-/// As transformers' convert_llama_weights_to_hf.py has it, the other way round.
+/// The permutation is the inverse of transformers' convert_llama_weights_to_hf.py.
 TEST(MappedReader, RotaryHalvesBecomeNeighboursForMegatronsThatInterleave) {
   Model model = llama();
   model.config.insert(1, R"("head_dim": 4, )");
@@ -493,19 +494,20 @@ TEST(MappedReader, RotaryHalvesBecomeNeighboursForMegatronsThatInterleave) {
   };
   const Tensor plain = values({"llama", {"layout=non-homogeneous"}});
   const Tensor made = values(interleaved);
-  for (std::int64_t row = 0; row < 32; ++row) {  // of each group: two heads of query, key, value
+  for (std::int64_t row = 0; row < 32; ++row) {  // rows of each group: two heads of query, key,
+                                                 // value
     const std::int64_t head = row / 4;
     const std::int64_t from = head % 4 == 3 ? row : head * 4 + row % 2 * 2 + row % 4 / 2;
     EXPECT_EQ(made.data<std::int32_t>()[row * 8], plain.data<std::int32_t>()[from * 8]) << row;
   }
   const RoundTrip trip = round_trip([&] { return model.open(); }, interleaved);
   EXPECT_EQ(contents_of(*trip.after), contents_of(*model.open()));
-  // What it takes back: the args say it.
+  // On the way back, the args state the order.
   const auto back = mapped_reader(mapped_reader(model.open(), interleaved), {"llama", {}});
   EXPECT_EQ(contents_of(*back), contents_of(*model.open()));
 }
 
-/// As files of transformers 4 (LLaVA) and 5 have it.
+/// The keys are those of files of transformers 4 (LLaVA) and 5.
 TEST(MappedReader, OfModelsOfTextAndImagesTheTextIsMapped) {
   const auto multimodal = [](const std::string& of_all, const std::string& of_layers) {
     Model model{.tensors = {}, .config = llama().config};
@@ -560,7 +562,7 @@ TEST(MappedReader, KeysMayGetThePrefixOfALanguageModel) {
   EXPECT_THAT(error_of([&] { megatron({"prefix=model.language_model."}); }).message(),
               HasSubstr("keys cannot start with 'model.language_model.' here, but with "
                         "'language_model.'"));
-  // Between Megatron's layouts objects go along, and those of other parts stay as they are.
+  // Between Megatron's layouts objects are kept, and those of other parts stay unchanged.
   auto source = mapped_reader(megatron({"prefix=language_model."}),
                               {"llama", {"keys=megatron", "layout=singleton"}});
   EXPECT_THAT(object_keys(*source), Contains("decoder.final_layernorm._extra_state/shard_0_1"));

@@ -1,4 +1,4 @@
-// Maps that change elements: quantised weights, casts and sums.
+// Maps that change elements: quantized weights, casts and sums.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -24,7 +24,7 @@ using testing::llama;
 using testing::Model;
 using ::testing::Not;
 
-/// Llama with weights of 1 and −1 and a scale for each block of 4 × 3, and what they mean.
+/// Returns Llama with weights of 1 and −1 and a scale for each block of 4 × 3, or their values.
 std::unique_ptr<FakeReader> quantised_llama(bool is_quantised) {
   auto reader = std::make_unique<FakeReader>();
   for (const auto& [key, shape] : llama().tensors) {
@@ -186,7 +186,7 @@ class Norms : public ::testing::Test {
  protected:
   static constexpr std::uint16_t kHalf = 0x3F00, kTiny = 0x3B00;  // bfloat16: 0.5, 2⁻⁹
 
-  /// `how`: fields of the row.
+  /// `how` holds the fields of the row.
   KeyMapOptions map(const std::string& how, std::vector<std::string> set = {}) const {
     std::ofstream(folder_.path() / "norms.yaml")
         << "version: 1\nfamily: norms\nnumbers: {plus_one: {args: plus_one, else: true}}\n"
@@ -259,9 +259,9 @@ TEST_F(Norms, OfACastThatRoundsARoundTripComparesWhatIsLeft) {
   EXPECT_THAT(floats(*trip.after), ElementsAre(0.5F, 0.10009765625F));
 }
 
-/// Ranks load rows and columns of their own, also of half a head.
+/// Ranks load different rows and columns, including half a head.
 TEST_F(Norms, PartsOfSumsAreThoseOfTheWhole) {
-  constexpr std::int64_t kRows = 16, kColumns = 6;  // of each group: two heads, key and value
+  constexpr std::int64_t kRows = 16, kColumns = 6;  // rows of each group: two heads, key and value
   std::ofstream(folder_.path() / "sums.yaml") << R"(version: 1
 family: sums
 numbers: {num_attention_heads: {else: 4}, num_query_groups: {else: 2}}
@@ -285,7 +285,7 @@ tensors:
   const auto reader =
       mapped_reader(std::move(source), {(folder_.path() / "sums.yaml").string(), {}});
   const Tensor all = read_box(*reader, 0, whole(Shape{2, kRows, kColumns}));
-  EXPECT_EQ(all.data<float>()[0], 0.5F + 0.5F);  // the first row of the first head stays
+  EXPECT_EQ(all.data<float>()[0], 0.5F + 0.5F);  // the first row of the first head is unchanged
   for (const Box& box : {Box{{0, 3, 0}, {2, 7, kColumns}}, Box{{1, 0, 2}, {1, kRows, 3}},
                          Box{{0, 5, 1}, {1, 1, 4}}}) {
     const Tensor part = read_box(*reader, 0, box);

@@ -13,7 +13,7 @@ using testing::error_of;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
-/// Which row of which tensor each row of the whole is: "q3".
+/// Returns the source of each row of the whole tensor, as the name and row of a part: "q3".
 std::vector<std::string> rows_of(const Relation& relation) {
   std::vector<std::string> rows(static_cast<std::size_t>(relation.whole.front()));
   for (const RelationPiece& piece : relation.pieces) {
@@ -26,7 +26,7 @@ std::vector<std::string> rows_of(const Relation& relation) {
   return rows;
 }
 
-/// Two groups of three rows: two of the first part and one of the second.
+/// The tensor has two groups of three rows: two of the first part and one of the second.
 TEST(SplitGroups, PartsHaveTheirRowsOfEveryGroup) {
   const KeyMap map{.numbers = {{.name = "groups"}}};
   const MapNumbers numbers(map, {}, {{"groups", "2"}});
@@ -48,7 +48,7 @@ TEST(SplitGroups, PartsHaveTheirRowsOfEveryGroup) {
             "there are from 1 to 65536 groups; groups is 0 (as set)");
 }
 
-/// Two groups of two heads of one row: q0 and its gate q1, q2 and q3, …
+/// The tensor has two groups of two heads of one row: q0 and its gate q1, q2 and q3, …
 TEST(GatedQkvInterleave, AGroupHasItsQueriesThenTheirGates) {
   const KeyMap map{.numbers = {{.name = "num_attention_heads"}, {.name = "num_query_groups"}}};
   const MapNumbers numbers(map, {}, {{"num_attention_heads", "4"}, {"num_query_groups", "2"}});

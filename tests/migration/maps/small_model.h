@@ -51,7 +51,7 @@ struct Model {
   }
 };
 
-/// Two layers, four heads of two rows, two groups, eleven words.
+/// Returns a model with two layers, four heads of two rows, two groups, eleven words.
 inline Model llama() {
   Model model{.tensors = {{"model.embed_tokens.weight", {11, 8}}},
               .config = R"({"model_type": "llama", "num_hidden_layers": 2, "hidden_size": 8,

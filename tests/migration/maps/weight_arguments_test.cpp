@@ -15,7 +15,7 @@ using testing::hf_pair;
 using testing::llama;
 using testing::Model;
 
-/// One layer of four heads and two groups under Megatron's names.
+/// Returns one layer of four heads and two groups under Megatron's names.
 Model megatron(const Value& args) {
   Model model{.tensors = {{"embedding.word_embeddings.weight", {11, 8}},
                           {"decoder.layers.self_attention.linear_qkv.layer_norm_weight", {1, 8}},
@@ -93,7 +93,7 @@ TEST(WeightArguments, FamiliesWhoseWeightsMeanTheOppositeRefuseTheUsualValue) {
 }
 
 TEST(WeightArguments, AttentionThatTheOtherSideDoesNotHaveIsRefused) {
-  // One matrix of GPT-NeoX holds a key and a value for each query.
+  // A matrix of GPT-NeoX holds a key and a value for each query.
   const Value groups = Value::dict({{"num_attention_heads", 4}, {"num_query_groups", 2}});
   EXPECT_THAT(refused(megatron(groups), {"gpt_neox", {}}).message(),
               HasSubstr("num_query_groups is 2 (num_query_groups of args)"));
@@ -117,7 +117,7 @@ TEST(WeightArguments, AnArgumentHasSeveralNamesAndSpellings) {
   EXPECT_THAT(error("other: &a true\n  qk_l2_norm: *a"),
               HasSubstr("qk_l2_norm is what an anchor, alias"));
   EXPECT_THAT(error("qk_l2_norm: ["), HasSubstr("run_config.yaml"));
-  // One that is true is enough: --quick-geglu leaves swiglu as it is.
+  // One true argument is enough: --quick-geglu leaves swiglu unchanged.
   EXPECT_FALSE(megatron(Value::dict({{"swiglu", false}, {"quick_geglu", true}}))
                    .mapped({"llama", {}})
                    .empty());
@@ -128,7 +128,7 @@ TEST(WeightArguments, OnlyConversionsThatDependOnItAreRefused) {
   EXPECT_FALSE(model.mapped({"llama", {"keys=megatron", "layout=non-homogeneous"}}).empty());
   EXPECT_THAT(model.error({"llama", {"keys=megatron", "layout=singleton"}}),
               HasSubstr("swiglu is false (args)"));
-  // Blocks of experts' rows mean nothing to a dense model.
+  // Blocks of experts' rows do not affect a dense model.
   EXPECT_FALSE(
       megatron(Value::dict({{"moe_mlp_glu_interleave_size", 8}})).mapped({"llama", {}}).empty());
 }

@@ -32,7 +32,7 @@ using ::testing::Not;
 using ::testing::UnorderedElementsAreArray;
 
 constexpr const char* kReshardable = "mcore-0.16-fully-reshardable-tp2pp2dp2";
-/// A real one: Megatron-Core 0.16.1, three ranks, uneven shards.
+/// A real checkpoint: Megatron-Core 0.16.1, three ranks, uneven shards.
 const std::filesystem::path kReal = DCKPT_FSDP_GOLDEN "/ckpt";
 
 std::size_t position(const Metadata& metadata, const std::string& key) {
@@ -90,7 +90,7 @@ TEST(MegatronFsdp, ARealCheckpointBecomesMegatronCores) {
             nullptr);
 }
 
-/// The real one is as good as an oracle of keys, paths, shapes and of each parameter's options.
+/// The real checkpoint is an oracle of keys, paths, shapes and of each parameter's options.
 TEST(MegatronFsdp, WhatIsMadeHasAllThatTheRealOneHas) {
   TempDir directory;
   convert(kReal, directory / "made", {.to = "torch_dist"});
@@ -99,7 +99,7 @@ TEST(MegatronFsdp, WhatIsMadeHasAllThatTheRealOneHas) {
   const auto back = open_checkpoint(directory / "back");
   EXPECT_TRUE(back->info().conventions.megatron_fsdp);
   for (const Difference& difference : diff(*real, *back).differences) {
-    EXPECT_TRUE(difference.key.starts_with("rng_state.(0, 0).0."))  // tensors, objects now
+    EXPECT_TRUE(difference.key.starts_with("rng_state.(0, 0).0."))  // tensors there, objects here
         << difference.key;
   }
   const std::map<std::string, KeyPath> paths(back->metadata().paths.begin(),
@@ -114,7 +114,7 @@ std::vector<std::string> keys_of(const CheckpointReader& reader) {
   return keys;
 }
 
-/// Keys that are not as Megatron would make them for this model: one wrapper, and gates that no
+/// The keys are not as Megatron would make them for this model: one wrapper, and gates that no
 /// shape shows.
 TEST(MegatronFsdp, UnusualKeysComeBack) {
   TempDir directory;
@@ -125,12 +125,12 @@ TEST(MegatronFsdp, UnusualKeysComeBack) {
     for (const Difference& difference :
          diff(*open_checkpoint(source), *open_checkpoint(directory / "back")).differences)
       EXPECT_TRUE(difference.key.starts_with("rng_state.") ||
-                  difference.key.starts_with("optimizer.param_to_group_meta."))  // of halves here
+                  difference.key.starts_with("optimizer.param_to_group_meta."))  // of halves
           << difference.key;
   }
 }
 
-/// Experts have an optimizer of their own; none of the two is distributed.
+/// Experts have an optimizer of their own; neither optimizer is distributed.
 TEST(MegatronFsdp, AChainOfPlainOptimizersKeepsItsKeys) {
   const std::string weight = "output_layer.weight";
   const std::string expert = "decoder.layers.mlp.experts.experts.linear_fc2.weight";
@@ -195,7 +195,7 @@ TEST(MegatronFsdp, StateThatIsNotOfTheModelsShapesIsConvertedFirst) {
   EXPECT_THAT(
       diff(*open_checkpoint(directory / "new"), *open_checkpoint(directory / "back")).differences,
       IsEmpty());
-  // And on to what Megatron-Core 0.14 resumes from.
+  // The result converts further to a form that Megatron-Core 0.14 resumes from.
   convert(directory / "fsdp", directory / "old",
           {.to = "torch_dist", .optimizer = OptimizerSharding::kFullyShardedModelSpace});
   EXPECT_NE(open_checkpoint(directory / "old")
@@ -225,7 +225,7 @@ TEST(MegatronFsdp, StateOfOtherOptimizersIsLeftOutFirst) {
   EXPECT_THAT(error.what(), Not(HasSubstr("fully_reshardable")));
 }
 
-/// Also where a map gives them other keys, or rank folders take them.
+/// This also holds if a map renames the keys, or the target is rank folders.
 TEST(MegatronFsdp, WeightsAreInThePrecisionThatTheRunComputesIn) {
   TempDir directory;
   convert(kReal, directory / "made", {.to = "torch_dist"});
@@ -247,7 +247,7 @@ TEST(MegatronFsdp, WeightsAreInThePrecisionThatTheRunComputesIn) {
       diff(*open_checkpoint(directory / "ranks"), *open_checkpoint(directory / "same")).differences,
       IsEmpty());
 
-  // Without the optimizer only the weights have all digits.
+  // Without the optimizer only the weights have full precision.
   convert(kReal, directory / "weights", {.keys = {.exclude = {"optimizer*"}}});
   const ConvertReport report =
       convert(directory / "weights", directory / "float32", {.to = "torch_dist"});
@@ -313,7 +313,7 @@ TEST(MegatronFsdp, HalvesAndLayersThatAreMissingAreNamed) {
   EXPECT_NE(made->metadata().find_tensor("decoder.layers.1.b"), nullptr);  // layers differ
 }
 
-/// As releases without the fix save: both stages call their only layer the first one.
+/// Releases without the fix save such keys: both stages call their only layer the first one.
 TEST(MegatronFsdp, AnOptionRenumbersLayersOfPipelineStages) {
   TempDir directory;
   const auto path = directory / "stages";

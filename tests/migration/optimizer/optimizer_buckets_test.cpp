@@ -84,8 +84,8 @@ TEST(OptimizerBuckets, TheStateOfEveryTensorIsFoundInRealCheckpoints) {
   }
 }
 
-/// A checkpoint whose optimizer has one buffer per group with one bucket each; the second moment is
-/// the number of the element in the buffer.
+/// A checkpoint whose optimizer has one buffer per group with one bucket each. The first moment
+/// (exp_avg) is the position of the element in the buffer.
 class Job {
  public:
   Job& model(const std::string& key, Shape shape, const std::vector<float>& values,
@@ -94,7 +94,7 @@ class Job {
     return *this;
   }
 
-  /// Parameters one after the other, each aligned.
+  /// Adds parameters one after the other, each aligned.
   Job& bucket(const std::string& group, const std::vector<std::vector<float>>& parameters,
               std::int64_t padding = 0) {
     std::vector<float> values;
@@ -132,7 +132,7 @@ constexpr const char* kGroup0 = "optimizer.distributed.dp_group_idx_0";
 constexpr const char* kGroup1 = "optimizer.distributed.dp_group_idx_1";
 
 TEST(OptimizerBuckets, ShardsOfRanksAndPartsOfAParameterComeTogether) {
-  // Two ranks of tensor parallelism hold the halves of `gated`'s two parts, and all of `norm`.
+  // Two tensor parallel ranks hold the halves of `gated`'s two parts, and all of `norm`.
   const auto [made, findings] =
       Job()
           .model("norm", {2}, {100, 200})
@@ -150,7 +150,7 @@ TEST(OptimizerBuckets, ShardsOfRanksAndPartsOfAParameterComeTogether) {
 }
 
 TEST(OptimizerBuckets, JoinedBucketsBeginAnywhere) {
-  // Two buckets of two parameters each, without what had padded their ends.
+  // Two buckets of two parameters each, without the padding at their ends.
   std::vector<float> buffer(66 + 65, -7);
   std::ranges::copy(std::vector<float>{1, 2}, buffer.begin());
   std::ranges::copy(std::vector<float>{3, 4}, buffer.begin() + 64);
@@ -172,7 +172,7 @@ TEST(OptimizerBuckets, JoinedBucketsBeginAnywhere) {
 }
 
 TEST(OptimizerBuckets, EqualValuesAreToldApartByTheOrderOfModules) {
-  // As fused layers are: from the last to the first, with norms that are still 1.
+  // The order is that of fused layers: from the last to the first, with norms that are still 1.
   const std::string layers = "decoder.layers.";
   const std::vector<Box> rows{{{0, 0}, {1, 2}}, {{1, 0}, {1, 2}}};
   const std::vector<float> ones{1, 1};
@@ -204,7 +204,7 @@ TEST(OptimizerBuckets, EqualValuesAreToldApartByTheOrderOfModules) {
 }
 
 TEST(OptimizerBuckets, NormsOfQueriesAndKeysComeAsMegatronDeclaresThem) {
-  // linear_proj, linear_qkv, q_layernorm, k_layernorm: not the order of the alphabet.
+  // The order is linear_proj, linear_qkv, q_layernorm, k_layernorm, which is not alphabetical.
   const std::string attention = "decoder.layers.0.self_attention.";
   const std::vector<float> ones{1, 1};
   const auto [made, findings] = Job()
@@ -222,7 +222,7 @@ TEST(OptimizerBuckets, NormsOfQueriesAndKeysComeAsMegatronDeclaresThem) {
 }
 
 TEST(OptimizerBuckets, EqualExpertsAreToldApartToo) {
-  // Copies of one expert, the state of which lies from the last to the first, matrix by matrix.
+  // Copies of one expert, whose state is stored from the last to the first, matrix by matrix.
   const std::string experts = "decoder.layers.mlp.experts.experts.";
   const std::vector<Box> each{{{0, 0, 0}, {1, 1, 2}}, {{0, 1, 0}, {1, 1, 2}}};
   const auto [made, findings] =

@@ -34,12 +34,12 @@ Tensor filled(Shape shape, std::int32_t first) {
   return tensor(std::move(shape), values);
 }
 
-/// A run whose ranks hold what a test gives them.
+/// A run whose ranks hold the state given by a test.
 struct Job {
   Dict args{{"tensor_model_parallel_size", 1}, {"pipeline_model_parallel_size", 1}};
   Value version = 3.0;
-  std::map<std::string, Value> models{};      // by folder
-  std::map<std::string, Value> optimizers{};  // by folder
+  std::map<std::string, Value> models{};      // key: folder
+  std::map<std::string, Value> optimizers{};  // key: folder
 
   std::unique_ptr<CheckpointReader> join() const {
     auto storage = memory_storage();
@@ -153,7 +153,7 @@ TEST(JoinRanks, OldNamesAndRowsOfQkvBecomeTodays) {
   }
 }
 
-/// A layer of one matrix, and what the first and the last stage have.
+/// Returns a layer of one matrix, and the tensors of the first and the last stage.
 Value stage(std::int32_t layer, bool first, bool last) {
   Value model = Value::dict();
   if (first) model["embedding.word_embeddings.weight"] = filled({2, 1}, 0);
@@ -209,7 +209,8 @@ TEST(JoinRanks, RngStatesThatHaveNoPlaceAreNamed) {
   EXPECT_THAT(said, HasSubstr("rng_state of 1 folder is left out"));
 }
 
-/// Parameters of 3 and 2 elements: buffers begin with the last, each on a multiple of 64.
+/// Returns a job with parameters of 3 and 2 elements: buffers begin with the last, each on a
+/// multiple of 64.
 Job trained(const Value& optimizer) {
   Job run;
   run.models["mp_rank_00"] =
@@ -221,8 +222,8 @@ Job trained(const Value& optimizer) {
 const Value kDTypes = Value::tuple({Global{"torch", "int32"}, Global{"torch", "int32"}});
 
 TEST(JoinRanks, OptimizerStateLiesInTheOrderOfTheGradientBuffers) {
-  // Buckets joined, as since April 2024; in a list with padding at the ends, as before; and one
-  // bucket per dtype of gradients, as at first.
+  // The buckets are joined, as since April 2024; in a list with padding at the ends, as before; and
+  // one per dtype of gradients, as at first.
   const Value today =
       Value::dict({{"buckets_coalesced", true},
                    {0, Value::dict({{kDTypes, Value::dict({{"exp_avg", filled({67}, 0)}})}})}});
@@ -278,7 +279,7 @@ TEST(JoinRanks, WhatWouldGetOneKeyTwiceIsRefused) {
        {"language_model.decoder.layers.0.mlp.dense_4h_to_h.weight", filled({1, 1}, 2)}});
   EXPECT_THAT(message(t5), HasSubstr("would both be 'decoder.layers.mlp.linear_fc2.weight'"));
 
-  Job towers;  // layers that are not the decoder's, on two stages
+  Job towers;  // layers outside the decoder, on two stages
   towers.args.set("pipeline_model_parallel_size", 2);
   for (const std::int32_t stage : {0, 1})
     towers.models["mp_rank_00_00" + std::to_string(stage)] =

@@ -12,16 +12,17 @@
 #include "strategies/comm/communicator.h"
 #include "strategies/comm/heartbeat.h"
 
-// What every Communicator must do. One file of a test program includes this and instantiates the
-// suite:
+// The requirements on every Communicator. One file of a test program includes this header and
+// instantiates the suite:
 //   INSTANTIATE_TEST_SUITE_P(Threads, CommunicatorConformance,
 //       testing::Values(CommunicatorWorld{"threads", run_ranks}), name_of_world);
 namespace dckpt {
 
-/// How ranks of one implementation are started.
+/// An implementation of Communicator, with a function that starts its ranks.
 struct CommunicatorWorld {
   std::string name;
-  /// Runs the body on every rank and waits for all; rethrows one rank's exception if ranks throw.
+  /// Runs the body on every rank and waits for all. Rethrows one rank's exception if any rank
+  /// throws.
   std::function<void(int size, const std::function<void(Communicator&)>& body,
                      std::chrono::milliseconds timeout)>
       run;
@@ -42,7 +43,7 @@ class CommunicatorConformance : public testing::TestWithParam<CommunicatorWorld>
     GetParam().run(size, body, std::chrono::seconds(60));
   }
 
-  /// A buffer that no other (from, to) has; its length differs too, and is zero for 0 → 0.
+  /// Returns a buffer that differs for each (from, to), also in length, which is zero for 0 → 0.
   static Bytes letter(int from, int to) {
     std::string text;
     for (int i = 0; i < 3 * from + to; ++i)
@@ -185,7 +186,7 @@ TEST_P(CommunicatorConformance, SplitGroupsByColorAndKeepsRankOrder) {
     const auto alone = group->split(group->rank());
     EXPECT_EQ(alone->size(), 1);
     EXPECT_EQ(alone->broadcast(letter(2, 2), 0), letter(2, 2));
-    comm.barrier();  // the parent still works
+    comm.barrier();  // the parent communicator still works
   });
 }
 
@@ -327,7 +328,7 @@ TEST_P(CommunicatorConformance, AgreeThrowsTheSameErrorEverywhere) {
       EXPECT_EQ(error.cause() != nullptr, comm.rank() == 3) << "it stays where it was thrown";
       messages[static_cast<std::size_t>(comm.rank())] = error.message();
     }
-    comm.barrier();  // nobody left: the communicator is in step
+    comm.barrier();  // no rank left, so the ranks are in step
   });
   EXPECT_EQ(messages, std::vector<std::string>(4,
                                                "writing the shards failed on ranks 1, 3 of 4; rank "

@@ -21,7 +21,7 @@ TEST(DeviceBox, AnyBytesOfItAreRowsOfTheTensor) {
       shape.push_back(sizes.back() + static_cast<std::int64_t>(below(3)));
     }
     Shape strides = row_major_strides(shape);
-    if (below(2) == 0) {  // of the transpose
+    if (below(2) == 0) {  // strides of the transpose
       std::ranges::reverse(shape);
       strides = row_major_strides(shape);
       std::ranges::reverse(strides);

@@ -29,7 +29,7 @@ void work_on(Heartbeat& heartbeat) {
   }
 }
 
-/// What each of `size` ranks throws.
+/// Returns the errors of `size` ranks.
 std::map<int, CheckpointError> errors_of(int size, milliseconds timeout,
                                          const std::function<void(Communicator&)>& body) {
   std::mutex mutex;
@@ -87,7 +87,7 @@ TEST(Heartbeat, ADecisionToStopHoldsForTheNextWork) {
   source.request_stop();
   run_ranks(2, [&](Communicator& comm) {
     Heartbeat heartbeat(comm, {.cancel = source.get_token()});
-    heartbeat.agree("writing", [] {});  // ends before anyone has said so
+    heartbeat.agree("writing", [] {});  // this work ends before the decision is known
     EXPECT_EQ(
         error_of([&] { heartbeat.agree("publishing", [&] { heartbeat.check(); }); }).message(),
         "writing was cancelled by rank 0");
@@ -172,7 +172,7 @@ TEST(Heartbeat, WorkThatDoesNotStopKeepsOnlyItsOwnRank) {
         if (comm.rank() == 1) disk_answers.wait(false);
       });
     } catch (...) {
-      disk_answers = true;  // rank 0 is out, or nobody would come here
+      disk_answers = true;  // rank 0 has left, or no rank would get here
       disk_answers.notify_all();
       throw;
     }

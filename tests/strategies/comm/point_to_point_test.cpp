@@ -26,7 +26,7 @@ INSTANTIATE_TEST_SUITE_P(PointToPoint, CommunicatorConformance,
                          testing::Values(CommunicatorWorld{"checked", run_ranks_on_network}),
                          name_of_world);
 
-/// What rank 0 says of a rank 1 that sends it `messages` while it gathers.
+/// Returns the error of rank 0 when rank 1 sends it `messages` while it gathers.
 std::string error_after(const std::vector<Bytes>& messages) {
   std::string text = "no error";
   run_transports(2, [&](const std::shared_ptr<Transport>& transport, int rank) {
@@ -49,7 +49,7 @@ std::string error_after(const std::vector<Bytes>& messages) {
 
 constexpr std::uint32_t kFarewell = 8;
 
-/// A header to rank 0, and the buffer in it, or the hash of the one that follows.
+/// Returns a header to rank 0, with the inlined buffer or the hash of the one that follows.
 Bytes header(std::uint32_t operation, std::uint32_t number, std::uint64_t size,
              const std::string& inlined = "", const std::string& follows = "",
              std::uint64_t from = 1) {
@@ -121,7 +121,7 @@ TEST(PointToPoint, ErrorsOfAPartNameTheRanksOfTheWholeJob) {
           const auto pair = comm.split(comm.rank() % 2);
           if (comm.rank() == 1) pair->gather({}, 0);
         },
-        std::chrono::milliseconds(2000));  // in which all ranks must have split
+        std::chrono::milliseconds(2000));  // the time in which all ranks must have split
   };
   try {
     run();

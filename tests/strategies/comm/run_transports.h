@@ -14,7 +14,7 @@
 
 namespace dckpt {
 
-/// Expects of those who use a transport what Transport's contract says.
+/// Checks that users of a transport keep Transport's contract.
 class ExpectingTransport final : public Transport {
  public:
   explicit ExpectingTransport(std::shared_ptr<Transport> base) : base_(std::move(base)) {}
@@ -38,8 +38,8 @@ class ExpectingTransport final : public Transport {
   std::shared_ptr<Transport> base_;
 };
 
-/// Runs one body on each rank, with the rank's transport; rethrows the first error in rank order.
-/// Ranks learn nothing of others that have ended.
+/// Runs one body on each rank, with the rank's transport. Rethrows the first error in rank order.
+/// Ranks are not notified of others that have ended.
 inline void run_transports(
     int size, const std::function<void(const std::shared_ptr<Transport>&, int)>& body) {
   ThreadNetwork network(size);

@@ -16,8 +16,8 @@ namespace {
 
 using testing::HasSubstr;
 
-/// Counts what the network carries; `spoils` the first byte of all that it delivers, so that nobody
-/// believes an offer.
+/// Counts the traffic of the network. If `spoils`, damages the first byte of each message received
+/// in the first exchange, so that no rank accepts an offer.
 class WatchedNetwork final : public Transport {
  public:
   WatchedNetwork(std::shared_ptr<Transport> network, std::atomic<std::uint64_t>& bytes,
@@ -62,7 +62,7 @@ Bytes pattern(std::size_t size, int seed) {
   return bytes;
 }
 
-constexpr std::size_t kLong = (std::size_t{3} << 20) + 17;  // many times through the ring
+constexpr std::size_t kLong = (std::size_t{3} << 20) + 17;  // many times the size of the ring
 
 void swap_long_messages(Communicator& comm) {
   for (int turn = 0; turn < 3; ++turn) {
@@ -112,8 +112,8 @@ TEST(SharedMemory, WhereMemoryCannotBeSharedTheNetworkCarriesAll) {
   EXPECT_GE(bytes, 2 * kLong);
 }
 
-/// What each of `size` ranks is told of a barrier to which rank `absent` does not come, after one
-/// that it came to.
+/// Returns the error of each of `size` ranks in a barrier that rank `absent` does not reach, after
+/// one that it did.
 std::vector<std::string> errors_without(int absent, int size, std::chrono::milliseconds timeout) {
   std::vector<std::string> errors(static_cast<std::size_t>(size));
   run_transports(size, [&](const std::shared_ptr<Transport>& network, int rank) {
@@ -194,7 +194,7 @@ TEST(SharedMemory, CountersThatCannotBeAreAnError) {
     if (rank == 0) scribble();
     both.arrive_and_wait();
     for (int turn = 0; turn < 2;
-         ++turn) {  // one after the other: either would put its own counter right
+         ++turn) {  // one after the other, since either would correct its own counter
       if (turn == rank) {
         try {
           move();

@@ -33,7 +33,7 @@ TEST(Threads, TimeoutNamesTheMissingRanksAndTheCommunicatorStaysUnusable) {
   const std::string message = error_of(
       3,
       [&](Communicator& comm) {
-        if (comm.rank() > 0) return over.wait(false);  // alive, but never comes
+        if (comm.rank() > 0) return over.wait(false);  // alive, but never arrives
         EXPECT_THROW(comm.gather({}, 0), CheckpointError);
         over = true;
         over.notify_all();
@@ -70,7 +70,7 @@ TEST(Threads, ErrorsReachRanksThatWaitInASplitGroup) {
                        if (comm.rank() == 2) {
                          EXPECT_THROW(pair->barrier(), CheckpointError);
                        }
-                       if (comm.rank() < 2) pair->barrier();  // not concerned
+                       if (comm.rank() < 2) pair->barrier();  // other ranks are not affected
                      }),
             "gone");
 }
@@ -104,7 +104,7 @@ TEST(Threads, TheErrorBehindARankThatReturnedIsTheResult) {
                        try {
                          if (comm.rank() == 1) comm.gather({}, 1);
                        } catch (const CheckpointError&) {
-                         return;  // swallowed
+                         return;  // the error is swallowed
                        }
                        if (comm.rank() == 0) comm.gather({}, 1);
                      }),

@@ -1,4 +1,4 @@
-// The implementation with CUDA, on a machine of GPUs that are threads, in place of CUDA's runtime.
+// The CUDA implementation on a machine of GPUs that are threads, in place of the CUDA runtime.
 
 #include "strategies/device/cuda/runtime.h"
 
@@ -33,7 +33,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
-/// Two GPUs; the tensors are on the second one.
+/// Two GPUs, with the tensors on the second one.
 class CudaRuntime : public ::testing::Test {
  protected:
   CudaRuntime() {
@@ -59,7 +59,8 @@ class CudaRuntime : public ::testing::Test {
     return {static_cast<std::byte*>(memory), [](std::byte* p) { cudaFree(p); }};
   }
 
-  /// (200, 300) float32, its transpose if wanted; the fake's device memory can be written directly.
+  /// Returns a float32 tensor (200, 300), or its transpose; the fake's device memory can be written
+  /// directly.
   static StateDict state_on(const std::shared_ptr<std::byte>& memory, bool transposed) {
     const Tensor tensor(DType::kFloat32, transposed ? Shape{300, 200} : Shape{200, 300},
                         transposed ? Shape{1, 300} : Shape{300, 1}, memory.get(), memory,
@@ -100,7 +101,7 @@ TEST_F(CudaRuntime, RowsMayBeFartherApartThanOneCallOfCudaAllows) {
   register_cuda();
   const TempDir dir;
   constexpr std::int64_t kApart = std::int64_t{1} << 31;
-  const auto memory = allocate(1, kApart + 2);  // of which two pages are used
+  const auto memory = allocate(1, kApart + 2);  // two of its pages are used
   const Tensor tensor(DType::kInt8, {2, 2}, {kApart, 1}, memory.get(), memory,
                       {Device::Kind::kCuda, 1});
   StateDict state = Value::dict();
@@ -161,7 +162,7 @@ TEST_F(CudaRuntime, WhateverFailsIsAnErrorAndEverythingIsFreed) {
   register_cuda();
   save(state, dir / "saved");
   constexpr int kCaller = 0;
-  constexpr int kReader = -1;  // a thread of the library's own
+  constexpr int kReader = -1;  // one of the library's own threads
   const std::pair<const char*, int> kCalls[] = {{"cudaStreamCreateWithFlags", kCaller},
                                                 {"cudaEventCreateWithFlags", kCaller},
                                                 {"cudaEventRecord", kCaller},

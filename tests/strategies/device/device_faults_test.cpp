@@ -40,14 +40,14 @@ void fail_each_call(const std::function<void(RegisteredSimulation&)>& run,
     const bool all_seen = !simulation->has_failed();
     EXPECT_EQ(simulation->misuse(), "");
     check();
-    register_device(Device::Kind::kCuda, nullptr);  // with the pool
+    register_device(Device::Kind::kCuda, nullptr);  // removes the pool too
     EXPECT_EQ(simulation->leaked(), 0);
     if (all_seen) return;
     ASSERT_LT(calls, 1000);
   }
 }
 
-/// Whether the attempt failed on account of the device, which both ranks must say alike.
+/// Returns whether the attempt failed because of the device, which both ranks must report.
 bool fails_on_all(Communicator& comm, const std::function<void()>& attempt) {
   bool failed = false;
   try {
@@ -61,7 +61,7 @@ bool fails_on_all(Communicator& comm, const std::function<void()>& attempt) {
   return failed;
 }
 
-/// Two pieces and a bit, and small ones.
+/// Returns a tensor slightly larger than two pieces, and small ones.
 std::vector<Tensor> few() {
   return {counting({2, kPieceFloats + 5}), counting({3, 5}, 100),
           transposed(counting({2, 3}, 200))};
@@ -77,7 +77,7 @@ StateDict halves(const RegisteredSimulation& simulation, int rank) {
   return state;
 }
 
-/// What the small ones of halves() are halves of, in two places.
+/// Returns the tensors of which the small ones of halves() are halves, in two places.
 StateDict small_ones(const RegisteredSimulation& simulation, int rank) {
   StateDict state = Value::dict();
   for (const int place : {0, 1}) {

@@ -41,13 +41,13 @@ using testing::RegisteredSimulation;
 using testing::state_of;
 using testing::transposed;
 
-/// Larger than two pieces, small ones, empty ones, and one that is not row-major.
+/// Returns tensors: larger than two pieces, small, empty, and one that is not row-major.
 std::vector<Tensor> contents() {
   return {counting({9, kPieceFloats / 4}), counting({3, 5}, 100), counting({0, 4}),
           transposed(counting({700, 300}, 7)), counting({}, 42)};
 }
 
-/// The plan of a rank that saves all of these tensors whole.
+/// Returns the plan of a rank that saves all of these tensors whole.
 SavePlan plan_of(const std::vector<Tensor>& tensors) {
   SavePlan plan;
   for (const Tensor& tensor : tensors) {
@@ -81,7 +81,7 @@ TEST(DeviceConformance, FindsCopiesThatFail) {
   device.fail_after(7);
   const auto allocate = [](std::size_t bytes) { return std::make_shared<std::byte[]>(bytes); };
   EXPECT_FALSE(check_device(device, [&](std::size_t bytes) {
-                 const auto memory = allocate(bytes);  // not the device's
+                 const auto memory = allocate(bytes);  // not the device's memory
                  return std::shared_ptr<std::byte>(memory, memory.get());
                }).problems.empty());
 }
@@ -152,7 +152,7 @@ TEST_F(DeviceTensors, ManySmallOnesAreWaitedForTogether) {
   EXPECT_EQ(bytes_of(dir / "device" / "__0_0.distcp"), bytes_of(dir / "cpu" / "__0_0.distcp"));
 }
 
-/// Of many sizes, types and strides, among them larger than two pieces.
+/// Returns tensors of many sizes, types and strides, some larger than two pieces.
 std::vector<Tensor> a_mixture() {
   std::vector<Tensor> tensors = contents();
   for (int i = 0; i < 60; ++i) {
@@ -189,7 +189,7 @@ TEST_F(DeviceTensors, AreStoredAlikeWhateverThePoolTheThreadsAndTheirNeighbours)
       const RegisteredSimulation pair{{.page_locked = pieces * PageLockedPool::kPieceBytes}, 2};
       std::vector<Tensor> tensors;
       for (std::size_t i = 0; i < expected.size(); ++i) {
-        // Runs on one device, with some in CPU memory; then on one after the other.
+        // The tensors are first on one device, with some in CPU memory, then alternate between two.
         const bool on_cpu = i % 5 == 3;
         const int device = i < 100 ? 0 : static_cast<int>(i % 2);
         tensors.push_back(on_cpu ? expected[i] : pair->on_device(expected[i], device));
@@ -312,7 +312,7 @@ TEST_F(DeviceTensors, OfWhichRanksWantInterleavedRunsAreReadOnce) {
   LoadOptions options;
   options.parallel = {.enabled = true, .exchange = Exchange::kAllToAll};
   run_ranks(4, [&](Communicator& comm) {
-    // Halves of the columns, each on two ranks: on devices, but for the last rank. Rank 0 wants
+    // Halves of the columns, each on two ranks, on devices except for the last rank. Rank 0 wants
     // its half in two places.
     const Tensor zeros = Tensor::zeros(DType::kFloat32, {3000, 32});
     const bool on_cpu = comm.rank() == 3;
@@ -388,7 +388,7 @@ TEST_F(DeviceTensors, AHangingKernelIsAnErrorAfterTheTimeout) {
   EXPECT_THAT(error_of([&] { save(state, dir / "saved"); }).message(), timed_out);
   EXPECT_FALSE(std::filesystem::exists(dir / "saved"));
   hanging->hang(false);
-  save(state, dir / "saved");  // with the memory of the copies that have ended now
+  save(state, dir / "saved");  // reuses the memory of the copies that have ended now
   EXPECT_EQ(hanging->misuse(), "");
 }
 
@@ -420,7 +420,7 @@ TEST_F(DeviceTensors, TheGreatestLimitsAreNone) {
   EXPECT_EQ(patient->misuse(), "");
 }
 
-/// Copies tensors into the pool, and expects that it then has what they had.
+/// Copies tensors into the pool, and expects that it then holds their content.
 void expect_staged(const std::vector<Tensor>& tensors, const std::vector<Tensor>& expected,
                    StagingPool& pool) {
   const SavePlan plan = plan_of(tensors);

@@ -1,4 +1,4 @@
-// What device_tensors_test.cpp shows with a simulation, on the GPUs of this machine.
+// The tests of device_tensors_test.cpp on the GPUs of this machine instead of a simulation.
 
 #include <cuda_runtime_api.h>
 #include <gmock/gmock.h>

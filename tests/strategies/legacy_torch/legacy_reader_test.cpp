@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 constexpr const char* kGolden = "legacy-torch-tp2pp2";
 constexpr const char* kIteration = "iter_0000010";
 
-/// How the rendering of a key reads in a path.
+/// Returns the spelling of a rendered key in a path.
 std::string path_part(const Value& key) {
   if (key.is_str()) return key.as_str();
   if (key.is_int()) return std::to_string(key.as_int());
@@ -32,7 +32,7 @@ std::string path_part(const Value& key) {
   return "(" + text + ")";
 }
 
-/// Every rendered tensor in dicts and lists, under its path.
+/// Collects every rendered tensor in dicts and lists, under its path.
 void collect_tensors(const Value& rendering, const std::string& path,
                      std::map<std::string, Value>& found) {
   const auto member = [&](const std::string& part, const Value& value) {
@@ -53,7 +53,7 @@ void collect_tensors(const Value& rendering, const std::string& path,
   }
 }
 
-/// Key → content of all tensors of the golden, from what its producer knew.
+/// Returns key → content of all tensors of the golden, as recorded by its producer.
 std::map<std::string, Value> expected_tensors() {
   std::map<std::string, Value> all;
   const Value expected = dckpt::testing::golden_expected(kGolden);

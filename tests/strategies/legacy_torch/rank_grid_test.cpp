@@ -16,11 +16,10 @@ namespace {
 using testing::error_of;
 using ::testing::HasSubstr;
 
-/// A run as Megatron's legacy format stores it. Tests take its files away, swap them or put others
-/// in their places.
+/// A run as Megatron's legacy format stores it. Tests remove its files, swap them or replace them.
 struct LegacyRun {
   std::int64_t tensor = 2, pipeline = 1, expert = 1, data = 1;
-  std::map<std::string, Value> files{};  // by relative name
+  std::map<std::string, Value> files{};  // key: relative name
 
   Value state(std::int64_t rank) const {
     Opaque args{.callable = Global{"argparse", "Namespace"}};

@@ -77,7 +77,7 @@ TEST(LocalCheckpoint, RanksAreJoined) {
   add(*storage, "1/iter_0000010_1_local.pt",
       state(Value::list({Shard{.data = arange({2}), .global_offset = Value::tuple({2})}.value(),
                          Shard{}.value()})));
-  add(*storage, "1/iter_0000010_0_local.pt", 1);  // a copy, which is not needed
+  add(*storage, "1/iter_0000010_0_local.pt", 1);  // a redundant copy
   const auto reader = open_local(storage);
   EXPECT_EQ(values(*reader, whole(Shape{4})), (std::vector<float>{0, 1, 0, 1}));
   EXPECT_EQ(reader->common_state().at("iteration").as_int(), 10);
@@ -98,7 +98,7 @@ TEST(LocalCheckpoint, TheNewestCompleteIterationCounts) {
                                       "missing is rank 1's"));
 }
 
-/// A run that went on with fewer ranks: each iteration has as many as its args say.
+/// The run continued with fewer ranks: each iteration has as many as its args say.
 TEST(LocalCheckpoint, AnIterationHasTheRanksOfItsArgs) {
   const auto storage = memory_storage();
   const auto save = [&](int iteration, int ranks) {

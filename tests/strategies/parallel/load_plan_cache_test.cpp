@@ -1,4 +1,4 @@
-// What ranks that load together remember for the next load.
+// The state that ranks which load together keep for the next load.
 
 #include "strategies/parallel/load_plan_cache.h"
 
@@ -26,8 +26,8 @@ constexpr std::int64_t kRows = 300, kColumns = 256;
 
 class LoadPlanCacheTest : public ::testing::TestWithParam<Exchange> {
  protected:
-  /// 20 float tensors of (300, 256) whose elements count up from `first`, each in two chunks;
-  /// behind so many other bytes.
+  /// Returns 20 float tensors of (300, 256) whose elements count up from `first`, each in two
+  /// chunks, after `before` other bytes.
   static FakeReader checkpoint(float first, std::int64_t before = 0) {
     FakeReader reader;
     if (before > 0) reader.object("o", Value(std::int64_t{1}));
@@ -41,8 +41,7 @@ class LoadPlanCacheTest : public ::testing::TestWithParam<Exchange> {
     return reader;
   }
 
-  /// Rank r wants columns, from `column(r)` on 40 of them. Returns how many bytes rank 0 brought to
-  /// gathers.
+  /// Loads 40 columns from `column(r)` on rank r. Returns the bytes that rank 0 brought to gathers.
   template <typename ColumnOf>
   std::uint64_t load(const CheckpointReader& reader, float first, ColumnOf&& column) {
     std::uint64_t gathered = 0;

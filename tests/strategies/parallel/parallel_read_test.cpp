@@ -56,8 +56,8 @@ class ParallelRead : public ::testing::TestWithParam<Exchange> {
     reader_.write();
   }
 
-  /// Three ranks want all of it, or columns that lie between each other's. The rank `faulty` has a
-  /// storage that fails as told. Returns how many operations its storage saw.
+  /// Loads everything on three ranks, or interleaved columns. The storage of rank `faulty` fails as
+  /// specified. Returns the number of operations on that storage.
   std::uint64_t load(bool columns, int faulty, Fault fault) {
     std::uint64_t operations = 0;
     errors_.assign(3, {});

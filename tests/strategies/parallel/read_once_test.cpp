@@ -1,5 +1,4 @@
-// Ranks that load together read no byte of storage twice, however their parts lie between each
-// other's.
+// Ranks that load together read no byte of storage twice, however their parts are interleaved.
 
 #include <gtest/gtest.h>
 
@@ -21,7 +20,8 @@ using testing::counting;
 using testing::FakeReader;
 using ::testing::Values;
 
-/// Counts what all ranks read. Tensors whose key begins with "strided" are stored column by column.
+/// Counts the reads of all ranks. Tensors whose key begins with "strided" are stored column by
+/// column.
 class CountedReader final : public ForwardingReader {
  public:
   explicit CountedReader(const FakeReader& base) : ForwardingReader(base) {
@@ -51,7 +51,7 @@ class CountedReader final : public ForwardingReader {
   std::shared_ptr<Storage> storage_;
 };
 
-/// What a rank wants of a tensor: a box, or a range of its row-major elements.
+/// A rank's request of a tensor: a box, or a range of its row-major elements.
 struct Wish {
   std::uint32_t tensor = 0;
   Box box;
@@ -74,13 +74,13 @@ std::vector<Box> grid(const Shape& shape, std::int64_t rows, std::int64_t column
 
 class ReadOnce : public ::testing::TestWithParam<Exchange> {
  protected:
-  /// A float tensor whose elements count up.
+  /// Stores a float tensor whose elements count up.
   void store(const std::string& key, const Shape& shape, const std::vector<Box>& chunks) {
     reader_.tensor(key, DType::kFloat32, shape,
                    counting<float>(static_cast<std::size_t>(numel(shape))), chunks);
   }
 
-  /// The same in one chunk, column by column.
+  /// Stores the same in one chunk, column by column.
   void store_strided(const Shape& shape) {
     std::vector<float> elements(static_cast<std::size_t>(numel(shape)));
     for (std::int64_t i = 0; i < numel(shape); ++i)
@@ -133,8 +133,8 @@ class ReadOnce : public ::testing::TestWithParam<Exchange> {
     EXPECT_EQ(wrong, 0) << "of " << got.numel() << " elements";
   }
 
-  /// How many bytes any rank wants. Strided tensors can count as wanted as a whole: that is how
-  /// several ranks read them.
+  /// Returns the bytes that any rank wants. Strided tensors can count as wanted as a whole, since
+  /// this is how several ranks read them.
   std::uint64_t wanted_bytes(const Wishes& wishes, bool whole_strided = true) const {
     std::uint64_t bytes = 0;
     for (std::uint32_t tensor = 0; tensor < reader_.metadata().tensors.size(); ++tensor) {
@@ -203,7 +203,7 @@ TEST_P(ReadOnce, SmallChunksThatRanksWantByTurnsAreNotReadByBoth) {
   Wishes wishes(2);
   for (std::uint32_t tensor = 0; tensor < 100; ++tensor)
     wishes[tensor % 2].push_back({tensor, whole(shape)});
-  wishes[0].push_back({1, whole(shape)});  // something to exchange
+  wishes[0].push_back({1, whole(shape)});  // gives the ranks something to exchange
   EXPECT_LE(load(wishes), 101U * 4 * 8 * 512);
 }
 
@@ -300,8 +300,7 @@ TEST_P(ReadOnce, RandomLayoutsAreReadWithATwentiethMoreAtMost) {
     const std::uint64_t read = load(wishes, std::uint64_t{1} << random.between(16, 22));
     const std::uint64_t wanted = wanted_bytes(wishes);
     EXPECT_GE(read, wanted_bytes(wishes, false));
-    if (GetParam() !=
-        Exchange::kAuto) {  // which reads small things several times where that is faster
+    if (GetParam() != Exchange::kAuto) {  // reads small things several times if that is faster
       EXPECT_LE(read, wanted + wanted / 20);
     }
   }

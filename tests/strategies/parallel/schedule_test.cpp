@@ -13,7 +13,7 @@ namespace {
 
 using Transfer = ExchangeSchedule::Transfer;
 
-/// What one rank has for others.
+/// One rank's data for others.
 struct Sent {
   std::uint32_t from;
   std::vector<std::uint32_t> to;
@@ -32,7 +32,7 @@ std::vector<ExchangeSchedule> schedules(std::uint32_t ranks, std::uint64_t budge
   return all;
 }
 
-/// All ranks have one message of `bytes` bytes for every other rank.
+/// Returns one message of `bytes` bytes from every rank to every other rank.
 std::vector<Sent> everyone_to_everyone(std::uint32_t ranks, std::uint64_t bytes) {
   std::vector<Sent> messages;
   for (std::uint32_t from = 0; from < ranks; ++from) {
@@ -69,7 +69,7 @@ TEST(ExchangeSchedule, WhatIsHeldForOthersIsPackedInOneRoundAndWithinHalfABudget
     const std::uint64_t budget = 200, limit = budget / 2;
     ScheduleBuilder builder(ranks, 0, budget);
     std::map<std::uint32_t, std::pair<std::uint64_t, int>>
-        held;  // by round, by rank 0: bytes, and how many things
+        held;  // round → bytes and number of messages of rank 0
     std::map<std::uint32_t, std::uint32_t> expected;  // messages of rank 0 → round
     std::uint32_t id = 0;
     for (std::int64_t count = random.between(1, 30); count > 0; --count) {
@@ -118,8 +118,8 @@ TEST(ExchangeSchedule, FitsTogetherAndKeepsTheBudget) {
       if (!message.to.empty()) messages.push_back(message);
     }
     const auto all = schedules(ranks, budget, messages);
-    // What the senders packed: (round, sender, receiver, offset) → message, and how much of it
-    // there is at a time.
+    // The data that the senders packed: (round, sender, receiver, offset) → message, and its size
+    // per round.
     std::map<std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t>, std::uint64_t>
         offsets;
     std::map<std::pair<std::uint32_t, std::uint32_t>, std::vector<Transfer>> sent, received;

@@ -20,7 +20,7 @@ using dckpt::testing::error_of;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-/// A folder in memory that tests bend. Elements are zeros.
+/// A folder in memory that tests modify. Elements are zeros.
 class Folder {
  public:
   Folder& file(const std::string& name, const std::vector<SafetensorsTensor>& tensors,
@@ -32,7 +32,7 @@ class Folder {
     return write(name, bytes);
   }
 
-  /// {"w": FILE, …}
+  /// Writes an index with the weight map {"w": FILE, …}.
   Folder& index(const std::string& weight_map) {
     return write("model.safetensors.index.json",
                  to_bytes(R"({"metadata": {}, "weight_map": )" + weight_map + "}"));

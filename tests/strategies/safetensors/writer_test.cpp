@@ -31,7 +31,7 @@ WriteItem item(const std::string& key, DType dtype, const Shape& shape) {
   return item;
 }
 
-/// Every byte of an item is the first letter of its key.
+/// Delivers items of which every byte is the first letter of the key.
 class Letters final : public ItemSource {
  public:
   Bytes object(const WriteItem&) override { return {}; }
@@ -40,7 +40,7 @@ class Letters final : public ItemSource {
   }
 };
 
-/// Writes plans of several ranks as save does.
+/// Writes plans of several ranks as a save does.
 std::unique_ptr<CheckpointReader> written(const std::vector<SavePlan>& ranks,
                                           const SafetensorsOptions& options,
                                           const std::shared_ptr<Storage>& storage) {

@@ -65,7 +65,7 @@ TEST_F(Decorators, CountersAddUpOverThreads) {
 
 TEST_F(Decorators, AWindowServesWhatItHoldsAndTheFileTheRest) {
   const auto file = storage_->open("a");
-  const Bytes window = to_bytes("DEFG");  // differs from the file, to see who answers
+  const Bytes window = to_bytes("DEFG");  // differs from the file, to show which one answers
   const WindowedFile windowed(*file, 3, window);
   EXPECT_EQ(windowed.size(), 10u);
   EXPECT_EQ(windowed.name(), file->name());

@@ -5,7 +5,7 @@
 #include "tests/support/faulty_storage.h"
 #include "tests/support/simulated_disk.h"
 
-// The simulated disk and the faults that other tests rely on.
+// Tests of the simulated disk and the faults that other tests rely on.
 namespace dckpt {
 namespace {
 

@@ -1,6 +1,6 @@
-// What a kernel may do to any read or write: be interrupted by a signal before the first byte
-// (EINTR), or transfer less than it was asked for. The calls that this program defines take the
-// place of the C library's, and do both in turn.
+// A kernel may interrupt any read or write by a signal before the first byte (EINTR), or transfer
+// less than requested. The functions that this program defines replace the C library's, and do both
+// in turn.
 
 #include <sys/syscall.h>
 #include <sys/uio.h>
@@ -22,7 +22,7 @@
 
 namespace {
 
-// Calls while it is on: every third is interrupted, the others transfer at most `most` bytes.
+// While enabled, every third call is interrupted, and the others transfer at most `most` bytes.
 std::atomic<std::size_t> most{0};  // 0: off
 std::atomic<int> calls{0};
 std::atomic<int> interrupted{0};
@@ -69,7 +69,7 @@ ssize_t pwritev64(int fd, const iovec* parts, int count, off64_t offset) {
 namespace dckpt {
 namespace {
 
-/// The calls of the test behave badly while it lives.
+/// Makes the calls of the test misbehave during its lifetime.
 class BadCalls {
  public:
   explicit BadCalls(std::size_t bytes) {
@@ -105,7 +105,8 @@ TEST(InterruptedCallsTest, EveryByteIsWrittenAndReadAllTheSame) {
   const auto storage = posix_storage(root.path());
   const Bytes content = content_of((std::size_t{9} << 20) + 321);
   for (const IoEngine engine : {IoEngine::kBuffered, IoEngine::kDirect}) {
-    // Whole pages, and what leaves a direct writer at an offset that it cannot go on from.
+    // Sizes of whole pages, and one that leaves a direct writer at an offset where it cannot
+    // continue.
     for (const std::size_t bytes : {std::size_t{256} << 10, std::size_t{100'001}}) {
       SCOPED_TRACE(std::to_string(static_cast<int>(engine)) + " " + std::to_string(bytes));
       const BadCalls bad(bytes);

@@ -1,4 +1,4 @@
-// Files that are mapped, and cut while they are.
+// Files that are mapped, and truncated meanwhile.
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -42,7 +42,7 @@ class MappedFile : public ::testing::Test {
   std::unique_ptr<ReadableFile> file_;
 };
 
-// First: no other test of this process has mapped anything yet when it runs alone.
+// This test is first: no other test has mapped anything yet when it runs alone in its process.
 TEST_F(MappedFile, IsNotMappedAndNoHandlerIsTouchedOnceThatIsTurnedOff) {
   const auto handler = [] {
     struct sigaction now {};
@@ -124,7 +124,7 @@ using MappedFileDeathTest = MappedFile;
 
 TEST_F(MappedFileDeathTest, OtherBusErrorsAreStillThoseOfTheProgram) {
   const MappableFile& file = open();
-  // By the signal, or by what a sanitizer does about it.
+  // The process dies of the signal, or of what a sanitizer does about it.
   const auto died = [](int status) { return !WIFEXITED(status) || WEXITSTATUS(status) != 0; };
   const auto map = [&] { return file.with_mapped(0, 1, [](const std::byte*) {}); };
   EXPECT_EXIT((map(), ::raise(SIGBUS)), died, "");
@@ -141,7 +141,7 @@ TEST_F(MappedFileDeathTest, OtherBusErrorsAreStillThoseOfTheProgram) {
       {
         map();
         std::signal(SIGBUS, [](int) { std::_Exit(7); });
-        if (map()) std::_Exit(1);  // whoever replaced the handler keeps it
+        if (map()) std::_Exit(1);  // a replaced handler stays replaced
         ::raise(SIGBUS);
       },
       testing::ExitedWithCode(7), "");

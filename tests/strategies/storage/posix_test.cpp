@@ -199,7 +199,7 @@ TEST_F(PosixStorageTest, FilesBeyondFourGibibytesReadAtTheirOffsets) {
   EXPECT_EQ(as_text(into), "tail");
 }
 
-/// Lets files of this process grow only so far; the write beyond is an error as on a full disk.
+/// Limits the size of files written by this process; a write beyond fails as on a full disk.
 class FileSizeLimit {
  public:
   explicit FileSizeLimit(rlim_t bytes) {
@@ -220,7 +220,7 @@ class FileSizeLimit {
 
 TEST_F(PosixStorageTest, PartsOfAllSizesLieOneAfterTheOther) {
   constexpr std::size_t kSizes[] = {
-      3, 20'000'001, 0, 5, 8 << 20, (8 << 20) + 1, 1};  // also more than is written at a time
+      3, 20'000'001, 0, 5, 8 << 20, (8 << 20) + 1, 1};  // includes more than is written at a time
   Bytes all;
   for (const std::size_t size : kSizes) {
     for (std::size_t i = 0; i < size; ++i)
@@ -257,7 +257,7 @@ TEST_F(PosixStorageTest, DirectFilesGrowBetweenSyncsByAnyNumberOfBytes) {
   }
 }
 
-/// Writes [bounds[i], bounds[i + 1]) of the content by a section each, from several threads.
+/// Writes [bounds[i], bounds[i + 1]) of the content in a section each, from several threads.
 void write_sections(WritableFile& file, ByteView content, const std::vector<std::size_t>& bounds,
                     int threads) {
   parallel_for(bounds.size() - 1, threads, [&](std::size_t i) {
@@ -325,7 +325,7 @@ TEST_F(PosixStorageTest, AFailureInOneSectionIsReportedAndNothingHangs) {
                   file->sync();
                 }),
                 HasSubstr("File too large"));
-    file->section(5);  // one that is given up
+    file->section(5);  // an abandoned section
     if (engine == IoEngine::kDirect) {
       EXPECT_THAT(error_of([&] { file->sync(); }), HasSubstr("File too large"));
     }
@@ -375,7 +375,7 @@ TEST_F(PosixStorageTest, AFailureOfABlockWrittenInTheBackgroundIsReportedByWhate
   }
 }
 
-/// Whether the open file of this path is written past the page cache.
+/// Returns whether the open file of this path is written past the page cache.
 bool is_direct(const fs::path& path) {
   for (const auto& entry : fs::directory_iterator("/proc/self/fd")) {
     std::error_code ignored;
@@ -417,7 +417,7 @@ TEST_F(PosixStorageTest, AWriteThatIsCutShortIsReportedWithTheOffsetReached) {
 }
 
 /// Runs `work` in a child process with a small file system of its own at `directory` and returns
-/// the text it returns. Empty where this is not allowed.
+/// its result. Empty if this is not permitted.
 std::string on_small_disk(const fs::path& directory, const std::function<std::string()>& work) {
   int channel[2];
   if (::pipe(channel) != 0) return {};

@@ -20,7 +20,7 @@ using testing::AnyOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 
-/// Path → content of every file below a directory; what a loader would find.
+/// Path → content of every file below a directory, as a loader would find it.
 using Files = std::map<std::string, std::string>;
 
 const Files kNothing;
@@ -158,7 +158,7 @@ TEST_F(Publish, WithoutSyncNoDirectoryIsSynced) {
   EXPECT_EQ(files_in(*disk->after({PowerCut::Kind::kKeepsUnsynced}), "run/iter_5"), kNew);
 }
 
-/// Every way in which power can fail, the mixed one with several seeds.
+/// Returns every kind of power cut, the mixed one with several seeds.
 std::vector<PowerCut> power_cuts() {
   std::vector<PowerCut> cuts = {{PowerCut::Kind::kLosesUnsynced}, {PowerCut::Kind::kKeepsUnsynced}};
   for (unsigned seed = 0; seed < 12; ++seed) cuts.push_back({PowerCut::Kind::kMixed, seed});
@@ -169,8 +169,8 @@ struct Sweep {
   std::string name;
   Fault::Kind kind;
   bool can_exchange;
-  Files before;          ///< at run/iter_5
-  bool empty_directory;  ///< instead of nothing
+  Files before;          ///< files at run/iter_5
+  bool empty_directory;  ///< in place of nothing
 };
 
 void PrintTo(const Sweep& sweep, std::ostream* out) {
@@ -185,8 +185,8 @@ class PublishSweep : public testing::TestWithParam<Sweep> {
   ~PublishSweep() override { set_log_sink({}); }
 };
 
-/// Fails at each storage operation of a save in turn, until no fault fires, and looks at what a
-/// loader would find, with the machine running on, and after a power cut at that moment.
+/// Fails each storage operation of a save in turn, until no fault fires. Checks what a loader would
+/// find while the machine keeps running, and after a power cut at that moment.
 TEST_P(PublishSweep, ThePreviousCheckpointOrTheNewOneIsCompleteAtEveryFaultPoint) {
   const Sweep& sweep = GetParam();
   bool saved = false;

@@ -127,7 +127,7 @@ TEST_F(PublishInPlace, AReplacedCheckpointIsIncompleteBeforeAnythingElseOfItGoes
   EXPECT_FALSE(store_->stat("run/iter_5/marker"));
 }
 
-/// The other one claims, writes and ends between the first look of a job and its claim.
+/// The other job claims, writes and ends between the first check of a job and its claim.
 TEST_F(PublishInPlace, WhatAnotherJobFinishesMeanwhileStays) {
   struct Overtaken final : ForwardingStorage {
     using ForwardingStorage::ForwardingStorage;

@@ -25,7 +25,7 @@ class Recorded : public testing::Test {
     std::ofstream(directory_ / "d" / "b") << "below";
   }
 
-  /// Opened here, and by another process with what was learned here.
+  /// Storages opened here, and by another process with what was learned here.
   std::shared_ptr<Storage> learned() const { return recorded_storage(counted_, record_); }
   std::shared_ptr<StorageRecord> received() const {
     auto copy = std::make_shared<StorageRecord>(record_->head());
@@ -110,7 +110,7 @@ TEST_F(Recorded, OnceItHasEndedEverythingPassesThrough) {
 }
 
 TEST_F(Recorded, ARecordIsOfTheFilesThatWereRead) {
-  EXPECT_FALSE(record_->is_of(counted_));  // nothing shows it
+  EXPECT_FALSE(record_->is_of(counted_));  // nothing was read that proves it
   read(*learned()->subtree("d"), "b", 0, 1);
   EXPECT_TRUE(received()->is_of(counted_));
   fs::last_write_time(directory_ / "a", fs::file_time_type::clock::now());  // was not read

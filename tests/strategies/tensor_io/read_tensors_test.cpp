@@ -36,7 +36,7 @@ void expect_corrupt(const std::string& part, const Body& body) {
 
 constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 
-/// The peak of memory_in_use() is looked at whenever a file is read.
+/// Samples the peak of memory_in_use() whenever a file is read.
 class WatchedFile final : public ReadableFile {
  public:
   WatchedFile(std::unique_ptr<ReadableFile> file, std::atomic<std::uint64_t>& peak)
@@ -56,7 +56,7 @@ class WatchedFile final : public ReadableFile {
   std::atomic<std::uint64_t>& peak_;
 };
 
-/// Its open() watches; nothing else is asked of it.
+/// Opens watched files; no other operation is used.
 class WatchedStorage final : public Storage {
  public:
   explicit WatchedStorage(const Storage& base) : base_(base) {}
@@ -86,7 +86,7 @@ class WatchedStorage final : public Storage {
   const Storage& base_;
 };
 
-/// A fake checkpoint of float32 whose reader says of payloads what it is told to.
+/// A fake checkpoint of float32 whose reader reports payloads modified by `bend`.
 class Bent final : public CheckpointReader {
  public:
   explicit Bent(const Shape& shape, std::vector<Box> boxes = {}, std::size_t tensors = 1) {
@@ -98,7 +98,7 @@ class Bent final : public CheckpointReader {
   std::function<void(ChunkPayload&, const StorageInfo&)> bend = [](ChunkPayload&,
                                                                    const StorageInfo&) {};
 
-  /// Every chunk has a CRC, that of what it holds, or of something else.
+  /// Records a CRC of every chunk, correct or of other content.
   void record_crcs(std::uint32_t damage = 0) {
     bend = [this, damage](ChunkPayload& payload, const StorageInfo& place) {
       Bytes bytes(place.length);
@@ -195,7 +195,7 @@ TEST(RecordChecks, RefusesAnotherRanksRubbish) {
   }
 }
 
-// What a reader says
+// Payload reports of a reader
 
 TEST(ReadTensors, NeverTouchesBytesOutsideAChunksPlaceWhateverTheReaderSays) {
   const std::vector<std::function<void(ChunkPayload&, const StorageInfo&)>> lies{
@@ -232,7 +232,7 @@ TEST(ReadTensors, NeverTouchesBytesOutsideAChunksPlaceWhateverTheReaderSays) {
   }
 }
 
-// Short runs that lie apart
+// Short runs with gaps
 
 /// A reader's data as a file of the system, which can be mapped.
 class OnDisk {
@@ -297,7 +297,7 @@ TEST(ReadTensors, LongRunsAreReadPastThePageCacheIfItDoesNotHoldThem) {
     return testing::cached_pages(disk.path());
   };
   ReadOptions options{.open = [&](const std::string& name) { return disk.open(name); }};
-  const std::size_t half = 4000 * 4100 * sizeof(float) / 4096 / 2;  // the system takes some back
+  const std::size_t half = 4000 * 4100 * sizeof(float) / 4096 / 2;  // the system reclaims some
 
   testing::drop_from_cache(disk.path());
   options.engine = ReadEngine::kAuto;
@@ -353,7 +353,7 @@ TEST(ReadTensors, SoAreSmallChunksThatLieCloseTogether) {
     for (const Tensor& tensor : tensors) EXPECT_EQ(floats(tensor), counting<float>(6400));
     return testing::cached_pages(disk.path());
   };
-  const std::size_t half = 1000 * 6400 * sizeof(float) / 4096 / 2;  // the system takes some back
+  const std::size_t half = 1000 * 6400 * sizeof(float) / 4096 / 2;  // the system reclaims some
   for (const int threads : {1, 3}) {
     EXPECT_LT(pages_after(ReadEngine::kAuto, threads), half / 5);
     EXPECT_LT(pages_after(ReadEngine::kDirect, threads), half / 5);
@@ -365,7 +365,7 @@ TEST(ReadTensors, SoAreSmallChunksThatLieCloseTogether) {
 
 // Faults
 
-/// Fails at one of the requests of all files.
+/// Fails one of the requests of all files.
 class FailingFile final : public ReadableFile {
  public:
   FailingFile(std::unique_ptr<ReadableFile> file, std::atomic<int>& requests_left)
@@ -436,7 +436,7 @@ TEST(ReadTensors, StagingIsABoundHoweverManyThreadsThereAre) {
     reader.storage().peak = 0;
     read_tensors(reader, items, columns, {.threads = 16, .staging = 1 * kMiB});
     EXPECT_LT(reader.storage().peak, before + kMiB + kSlack) << transposed;
-    // Element (1, 2) of what is stored transposed is that at 2 · 1024 + 1.
+    // Element (1, 2) of transposed storage is that at 2 · 1024 + 1.
     EXPECT_EQ(floats(columns[3])[4000 + 2], transposed ? 2 * 1024 + 1 : 4096 + 2);
   }
 }

@@ -289,8 +289,8 @@ TEST(StateSource, PartsOfATensorWithStridesAreThoseOfItsElements) {
                                  whole.bytes().subspan((1234 % 3000) * 1000 * 8, 8)));
 }
 
-/// Any sizes, any budget, any number of threads on both sides, items asked for in any order: each
-/// byte is what it was, nobody waits for ever.
+/// Whatever the sizes, budget, number of threads on both sides, and order of requests, each byte is
+/// unchanged and no thread waits forever.
 TEST(StagedSource, CopiesAndWritesAtTheSameTimeInAnyOrder) {
   dckpt::testing::Random random;
   for (int round = 0; round < 40; ++round) {

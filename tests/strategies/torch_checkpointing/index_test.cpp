@@ -25,7 +25,7 @@ Value shard(int dim) {
   return Value::dict({{"type", "Shard"}, {"dim", dim}});
 }
 
-/// A DTensor of 6 × 4 float32 on a mesh of these ranks.
+/// Returns a DTensor of 6 × 4 float32 on a mesh of these ranks.
 Value group(ValueList ranks, Value placement) {
   const auto count = static_cast<std::int64_t>(ranks.size());
   return Value::dict(
@@ -43,7 +43,7 @@ Value group(ValueList ranks, Value placement) {
        {"ranks", Value::tuple(ranks)}});
 }
 
-/// One item, "model", of two ranks.
+/// An index with one item, "model", of two ranks.
 struct Index {
   Value groups = Value::list({group({0, 1}, shard(0))});
   Value files = Value::dict({{0, Value()}, {1, Value()}});

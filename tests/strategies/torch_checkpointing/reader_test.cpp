@@ -43,7 +43,7 @@ std::vector<std::string> objects_of(const CheckpointReader& reader) {
   return keys;
 }
 
-/// The golden without some of its files.
+/// Returns the golden without some of its files.
 std::shared_ptr<Storage> golden_without(const std::string& name,
                                         const std::vector<std::string>& left_out) {
   const auto from = posix_storage(testing::golden(name));

@@ -27,7 +27,7 @@ using ::testing::HasSubstr;
 
 constexpr const char* kGolden = "dcp-zstd-torch2.15";
 
-/// 0, 1, 2, … as int32.
+/// Delivers 0, 1, 2, … as int32.
 class Numbers final : public ItemSource {
  public:
   Bytes object(const WriteItem&) override { return {}; }

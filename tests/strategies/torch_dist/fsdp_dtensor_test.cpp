@@ -20,7 +20,7 @@ Value args(int num_layers) {
   return made;
 }
 
-/// Of a model with `layers` layers that `stages` pipeline stages have saved.
+/// Returns the metadata of a model with `layers` layers saved by `stages` pipeline stages.
 Metadata metadata(int layers, int stages) {
   Metadata metadata;
   for (int layer = 0; layer < layers; ++layer) {
@@ -56,8 +56,8 @@ TEST(FsdpDTensor, LayersThatStagesHaveOverwrittenAreMissed) {
   check_layers(metadata(2, 2), Value::dict({}));
 }
 
-/// What two stages of two ranks and two layers each have left: layer 0 of rank 2, layer 1 of
-/// rank 1.
+/// Returns the leftovers of two stages of two ranks and two layers each: layer 0 of rank 2, layer 1
+/// of rank 1.
 Metadata leftovers() {
   Metadata made = metadata(2, 2);
   made.files = {"__1_0.distcp", "__2_0.distcp"};

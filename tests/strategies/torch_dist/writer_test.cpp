@@ -26,7 +26,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-/// Every byte is zero.
+/// Delivers zeros.
 class Zeros final : public ItemSource {
  public:
   Bytes object(const WriteItem& item) override { return Bytes(item.nbytes); }
@@ -35,7 +35,7 @@ class Zeros final : public ItemSource {
   }
 };
 
-/// What can be known before anything is written.
+/// Returns what is known before anything is written.
 std::vector<StorageInfo> without_crcs(std::vector<StorageInfo> places) {
   for (StorageInfo& place : places) place.crc = 0;
   return places;
@@ -59,7 +59,7 @@ WriteItem tensor(const std::string& key, std::int64_t elements) {
   return item;
 }
 
-/// The keys of a plan by the files that rank 3 writes them to, in the order of a file.
+/// Returns the keys of a plan by the files that rank 3 writes them to, in the order of each file.
 std::vector<std::pair<std::string, std::vector<std::string>>> files_of(const SavePlan& plan,
                                                                        int files_per_rank,
                                                                        std::string_view hint) {
@@ -107,7 +107,7 @@ TEST(DataFiles, KeysWithTheHintAreKeptApartAndFilesAreNumberedThrough) {
                           std::pair("opt.__3_3.distcp", Keys{"opt.a"})));
 }
 
-/// Delivers an item when as many threads ask for one as there should be.
+/// Delivers an item when the expected number of threads request one.
 class Meeting final : public ItemSource {
  public:
   explicit Meeting(int threads) : missing_(threads) {}
@@ -168,7 +168,7 @@ class Patterns final : public ItemSource {
   Bytes bytes_ = Bytes(10'000'000);
 };
 
-/// A file of three sections.
+/// Returns a file of three sections.
 SavePlan three_sections() {
   SavePlan plan{object("o"), tensor("empty", 0)};
   for (int i = 0; i < 4; ++i) plan.push_back(tensor("large" + std::to_string(i), 9'000'001 + i));
@@ -204,7 +204,7 @@ TEST(DataFiles, TheirBytesDependNeitherOnThreadsNorOnTheEngineNorOnTheStorage) {
       }
     }
     write(memory_storage(), 2, IoEngine::kAuto);
-    const auto hashed = std::make_shared<FileDigests>();  // sees the files front to back
+    const auto hashed = std::make_shared<FileDigests>();  // hashes the files front to back
     write(hashing_storage(memory_storage(), hashed), 2, IoEngine::kAuto);
     digests.insert(hashed->in(""));
     EXPECT_EQ(digests.size(), 1u) << "checksums " << checksums;
@@ -213,7 +213,7 @@ TEST(DataFiles, TheirBytesDependNeitherOnThreadsNorOnTheEngineNorOnTheStorage) {
 
 constexpr std::int64_t kPart = ItemSource::kPartBytes;
 
-/// Bytes that depend on their place, also in parts; one of those may be missing.
+/// Delivers bytes that depend on their place, also in parts, one of which may be missing.
 class Parts final : public ItemSource {
  public:
   explicit Parts(bool in_parts = true, std::optional<std::uint64_t> missing = std::nullopt)
@@ -250,7 +250,7 @@ class Parts final : public ItemSource {
   Bytes bytes_ = Bytes(1'000'003);
 };
 
-/// Tensors around one, two and three parts, with small ones in between.
+/// Returns tensors of about one, two and three parts, with small ones in between.
 SavePlan large_tensors() {
   return {object("o"),
           tensor("first", kPart + 1),
@@ -329,7 +329,7 @@ TEST(DataFiles, AMissingPartIsAnErrorOfItsTensor) {
   }
 }
 
-/// Delivers a part when another thread asks for one, too.
+/// Delivers a part when another thread also requests one.
 class MeetingParts final : public ItemSource {
  public:
   Bytes object(const WriteItem& item) override { return Bytes(item.nbytes); }

@@ -15,7 +15,7 @@ using testing::error_of;
 using testing::FakeReader;
 using ::testing::HasSubstr;
 
-/// A matrix of 3 × 4 in two pieces, its elements 0 to 11, and a vector.
+/// Returns a matrix of 3 × 4 in two pieces, its elements 0 to 11, and a vector.
 std::unique_ptr<FakeReader> source() {
   auto reader = std::make_unique<FakeReader>();
   reader
@@ -28,7 +28,7 @@ std::unique_ptr<FakeReader> source() {
   return reader;
 }
 
-/// Two columns of the matrix, from both pieces, two zeros, the vector.
+/// Returns two columns of the matrix, from both pieces, two zeros, the vector.
 ConcatenatedTensor joined() {
   return {.key = "joined",
           .properties = {.dtype = DType::kFloat32},

@@ -18,7 +18,7 @@ using testing::error_of;
 using testing::FakeReader;
 using ::testing::HasSubstr;
 
-// bfloat16, as its definition has it: the upper half of a float32.
+// Values of bfloat16 by its definition: the upper half of a float32.
 constexpr std::uint16_t kOne = 0x3F80, kHalf = 0x3F00, kOneAndAHalf = 0x3FC0, kMinusZero = 0x8000,
                         kTiny = 0x3B00;  // 2⁻⁹
 
@@ -38,7 +38,7 @@ std::unique_ptr<CheckpointReader> halves(std::vector<std::uint16_t> values,
 
 TEST(ConvertedReader, CastsToNearestEvenAndReadsWhatIsWanted) {
   auto source = std::make_unique<FakeReader>();
-  constexpr float kStep = 1.0F / 128;  // of bfloat16 behind 1
+  constexpr float kStep = 1.0F / 128;  // the step of bfloat16 above 1
   source
       ->tensor<float>("w", DType::kFloat32, {2, 3},
                       {1, 1 + kStep / 2, 1 + kStep, 1 + kStep * 3 / 2, -2, 0.5F},

@@ -18,7 +18,7 @@ using testing::error_of;
 using testing::FakeReader;
 using ::testing::HasSubstr;
 
-// float8_e4m3fn, as its definition has it: sign, exponent + 7, three bits.
+// Values of float8_e4m3fn by its definition: sign, exponent + 7, three bits.
 constexpr std::uint8_t kOne = 0x38, kOneAndAHalf = 0x3C, kTwo = 0x40, kMinusOne = 0xB8,
                        kLargest = 0x7E;  // 448
 
@@ -29,7 +29,7 @@ std::vector<T> read(const CheckpointReader& reader, std::size_t tensor, const Bo
   return {part.data<const T>(), part.data<const T>() + part.numel()};
 }
 
-/// A weight of 3 × 5 in two pieces, blocks of 2 × 2, and a bias.
+/// Returns a weight of 3 × 5 in two pieces, blocks of 2 × 2, and a bias.
 std::unique_ptr<FakeReader> small_model() {
   auto source = std::make_unique<FakeReader>();
   source
@@ -104,7 +104,7 @@ TEST(DequantizedReader, PiecesOfAnySizeAreThoseOfTheWhole) {
       ASSERT_EQ(part[i], all[static_cast<std::size_t>(row * kColumns + column)]);
     }
   }
-  // Under other keys and the other way round, as maps show it.
+  // The tensor is renamed and transposed, as by maps.
   const auto transposed =
       rearranged_reader(open(), {.tensors = {{.key = "t",
                                               .properties = {.dtype = DType::kBFloat16},

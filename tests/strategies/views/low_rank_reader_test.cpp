@@ -24,11 +24,11 @@ std::vector<T> read(const CheckpointReader& reader, std::size_t tensor, const Bo
   return {part.data<const T>(), part.data<const T>() + part.numel()};
 }
 
-std::uint16_t bfloat16(float value) {  // of those that are exact
+std::uint16_t bfloat16(float value) {  // for values that are exact
   return static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(value) >> 16);
 }
 
-/// x of 2 × 3 in two pieces, and a bias.
+/// Returns x of 2 × 3 in two pieces, and a bias.
 std::unique_ptr<FakeReader> model() {
   auto source = std::make_unique<FakeReader>();
   source
@@ -39,7 +39,7 @@ std::unique_ptr<FakeReader> model() {
   return source;
 }
 
-/// left of 2 × 2, right of 2 × 3, their transposes, and a vector.
+/// Returns left of 2 × 2, right of 2 × 3, their transposes, and a vector.
 std::shared_ptr<const CheckpointReader> factors() {
   auto source = std::make_shared<FakeReader>();
   source->tensor<float>("left", DType::kFloat32, {2, 2}, {1, 10, 100, 1000})
@@ -85,7 +85,7 @@ TEST(LowRankReader, SumsAreRoundedOnce) {
       .write();
   const auto reader = low_rank_reader(std::move(source), parts,
                                       {{.tensor = 0, .left = LowRankFactor{0}, .right = {1}}});
-  // 1 + 2⁻⁸ and 257 lie halfway between two numbers of eight digits: the even ones are taken.
+  // 1 + 2⁻⁸ and 257 are halfway between two numbers of eight digits, and round to even.
   EXPECT_THAT(read<std::uint16_t>(*reader, 0, whole(Shape{1, 2})),
               ElementsAre(bfloat16(1), bfloat16(256)));
 }
@@ -136,7 +136,7 @@ TEST(LowRankReader, PiecesOfAnySizeAreThoseOfTheWholeWithinLittleMemory) {
       EXPECT_NEAR(all[at], x[at] + sum, 1e-4F);
     }
   }
-  const auto reader = open(1);  // pieces of factors as small as they get
+  const auto reader = open(1);  // pieces of factors at their minimum size
   EXPECT_EQ(read<float>(*reader, 0, whole(Shape{kRows, kColumns})), all);
   for (const Box& box : {Box{{0, 0}, {150, 1}}, Box{{149, 699}, {1, 1}}, Box{{70, 126}, {3, 400}},
                          Box{{5, 300}, {100, 90}}}) {

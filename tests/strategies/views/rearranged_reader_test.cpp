@@ -18,7 +18,7 @@ using testing::FakeReader;
 using ::testing::HasSubstr;
 using enum TensorPart::Elements;
 
-/// A checkpoint of one tensor "w", 0, 1, 2, …, cut into boxes, seen as `made`.
+/// Returns a checkpoint of one tensor "w", 0, 1, 2, …, cut into boxes, seen as `made`.
 std::unique_ptr<CheckpointReader> seen(Shape shape, std::vector<Box> boxes, RearrangedTensor made) {
   auto source = std::make_unique<FakeReader>();
   source->tensor("w", DType::kInt32, shape, counting<std::int32_t>(numel(shape)), std::move(boxes));
@@ -58,7 +58,7 @@ TEST(RearrangedReader, ATransposedTensorIsReadByStrides) {
 }
 
 TEST(RearrangedReader, RowsCanChangePlacesAndGetAnAxis) {
-  // Rows 2, 3 first, as layer 0, rows 0, 1 as layer 1.
+  // Rows 2 and 3 come first, as layer 0, then rows 0 and 1 as layer 1.
   const auto reader = seen({4, 3}, kTwoColumns,
                            {"stacked",
                             {},
@@ -85,7 +85,7 @@ TEST(RearrangedReader, ElementsCanBeTakenInOrderWhateverTheShapes) {
   EXPECT_EQ(read(*flat), counting<std::int32_t>(12));
 }
 
-/// Every second entry of the target's first axis, from the first or the second one on.
+/// Returns every second entry of the target's first axis, from the first or the second one on.
 TensorPart every_second(std::int64_t first, Box source) {
   TensorPart result = part({{first, 0}, source.sizes}, source);
   result.target_steps = {2, 1};

@@ -17,7 +17,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// A zarr checkpoint in memory that tests bend.
+/// A zarr checkpoint in memory that tests modify.
 class Checkpoint {
  public:
   Checkpoint() { write("common.pt", save_torch_file(Value::dict({{"iteration", 7}}))); }

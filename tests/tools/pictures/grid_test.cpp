@@ -15,7 +15,7 @@ using testing::kWide;
 using testing::text_of;
 using testing::widest;
 
-/// A tensor cut into equal pieces, each of its own rank.
+/// Returns a tensor cut into equal pieces, each of a different rank.
 std::vector<GridPiece> cut(const Shape& shape, const Shape& pieces) {
   std::vector<GridPiece> all;
   const std::int64_t count = numel(pieces);

@@ -9,7 +9,7 @@
 
 namespace dckpt::testing {
 
-/// A picture after a line break, as goldens in the source begin.
+/// Returns a picture after a line break, the way that goldens in the source begin.
 inline std::string text_of(const tool::Picture& picture) {
   std::string text = "\n";
   for (const std::string& line : picture) text += line + "\n";

@@ -14,7 +14,7 @@ constexpr std::size_t kShortestBar = 4;
 constexpr std::size_t kIndent = 2;
 constexpr std::size_t kBetween = 2;
 
-/// How wide the parts of a line are.
+/// The widths of the parts of a line.
 struct Layout {
   std::size_t name = 0;
   std::size_t bar = 0;
@@ -40,7 +40,7 @@ Layout layout(std::span<const std::span<const Bar>> groups, const PictureStyle& 
   return columns;
 }
 
-/// A line for the ones between first and last.
+/// Returns the line that replaces the bars between the first and the last.
 std::string left_out(std::span<const Bar> rows, const PictureStyle& style) {
   const auto [least, most] = std::ranges::minmax_element(rows, {}, &Bar::value);
   const std::string text = str_format("{} {} more, {} to {}", style.unicode ? "…" : "...",

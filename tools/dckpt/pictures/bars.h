@@ -11,13 +11,13 @@ namespace dckpt::tool {
 struct Bar {
   std::string name;
   double value = 0;
-  std::string text{};  ///< of the value
+  std::string text{};  ///< the value as text
 };
 
-/// More bars than this are the first and the last ones.
+/// The maximum number of bars; of more, the first and the last are drawn.
 inline constexpr std::size_t kMostBars = 16;
 
-/// A line for each: name, bar, text. The bar of the largest value is the longest.
+/// Draws a line for each bar: name, bar, text. The largest value has the longest bar.
 Picture bars(std::span<const Bar> all, const PictureStyle& style);
 
 struct BarGroup {
@@ -25,7 +25,7 @@ struct BarGroup {
   std::vector<Bar> bars{};
 };
 
-/// Groups below each other under their titles, of one scale.
+/// Draws groups below each other under their titles, on one scale.
 Picture bars(std::span<const BarGroup> groups, const PictureStyle& style);
 
 }  // namespace dckpt::tool

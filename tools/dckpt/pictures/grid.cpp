@@ -14,15 +14,15 @@ namespace {
 
 constexpr std::size_t kIndent = 2;
 constexpr std::size_t kMostRows = 9;
-constexpr std::size_t kRowsWithLines = 4;  // fewer lines between more rows
+constexpr std::size_t kRowsWithLines = 4;  // with more rows, fewer lines between them
 constexpr std::size_t kLongestLabel = 8;
 constexpr std::size_t kGapColumns = 3;
 constexpr std::string_view kHole = "hole";
 
-/// Where an axis is cut, its ends among them.
+/// The offsets at which an axis is cut, its ends included.
 using Cuts = std::vector<std::int64_t>;
 
-/// The elements of a box along an axis that are in the tensor.
+/// Returns the range of a box along an axis, clamped to the tensor.
 std::pair<std::int64_t, std::int64_t> extent(const Box& box, std::size_t axis, std::int64_t size) {
   const std::int64_t begin = std::clamp<std::int64_t>(box.offsets[axis], 0, size);
   return {begin, begin + std::clamp<std::int64_t>(box.sizes[axis], 0, size - begin)};
@@ -40,7 +40,7 @@ Cuts cuts_of(std::span<const GridPiece> pieces, std::size_t axis, std::int64_t s
   return cuts;
 }
 
-/// Positions of the intervals that are drawn; empty ones stand for those between.
+/// Positions of the intervals that are drawn; an empty one stands for the intervals left out.
 using Shown = std::vector<std::optional<std::size_t>>;
 
 Shown first_and_last(std::size_t count, std::size_t most) {
@@ -55,11 +55,11 @@ Shown first_and_last(std::size_t count, std::size_t most) {
   return shown;
 }
 
-/// The same, or those around `focus` if it is not among the first and last.
+/// Returns the first and last intervals, or those around `focus` if it is not among them.
 Shown around(std::size_t count, std::size_t most, std::size_t focus) {
   Shown shown = first_and_last(count, most);
   if (std::ranges::find(shown, std::optional(focus)) != shown.end()) return shown;
-  const std::size_t fit = most - 2;  // beside gaps on both sides
+  const std::size_t fit = most - 2;  // without the gaps on both sides
   const std::size_t first = focus - std::min(focus, fit / 2);
   shown = {std::nullopt};
   for (std::size_t i = first; i < first + fit; ++i) shown.emplace_back(i);
@@ -84,7 +84,7 @@ Axes chosen_axes(const std::vector<Cuts>& cuts) {
   return {{}, cut.empty() ? cuts.size() - 1 : cut[0]};
 }
 
-/// What is in a cell that is drawn.
+/// The content of a drawn cell.
 struct Cell {
   std::string label{};
   std::size_t pieces = 0;
@@ -131,7 +131,8 @@ class Drawing {
   const Cuts& row_cuts() const { return cuts_[*axes_.row]; }
   const Cuts& column_cuts() const { return cuts_[axes_.column]; }
 
-  /// Which rows and columns are drawn, and how wide; false if not even one fits.
+  /// Chooses the rows and columns that are drawn, and their widths. Returns false if not even one
+  /// fits.
   bool lay_out() {
     rows_ = axes_.row ? chosen(*axes_.row, kMostRows) : Shown{0};
     for (const std::optional<std::size_t> row : rows_) {
@@ -156,7 +157,7 @@ class Drawing {
     return true;
   }
 
-  /// The intervals of an axis that are drawn.
+  /// Returns the intervals of an axis that are drawn.
   Shown chosen(std::size_t axis, std::size_t most) const {
     const Cuts& cuts = cuts_[axis];
     const std::size_t count = cuts.size() - 1;
@@ -208,7 +209,7 @@ class Drawing {
     return std::string(kIndent, ' ') + padded_left(name, row_name_) + (row_name_ > 0 ? " " : "");
   }
 
-  /// The offsets at which columns begin, and where the last one ends.
+  /// Returns the offsets at which columns begin, and the end of the last one.
   std::string header() const {
     std::string line = margin("");
     for (std::size_t column = 0; column < columns_.size(); ++column)
@@ -270,7 +271,7 @@ class Drawing {
     return centered(text, columns, tinted(text, tints_.at(cell.label), style_));
   }
 
-  /// "32 x 4 cells, the first and last are shown: rows along axis 0, columns along axis 1."
+  /// Returns "32 x 4 cells, the first and last are shown: rows along axis 0, columns along axis 1."
   std::string cells_text() const {
     const auto gap = [](const Shown& shown) {
       return !std::ranges::all_of(shown, [](const auto& position) { return position.has_value(); });
@@ -309,7 +310,7 @@ class Drawing {
   Shown rows_{};
   Shown columns_{};
   std::size_t row_name_ = 0;  // columns
-  std::size_t inner_ = 0;     // columns of a cell
+  std::size_t inner_ = 0;     // inner columns of a cell
   std::size_t inner_at_least_ = 0;
   std::vector<Cell> cells_{};
   std::unordered_map<std::string, std::size_t> tints_{};

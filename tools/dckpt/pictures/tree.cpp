@@ -6,7 +6,7 @@ namespace dckpt::tool {
 
 std::vector<std::string> branches(std::span<const std::size_t> depths, bool unicode) {
   std::vector<std::string> texts(depths.size());
-  std::vector<bool> goes_on;  // by depth: a later row hangs on the same branch
+  std::vector<bool> goes_on;  // by depth: a later row is on the same branch
   for (std::size_t i = depths.size(); i-- > 0;) {
     const std::size_t depth = depths[i];
     goes_on.resize(std::max(goes_on.size(), depth + 1));

@@ -7,15 +7,15 @@
 
 namespace dckpt::tool {
 
-/// A phase of work that many ranks do at a time.
+/// A phase of work that many ranks do concurrently. All times are in seconds.
 struct TimeSpan {
   std::string name;
-  double start = 0;    ///< seconds, as all of these
-  double fastest = 0;  ///< what the fastest rank took
-  double slowest = 0;  ///< and the slowest
+  double start = 0;    ///< since the beginning
+  double fastest = 0;  ///< duration on the fastest rank
+  double slowest = 0;  ///< duration on the slowest rank
 };
 
-/// A line for each phase under an axis of the time: solid until the fastest rank was done, shaded
+/// Draws a line for each phase under a time axis: solid until the fastest rank was done, shaded
 /// until the slowest was.
 Picture waterfall(std::span<const TimeSpan> phases, const PictureStyle& style);
 

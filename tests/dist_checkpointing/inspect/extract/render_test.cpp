@@ -170,8 +170,8 @@ TEST(Render, ByteStreams) {
                   R"(\{"__BytesIO__": \{"len": 2, "sha256": "[0-9a-f]{64}", "hex": "00ff"\}\})"));
 }
 
-/// Whether the rendering is what the producer's own Python gave; where ours says opaque, anything
-/// goes.
+/// Expects the rendering that the producer's own Python gave; where ours says opaque, anything
+/// matches.
 void expect_same(const Value& expected, const Value& found, const std::string& path) {
   if (found.contains("__opaque__")) return;
   if (expected.is_dict() && found.is_dict()) {

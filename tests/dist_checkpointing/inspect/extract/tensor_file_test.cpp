@@ -21,7 +21,7 @@ Bytes written(const FakeReader& reader, TensorFileFormat format) {
   return file;
 }
 
-// Digests of what numpy.save writes for the same array (numpy 2.2).
+// The digests are those of what numpy.save writes for the same array (numpy 2.2).
 TEST(TensorFile, NpyIsWhatNumpyWrites) {
   FakeReader matrix;
   matrix
@@ -40,7 +40,8 @@ TEST(TensorFile, NpyIsWhatNumpyWrites) {
             "09335c7d428a982a1579c2e4ed7b3c0906514ef4adc62fc1aa06cf7af47d2f32");
 }
 
-// What safetensors.torch.save({"a.b": torch.arange(3).bfloat16()}) gives (safetensors 0.8).
+// The expected file is that of safetensors.torch.save({"a.b": torch.arange(3).bfloat16()})
+// (safetensors 0.8).
 TEST(TensorFile, SafetensorsHoldsTheTensorUnderItsKey) {
   FakeReader reader;
   reader.tensor("a.b", DType::kBFloat16, {3}, std::vector<std::uint16_t>{0, 0x3F80, 0x4000})

@@ -18,7 +18,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-/// Float tensors of (rows, 16), each in `chunks` chunks of equal rows.
+/// Returns float tensors of (rows, 16), each in `chunks` chunks of equal rows.
 Metadata stored(int tensors, std::int64_t rows, std::int64_t chunks = 1) {
   Metadata metadata;
   metadata.files = {"data"};
@@ -34,7 +34,7 @@ Metadata stored(int tensors, std::int64_t rows, std::int64_t chunks = 1) {
   return metadata;
 }
 
-/// What a rank wants: boxes of tensors.
+/// Returns a rank's request: boxes of tensors.
 WantedParts parts_of(const Metadata& metadata,
                      const std::vector<std::pair<std::uint32_t, Box>>& boxes) {
   std::vector<WantedShard> wanted;
@@ -71,7 +71,7 @@ TEST(LoadDistribution, ALargePartIsCutForAllWhoWantIt) {
 TEST(LoadDistribution, PartsWithFewReadersAreGivenOutFirst) {
   const Metadata metadata = stored(3, 8);
   const Box all{{0, 0}, {8, 16}};
-  // Tensor 0 is wanted by all, tensors 1 and 2 only by ranks 0 and 1: rank 2 has to take what it
+  // Tensor 0 is wanted by all, tensors 1 and 2 only by ranks 0 and 1, so rank 2 has to take what it
   // can.
   const std::vector<WantedParts> wanted = {parts_of(metadata, {{0, all}, {1, all}, {2, all}}),
                                            parts_of(metadata, {{0, all}, {1, all}, {2, all}}),
@@ -96,7 +96,7 @@ TEST(LoadDistribution, EveryWantedElementHasOneReaderAmongThoseWhoWantItAndReach
     const Metadata metadata = stored(tensors, 12, random.between(1, 2) * 2);
     const auto ranks = static_cast<std::uint32_t>(random.between(1, 5));
     std::vector<WantedParts> wanted;
-    // How often rank r wants element i of tensor t: its entries that hold the element.
+    // Counts how often rank r wants element i of tensor t: its entries that hold the element.
     std::vector<std::vector<int>> wishes(
         ranks, std::vector<int>(static_cast<std::size_t>(tensors) * 12 * 16));
     const auto at = [](std::uint32_t tensor, std::int64_t row, std::int64_t column) {

@@ -22,7 +22,7 @@ struct StoredTensor {
   std::vector<std::vector<std::int64_t>> chunks;
 };
 
-/// Elements of `shard` in the order in which its rank holds them.
+/// Returns the elements of `shard` in the order in which its rank holds them.
 std::vector<std::int64_t> elements_of(const Box& box, std::optional<WantedShard::Range> range,
                                       const Shape& shape) {
   const Shape strides = row_major_strides(shape);
@@ -41,8 +41,7 @@ std::vector<std::int64_t> elements_of(const Box& box, std::optional<WantedShard:
   return elements;
 }
 
-/// Stores shards the way a save does: local plans, global plan, chunk contents taken from the
-/// shards.
+/// Stores shards as a save does: local plans, global plan, chunk contents taken from the shards.
 StoredTensor store(const Shape& shape, const std::vector<TensorShard>& shards, FlattenedForm form) {
   std::vector<SavePlan> plans;
   for (std::uint32_t i = 0; i < shards.size(); ++i) {
@@ -115,7 +114,7 @@ std::vector<Box> random_grid(Random& random, const Shape& shape) {
   return boxes;
 }
 
-/// These pieces, each cut into flattened ranges.
+/// Cuts each of these pieces into flattened ranges.
 std::vector<TensorShard> cut_into_ranges(Random& random, const std::vector<Box>& pieces,
                                          const Shape& shape, const std::optional<Shape>& grid) {
   std::vector<TensorShard> shards;
@@ -138,7 +137,7 @@ std::vector<TensorShard> cut_into_ranges(Random& random, const std::vector<Box>&
   return shards;
 }
 
-/// Flattened ranges of the pieces of a regular grid.
+/// Returns flattened ranges of the pieces of a regular grid.
 std::vector<TensorShard> random_flattened(Random& random, const Shape& shape) {
   Shape grid;
   Shape cell;

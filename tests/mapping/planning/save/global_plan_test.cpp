@@ -277,7 +277,7 @@ TEST(GlobalSavePlan, FindsEqualBoxesInAnyOrder) {
   EXPECT_EQ(plan.metadata.tensors[0].chunks.size(), 4U);
 }
 
-/// Ascending from 0 to `extent`, also twice the same.
+/// Returns ascending cuts from 0 to `extent`, possibly with duplicates.
 std::vector<std::int64_t> random_cuts(Random& random, std::int64_t extent) {
   std::vector<std::int64_t> cuts{0, extent};
   for (std::int64_t n = random.between(0, 3); n > 0; --n) cuts.push_back(random.between(0, extent));
@@ -285,7 +285,7 @@ std::vector<std::int64_t> random_cuts(Random& random, std::int64_t extent) {
   return cuts;
 }
 
-/// A matrix cut into an uneven grid, also with empty pieces; if flattened, each of them into
+/// Cuts a matrix into an uneven grid, possibly with empty pieces; if flattened, each piece into
 /// ranges.
 std::vector<TensorShard> random_parts(Random& random, const std::string& key, const Shape& shape) {
   const bool flattened = random.chance(40);
@@ -308,8 +308,8 @@ std::vector<TensorShard> random_parts(Random& random, const std::string& key, co
   return parts;
 }
 
-/// Every rank holds some parts of each tensor, in a random order; each part is held by at least one
-/// rank and main on exactly one.
+/// Returns a job in which every rank holds some parts of each tensor, in random order. Each part is
+/// held by at least one rank and main on exactly one.
 std::vector<SavePlan> random_job(Random& random, int ranks, std::map<std::string, Shape>& shapes) {
   std::vector<std::vector<LocalShard>> held(static_cast<std::size_t>(ranks));
   for (std::int64_t t = random.between(1, 6); t > 0; --t) {

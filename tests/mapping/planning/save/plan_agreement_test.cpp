@@ -16,13 +16,13 @@ namespace {
 
 using ::testing::HasSubstr;
 
-/// Ranks that plan together; message sizes tell what travelled.
+/// Ranks that plan together; message sizes show what was sent.
 class Job {
  public:
   explicit Job(std::size_t ranks, PlannerOptions options = {})
       : caches_(ranks), options_(options) {}
 
-  /// Rank r holds row r of every tensor named; `rows` each.
+  /// Returns plans in which rank r holds row r of every tensor named, each of `width` elements.
   std::vector<SavePlan> plan(const std::vector<std::string>& keys, std::int64_t width) {
     std::vector<SavePlan> plans;
     const auto ranks = static_cast<std::int64_t>(caches_.size());
@@ -73,7 +73,7 @@ class Job {
 
   std::vector<SavePlan> finals;
   DecidedPlan decision;
-  std::string why_planned;  ///< of rank 0
+  std::string why_planned;  ///< rank 0's reason
   std::vector<std::size_t> proposal_sizes;
   std::vector<std::size_t> answer_sizes;
 
@@ -230,7 +230,7 @@ TEST(PlanAgreement, RefusesAFingerprintOfAPlanThatTheCoordinatorDoesNotRemember)
   EXPECT_THROW(job.save(plans), CheckpointError);
 }
 
-/// A job that begins with the file of plans that another one kept.
+/// Returns a job that begins with the plan file that another job kept.
 Job resumed(Job& job, std::size_t ranks, PlannerOptions options = {}) {
   const Bytes file = encode_plan_file(*job.decision.global);
   const auto global = decode_plan_file(file, job.decision.plan().metadata);

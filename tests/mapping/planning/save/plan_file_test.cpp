@@ -32,7 +32,7 @@ SavePlanCache::Global decided(const std::vector<std::vector<LocalShard>>& ranks,
   return global;
 }
 
-/// Rows of `w` on two ranks, a replica, objects, and a flattened tensor.
+/// Returns rows of `w` on two ranks, a replica, objects, and a flattened tensor.
 SavePlanCache::Global sample() {
   std::vector<std::vector<LocalShard>> ranks(2);
   for (const std::int64_t rank : {0, 1}) {

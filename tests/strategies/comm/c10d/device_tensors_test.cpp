@@ -17,7 +17,7 @@ using testing::HasSubstr;
 
 constexpr std::size_t kStaging = std::size_t{4} << 20;
 
-/// Where the messages of one process group meet. Tags are not looked at.
+/// The messages in transit in one process group. Tags are ignored.
 struct Wire {
   struct Message {
     at::Tensor tensor;
@@ -62,8 +62,8 @@ class WireWork final : public c10d::Work {
   std::vector<std::shared_ptr<bool>> done_;
 };
 
-/// A backend in the manner of ProcessGroupNCCL: what belongs together must be coalesced, and
-/// tensors must lie where its device reaches them, in the staging.
+/// A backend like ProcessGroupNCCL: related operations must be coalesced, and tensors must be in
+/// the staging memory that its device can reach.
 class WireBackend final : public c10d::Backend {
  public:
   WireBackend(std::shared_ptr<Wire> wire, int rank, int size, bool coalesces)

@@ -29,7 +29,7 @@ class GlooProcesses : public testing::Test {
   }
   ~GlooProcesses() override { std::filesystem::remove_all(folder_); }
 
-  /// Exit codes of `size` processes that run gloo_rank.
+  /// Returns the exit codes of `size` processes that run gloo_rank.
   std::vector<int> run(int size, const std::string& what, int port,
                        const Variables& more = {}) const {
     std::vector<pid_t> processes;
@@ -81,7 +81,7 @@ class GlooProcesses : public testing::Test {
 TEST_F(GlooProcesses, TwoSaveAndFourLoadWhatTheySaved) {
   EXPECT_THAT(run(2, "save", free_port()), Each(0));  // rank 0 serves the port
 
-  c10d::TCPStoreOptions agent;  // and here, as under torchrun, the one who starts the processes
+  c10d::TCPStoreOptions agent;  // here the parent of the processes serves it, as under torchrun
   agent.port = 0;
   agent.isServer = true;
   agent.waitWorkers = false;
@@ -91,8 +91,8 @@ TEST_F(GlooProcesses, TwoSaveAndFourLoadWhatTheySaved) {
               Each(0));
 }
 
-/// The variables of a job of one process, some of them changed; an empty value stands for a
-/// variable that is not set.
+/// Returns the error in a job of one process with some of its variables changed; an empty value
+/// unsets a variable.
 std::string error_in(Variables changes,
                      std::chrono::milliseconds timeout = std::chrono::milliseconds(100)) {
   changes.insert(
@@ -127,7 +127,7 @@ TEST(GlooEnvironment, AStoreThatNobodyServesIsAnErrorWithinTheTimeout) {
           "unavailable: cannot connect the 1 processes of the job over '127.0.0.1' port 1: "));
 }
 
-/// Within the timeout, this rank must have started the store and left its sign in it.
+/// This rank must have started the store and left its sign in it within the timeout.
 TEST_F(GlooProcesses, ARankThatDoesNotComeIsNamed) {
   EXPECT_THAT(error_in({{"WORLD_SIZE", "3"},
                         {"MASTER_PORT", std::to_string(free_port())},

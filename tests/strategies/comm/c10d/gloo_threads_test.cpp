@@ -20,8 +20,8 @@ c10::intrusive_ptr<c10d::Backend> connect(const c10::intrusive_ptr<c10d::Store>&
   return c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
 }
 
-/// Ranks are threads, each with a process group of its own over loopback. The groups live until all
-/// have ended: a rank that never comes is silent, not gone.
+/// Runs ranks as threads, each with a process group of its own over loopback. The groups live until
+/// all have ended: a rank that never comes is silent, not gone.
 void run_gloo_ranks(int size, const std::function<void(Communicator&)>& body,
                     std::chrono::milliseconds timeout) {
   const auto store = c10::make_intrusive<c10d::HashStore>();

@@ -29,8 +29,8 @@ constexpr NcclOptions options_with(milliseconds timeout) {
   return {.timeout = timeout, .staging = std::size_t{8} << 20};
 }
 
-/// Ranks are threads, each with a device of its own; device 0 belongs to none. Gives what each rank
-/// threw, empty if nothing.
+/// Runs ranks as threads, each with a device of its own; device 0 belongs to none. Returns the
+/// error of each rank, empty if none.
 std::vector<std::string> errors_of(int size, const std::function<void(int rank)>& body) {
   std::vector<std::string> errors(static_cast<std::size_t>(size));
   {
@@ -144,7 +144,7 @@ TEST_F(Nccl, ARankThatIsNotThereWhenOthersConnectIsAnErrorWithinTheTimeout) {
   const auto errors = errors_of(3, [&](int rank) {
     if (rank != 1) nccl_communicator(id, rank, 3, rank + 1, options_with(milliseconds(200)));
   });
-  for (const int rank : {0, 2}) {  // the second one may hear of the first
+  for (const int rank : {0, 2}) {  // the second may be notified of the first
     EXPECT_THAT(
         errors[static_cast<std::size_t>(rank)],
         AnyOf(HasSubstr("waited 200 ms for ranks " + std::string(rank == 0 ? "1, 2" : "0, 1")),
@@ -287,7 +287,7 @@ TEST_F(Nccl, RanksSaveInTheBackgroundWhileTheyTalkAndLoadUnderAnotherLayout) {
   }));
 }
 
-/// As a trainer makes one.
+/// Makes a communicator as a trainer does.
 ncclComm_t make_comm(const NcclId& id, int rank, int size, bool blocking) {
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = blocking ? 1 : 0;
@@ -352,9 +352,8 @@ TEST_F(Nccl, TwoRanksOnOneDeviceAreRefused) {
                   "cannot connect 2 ranks over NCCL: ncclCommInitRankConfig: invalid usage")));
 }
 
-/// Fails each call that rank 1 makes to CUDA and NCCL, one after the other: whatever fails, there
-/// is an error on rank 1 that says so, nobody waits longer than the timeout, and nothing is left
-/// over.
+/// Fails each call that rank 1 makes to CUDA and NCCL, one after the other. Whatever fails, rank 1
+/// gets an error that says so, no rank waits longer than the timeout, and nothing is leaked.
 TEST_F(Nccl, WhateverFailsIsAnErrorAndEverythingIsFreed) {
   for (const std::string function :
        {"cudaGetDevice", "cudaSetDevice", "cudaStreamCreateWithFlags", "cudaHostAlloc",
@@ -381,14 +380,14 @@ TEST_F(Nccl, WhateverFailsIsAnErrorAndEverythingIsFreed) {
         EXPECT_EQ(error, "");
         break;
       }
-      if (!error.empty()) {  // else it came while closing: nothing is missing
+      if (!error.empty()) {  // else the failure came while closing, after all data arrived
         EXPECT_THAT(error, HasSubstr(function == "ncclSend" || function == "ncclRecv"
                                          ? "ncclSend and ncclRecv"
                                          : function))
             << call;
       }
       if (call == 3 && (function == "cudaEventQuery" || function == "ncclCommGetAsyncError"))
-        break;  // polled, any number of times
+        break;  // polled any number of times
     }
   }
 }

@@ -1,5 +1,5 @@
-// Ranks that load together tensors in GPU memory, connected by NCCL, on the simulated machine: what
-// they exchange does not pass through the host.
+// Ranks that load tensors in GPU memory together, connected by NCCL, on the simulated machine: the
+// data that they exchange do not pass through the host.
 
 #include <cuda_runtime.h>
 #include <gmock/gmock.h>
@@ -30,7 +30,7 @@ namespace {
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-/// Memory of a device. The fake's can be read and written directly.
+/// Allocates memory of a device. The fake's memory can be read and written directly.
 std::shared_ptr<std::byte> allocate(int device, std::size_t bytes) {
   const cuda::OnDevice current(device);
   void* memory = nullptr;
@@ -42,7 +42,8 @@ std::shared_ptr<std::byte> allocate(int device, std::size_t bytes) {
           }};
 }
 
-/// float32 of this shape on a device; transposed: the strides of its transpose.
+/// Returns a float32 tensor of this shape on a device, with the strides of its transpose if
+/// `transposed`.
 Tensor on_device(int device, Shape shape, bool transposed = false) {
   const auto bytes = static_cast<std::size_t>(numel(shape)) * sizeof(float);
   Shape strides = row_major_strides(shape);
@@ -52,7 +53,7 @@ Tensor on_device(int device, Shape shape, bool transposed = false) {
           memory.get(),    memory,           {Device::Kind::kCuda, device}};
 }
 
-/// What a tensor holds, in CPU memory.
+/// Returns the content of a tensor in CPU memory.
 Tensor seen(const Tensor& tensor) {
   Tensor copy = Tensor::empty(tensor.dtype(), tensor.shape());
   strided_copy(tensor.shape(), item_size(tensor.dtype()), tensor.data(), {0, tensor.strides()},
@@ -80,7 +81,7 @@ class NcclDeviceTensors : public ::testing::Test {
     register_cuda({.device = {.page_locked = std::uint64_t{16} << 20}});
   }
 
-  /// Ranks are threads, rank r with device r + 1. Gives what each threw.
+  /// Runs ranks as threads, rank r with device r + 1. Returns the error of each.
   static std::vector<std::string> errors_on(
       int size, const std::function<void(Communicator&)>& body,
       std::chrono::milliseconds timeout = std::chrono::seconds(60)) {
@@ -140,7 +141,8 @@ TEST_F(NcclDeviceTensors, OfReplicasReachADeviceOnceAndTravelBetweenDevices) {
     for (const fake_nccl::Copied& rank : copied) {
       from_host += rank.from_host;
       EXPECT_EQ(rank.to_host, 0);
-      // Its own part for each other rank, and for the second place that rank 0 has; and the rest.
+      // Each rank copies its own part once per other rank, rank 0 once more for its second place;
+      // the rest is received.
       const int copies = size - 1 + (&rank == &copied.front() ? 1 : 0);
       EXPECT_EQ(rank.on_device,
                 kBytes - rank.from_host + rank.from_host * static_cast<std::uint64_t>(copies));
@@ -181,7 +183,7 @@ TEST_F(NcclDeviceTensors, GoThroughTheHostWhereOneSideIsElsewhere) {
                             case 1:  // on a device that is not the communicator's
                               tensors = {on_device(5, {kRows, kColumns}, true)};
                               break;
-                            case 2:  // both
+                            case 2:  // both cases
                               tensors = {Tensor::zeros(DType::kFloat32, {kRows, kColumns}),
                                          on_device(3, {kRows, kColumns})};
                               break;
@@ -197,7 +199,7 @@ TEST_F(NcclDeviceTensors, AreReceivedBehindTheKernelsThatStillUseThem) {
   register_cuda({.producer_stream = [&](int device) { return device == 2 ? producer : nullptr; }});
   EXPECT_THAT(errors_on(2,
                         [&](Communicator& comm) {
-                          const Box few{{0, 0}, {10, kColumns}};  // read by rank 0
+                          const Box few{{0, 0}, {10, kColumns}};  // read by rank 0 alone
                           const Tensor tensor = on_device(comm.rank() + 1, few.sizes);
                           if (comm.rank() == 0) return load_into({tensor}, few, comm);
                           const cuda::OnDevice current(2);
@@ -232,14 +234,14 @@ TEST_F(NcclDeviceTensors, WhateverFailsIsAnErrorOnAllRanksAndEverythingIsFreed) 
             throw;
           }
           if (comm.rank() == 1) loaded = true;
-          comm.barrier();  // of the failure of its last call, the other rank hears only here
+          comm.barrier();  // the other rank is notified of a failure of the last call only here
         },
         std::chrono::seconds(20));
     EXPECT_TRUE(loaded || !errors[0].empty()) << errors[1];
     EXPECT_TRUE(errors[0].empty() || !errors[1].empty()) << errors[0];
     return errors;
   };
-  constexpr int kReader = -1;  // a thread of the library's own
+  constexpr int kReader = -1;  // one of the library's own threads
   for (const std::string function : {"cudaMemcpyAsync", "cudaMemcpy2DAsync", "cudaEventRecord"}) {
     const auto errors = run(kReader, function, 1);
     EXPECT_TRUE(fake_nccl::has_failed());
@@ -259,7 +261,7 @@ TEST_F(NcclDeviceTensors, WhateverFailsIsAnErrorOnAllRanksAndEverythingIsFreed) 
   }
 }
 
-/// Bytes of a message that are also those of a tensor: element (i, j) on the device of a rank.
+/// Returns a message of bytes and then those of a tensor: element (i, j) on the device of a rank.
 std::vector<MessagePart> parts_of(const Tensor& tensor, std::byte* head, std::uint64_t head_bytes) {
   return {{.bytes = head_bytes, .host = head},
           {.bytes = tensor.nbytes(),
@@ -270,7 +272,7 @@ std::vector<MessagePart> parts_of(const Tensor& tensor, std::byte* head, std::ui
 }
 
 TEST_F(NcclDeviceTensors, AreMessagesOfOneSideAndBuffersOfTheOther) {
-  // Pieces of 4 MiB end within elements.
+  // Pieces of 4 MiB end inside elements.
   const Tensor content = part_of_arange({1500, 1200}, {{0, 0}, {1500, 1200}});
   EXPECT_THAT(errors_on(3,
                         [&](Communicator& comm) {

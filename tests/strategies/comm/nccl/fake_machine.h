@@ -14,12 +14,12 @@
 #include <string>
 #include <thread>
 
-// What the two halves of the machine in fake_nccl.h share.
+// The internals that the two halves of the machine in fake_nccl.h share.
 namespace dckpt::fake_nccl {
 
 struct Allocation {
   std::size_t size;
-  int device;  ///< -1: page-locked memory of the host
+  int device;  ///< -1: page-locked host memory
 };
 
 struct Fault {
@@ -52,16 +52,17 @@ extern thread_local int this_device;
 
 void note_misuse(const std::string& text);
 
-/// Whether the fault of this function is due in this thread.
+/// Returns whether the fault of this function is due in this thread.
 bool fails(const char* function);
 
-/// The device that holds all of these bytes, -1 for page-locked memory, -2 for anything else.
+/// Returns the device that holds all of these bytes, -1 for page-locked memory, -2 for other
+/// memory.
 int place_of(const void* memory, std::size_t size);
 
-/// With the machine's mutex held.
+/// Requires the machine's mutex.
 bool is_idle(int device);
 
-/// Counts a copy for the allocations that it is between.
+/// Counts a copy for its source and target allocations.
 void count_copy(const void* to, const void* from, std::size_t bytes, cudaMemcpyKind kind);
 
 }  // namespace dckpt::fake_nccl

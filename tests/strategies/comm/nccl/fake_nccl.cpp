@@ -25,24 +25,24 @@ struct Message {
   bool done = false;
 };
 
-/// Ranks with the same id, while one of them is there. Guarded by the mutex.
+/// Ranks with the same id, while one of them exists. Guarded by the mutex.
 struct Clique {
   std::mutex mutex;
   std::condition_variable changed;
   std::size_t size = 0;
-  std::map<int, int> devices;  ///< of the ranks that came
+  std::map<int, int> devices;  ///< devices of the ranks that came
   std::set<int> aborted;
-  std::map<std::pair<int, int>, std::deque<Message*>> sends;  ///< from, to
+  std::map<std::pair<int, int>, std::deque<Message*>> sends;  ///< key: from, to
 };
 
-/// What outlives a handle while its work ends.
+/// State that outlives a handle while its work ends.
 struct State {
   std::shared_ptr<Clique> clique;
   int rank = 0;
   int job_rank = 0;
   int device = 0;
   bool blocking = false;
-  // Guarded by the clique's mutex.
+  // The members below are guarded by the clique's mutex.
   ncclResult_t error = ncclSuccess;
   std::string text;
   bool aborted = false;
@@ -58,7 +58,7 @@ ncclResult_t set_error(State& state, ncclResult_t error, std::string text) {
   return error;
 }
 
-/// A group on the stream.
+/// Runs a group on the stream.
 void move_messages(const std::shared_ptr<State>& state, std::vector<Message> sends,
                    std::vector<Message> receives) {
   Clique& clique = *state->clique;
@@ -116,7 +116,7 @@ struct ncclComm {
   std::shared_ptr<State> state;
   bool joined = false;
   bool finalized = false;
-  std::vector<Message> sends;  ///< of the open group
+  std::vector<Message> sends;  ///< sends of the open group
   std::vector<Message> receives;
   cudaStream_t stream = nullptr;
   int polls_before_launch = 0;

@@ -14,7 +14,7 @@ int gpu_count() {
   return cudaGetDeviceCount(&count) == cudaSuccess ? count : 0;
 }
 
-/// Ranks are threads, each with a GPU.
+/// Runs ranks as threads, each with a GPU.
 void run_gpu_ranks(int size, const std::function<void(Communicator&)>& body,
                    std::chrono::milliseconds timeout) {
   const NcclId id = nccl_unique_id();
@@ -134,7 +134,7 @@ TEST_F(NcclGpu, ARankThatIsNotThereIsAnErrorWithinTheTimeout) {
                CheckpointError);
 }
 
-/// The suite has up to five ranks, and NCCL wants a GPU for each.
+/// Returns the worlds of the suite, which has up to five ranks; NCCL requires a GPU for each.
 std::vector<CommunicatorWorld> worlds() {
   return gpu_count() < 5 ? std::vector<CommunicatorWorld>()
                          : std::vector<CommunicatorWorld>{{"gpus", run_gpu_ranks}};

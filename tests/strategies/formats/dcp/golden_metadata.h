@@ -23,7 +23,7 @@ inline std::filesystem::path golden(const std::string& name) {
   return std::filesystem::path(DCKPT_TEST_DATA) / "checkpoints" / name;
 }
 
-/// Names of the golden checkpoints that have DCP metadata.
+/// Returns the names of the golden checkpoints that have DCP metadata.
 inline std::vector<std::string> golden_names() {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(golden(""))) {
@@ -34,7 +34,7 @@ inline std::vector<std::string> golden_names() {
   return names;
 }
 
-/// A golden's name as a test's name.
+/// Returns a golden's name as a test's name.
 inline std::string test_name(std::string name) {
   std::replace_if(
       name.begin(), name.end(), [](char c) { return c == '-' || c == '.'; }, '_');

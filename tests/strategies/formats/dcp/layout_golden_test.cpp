@@ -16,7 +16,7 @@ using ::testing::UnorderedElementsAreArray;
 
 struct Producer {
   const char* golden;
-  Shape mesh;  ///< of its ranks 0 to 3
+  Shape mesh;  ///< mesh of ranks 0 to 3
 };
 
 /// Checkpoints of FSDP2: the chunks that torch wrote are the boxes that our layouts give its ranks.
@@ -32,8 +32,8 @@ Placement parse_placement(const std::string& text) {
   return Replicate{};
 }
 
-/// Parameters that FSDP2 alone shards lie on the first dimension of a 2-D mesh only, and are
-/// replicated along the other.
+/// Returns a layout. Parameters that only FSDP2 shards are sharded along the first dimension of a
+/// 2-D mesh and replicated along the other.
 MeshLayout layout_of(const Value& placements, const Shape& mesh) {
   MeshLayout layout{DeviceMesh(mesh), {}, {}};
   for (const Value& text : placements.items())
@@ -42,7 +42,7 @@ MeshLayout layout_of(const Value& placements, const Shape& mesh) {
   return layout;
 }
 
-/// Which rank wrote a file: "__RANK_0.distcp".
+/// Returns the rank that wrote a file: "__RANK_0.distcp".
 int writer_of(const std::string& file) {
   int rank = -1;
   EXPECT_EQ(std::sscanf(file.c_str(), "__%d_", &rank), 1) << file;

@@ -41,7 +41,7 @@ std::vector<std::string> keys_of(const Metadata& metadata) {
   return keys;
 }
 
-/// The keys of the items of all plans.
+/// Returns the keys of the items of all plans.
 std::vector<std::string> planned_keys(const Value& metadata) {
   std::vector<std::string> keys;
   for (const Value& plan : attribute(metadata, "all_local_plans").items()) {

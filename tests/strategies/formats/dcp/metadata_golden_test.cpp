@@ -19,7 +19,7 @@ namespace {
 
 using ::testing::IsEmpty;
 
-/// Metadata of real producers against what was in their memory.
+/// Compares the metadata of real producers with their state in memory.
 class GoldenMetadata : public ::testing::TestWithParam<std::string> {
  protected:
   Metadata metadata_ = read_dcp_metadata(read_file(golden(GetParam()) / "ckpt" / ".metadata"));
@@ -83,7 +83,8 @@ TEST_P(GoldenMetadata, CoversEachTensorAndStaysInsideItsFiles) {
 }
 
 TEST_P(GoldenMetadata, GivesEachChunkBytesOfItsOwn) {
-  std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint64_t> places;  // file, offset → length
+  std::map<std::pair<std::uint32_t, std::uint64_t>, std::uint64_t> places;  // key: file, offset;
+                                                                            // value: length
   const auto add = [&](const std::string& key, const StorageInfo& place) {
     EXPECT_TRUE(places.try_emplace({place.file, place.offset}, place.length).second)
         << key << " shares its place";
@@ -102,8 +103,8 @@ TEST_P(GoldenMetadata, GivesEachChunkBytesOfItsOwn) {
 
 TEST_P(GoldenMetadata, KeepsThePathsOfNestedDictionaries) {
   const Value* trees = expected_.find("trees");
-  if (trees == nullptr) {  // Megatron's keys are no paths: up to 0.10 each was its own, later there
-                           // were none
+  if (trees == nullptr) {  // Megatron's keys are not paths: up to 0.10 each was its own, later
+                           // there were none
     for (const auto& [key, path] : metadata_.paths) EXPECT_EQ(path, KeyPath{key});
     EXPECT_EQ(metadata_.paths.empty(), GetParam().find("mcore-0.10") == std::string::npos);
     return;
@@ -149,7 +150,7 @@ TEST_P(GoldenMetadata, IsTheSameAfterWritingAndReading) {
   EXPECT_EQ(again.storage_meta->checkpoint_id, metadata_.storage_meta->checkpoint_id);
 }
 
-/// Without the one whose tensors are inside of objects, where metadata do not name them.
+/// Returns the goldens except the one with tensors inside of objects, which metadata do not name.
 std::vector<std::string> names_of_flattened() {
   std::vector<std::string> names = golden_names();
   std::erase(names, "dcp-not-flattened");

@@ -18,8 +18,8 @@ using ::testing::HasSubstr;
 struct Lie {
   const char* name;
   std::function<void(MetadataModel&)> tell;
-  const char* key;      ///< that the error names, or null
-  const char* message;  ///< part of it
+  const char* key;      ///< key that the error names, or null
+  const char* message;  ///< part of the message
   ErrorCode code = ErrorCode::kCorrupt;
 
   friend void PrintTo(const Lie& lie, std::ostream* out) { *out << lie.name; }
@@ -29,7 +29,7 @@ constexpr std::int64_t kHuge = std::int64_t{1} << 40;
 
 const Global kBFloat16{"torch", "bfloat16"};
 
-/// The record of "b" with another file, or other numbers.
+/// Gives "b" a record with another file, or other numbers.
 void record_b(MetadataModel& model, Value path, Value offset = 0, Value length = 5,
               Dict more = {}) {
   model.records[2].second =
@@ -375,7 +375,7 @@ TEST(MetadataTopLevel, MustBeMetadataWithState) {
 }
 
 TEST(MetadataTopLevel, MustHaveNoPersistentIdAnywhere) {
-  // PROTO 2, NONE, BINPERSID, POP, NONE, STOP: nothing of it is left in the value, but every
+  // PROTO 2, NONE, BINPERSID, POP, NONE, STOP: no trace of it remains in the value, but every
   // unpickler fails on it.
   constexpr std::string_view kPopped("\x80\x02NQ0N.", 7);
   try {

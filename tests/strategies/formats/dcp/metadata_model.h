@@ -28,7 +28,7 @@ inline Value object(const char* module, const char* name, std::optional<Value> s
   if (state) opaque.states.push_back(*state);
   return opaque;
 }
-/// A dict that may name a key twice.
+/// Returns a dict that may name a key twice.
 inline Value ordered_dict(std::vector<std::pair<Value, Value>> items) {
   Opaque opaque;
   opaque.callable = Global{"collections", "OrderedDict"};
@@ -74,8 +74,8 @@ inline Value index(Value fqn, std::optional<Value> offset = {}, Value hint = {})
   return object(kMetadataModule, "MetadataIndex", Value(std::move(state)));
 }
 
-/// The metadata of a small sound checkpoint whose every value a test can bend before it is pickled:
-/// tensor "w" float32 (8, 6) in two chunks, tensor "b" bfloat16 (5,) in one, object
+/// The metadata of a small sound checkpoint, of which a test can change every value before it is
+/// pickled: tensor "w" float32 (8, 6) in two chunks, tensor "b" bfloat16 (5,) in one, object
 /// "rng/shard_0_1".
 struct MetadataModel {
   struct Tensor {

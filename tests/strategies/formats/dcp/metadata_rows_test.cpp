@@ -31,7 +31,7 @@ TEST_P(MetadataRows, SayWhatNodesSay) {
   expect_same(*rows, read_metadata_nodes(pickle));
 }
 
-/// Bytes that somebody damaged: whatever is read as rows reads the same as nodes.
+/// On damaged bytes, everything that is read as rows reads the same as nodes.
 TEST_P(MetadataRows, OfDamagedBytesSayNothingElse) {
   const Bytes sound = pickle_of(GetParam());
   const auto seed = static_cast<std::uint32_t>(::testing::UnitTest::GetInstance()->random_seed());

@@ -16,7 +16,7 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::IsEmpty;
 
-/// What the unbent model says, in whatever way it is spelt.
+/// Expects the content of the unmodified model, whatever its spelling.
 void expect_model(const Metadata& metadata) {
   ASSERT_EQ(metadata.tensors.size(), 2u);
   const TensorStorageMetadata& w = metadata.tensors[0];
@@ -222,7 +222,7 @@ TEST(MetadataRecords, AreFoundWhenKeysAndFilesTakeTurns) {
   const auto by_chunk = [](const auto& a, const auto& b) {
     return std::tie(a.second, a.first) < std::tie(b.second, b.first);
   };
-  for (int turn = 0; turn < 3; ++turn) {  // tensor by tensor, rank by rank, in no order
+  for (int turn = 0; turn < 3; ++turn) {  // tensor by tensor, rank by rank, unordered
     if (turn == 1) std::sort(order.begin(), order.end(), by_chunk);
     if (turn == 2) std::shuffle(order.begin(), order.end(), random);
     MetadataModel turned = model;

@@ -93,7 +93,7 @@ TEST(MetadataWriter, IsAsTerseAsPython) {
   }
 }
 
-/// Our writer judged by torch's classes; runs where DCKPT_ORACLE_PYTHON names a Python that has
+/// Checks our writer with torch's classes. Runs if DCKPT_ORACLE_PYTHON names a Python that has
 /// torch.
 class MetadataForPython : public ::testing::Test {
  protected:
@@ -115,7 +115,7 @@ class MetadataForPython : public ::testing::Test {
            "dump_metadata.py";
   }
 
-  /// The lines that the script prints.
+  /// Returns the lines that the script prints.
   static std::vector<std::string> run(const std::vector<std::string>& arguments) {
     std::string command = "'" + std::string(python()) + "' '" + script().string() + "'";
     for (const std::string& argument : arguments) command += " '" + argument + "'";

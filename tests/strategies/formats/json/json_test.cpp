@@ -16,7 +16,7 @@ Value parse(std::string_view text, const JsonLimits& limits = {}) {
   return parse_json(as_bytes(text), "x.json", limits);
 }
 
-/// The message of the refusal; fails the test if the text is read.
+/// Returns the message of the refusal. Fails the test if the text is read.
 std::string refusal(std::string_view text, const JsonLimits& limits = {}) {
   try {
     parse(text, limits);
@@ -172,7 +172,7 @@ TEST(ToJson, WritesOnlyAscii) {
 TEST(ToJson, EscapesBytesThatAreNotUtf8AsSurrogates) {
   EXPECT_EQ(to_json(Value("a\xFFz")), R"("a\udcffz")");
   EXPECT_EQ(to_json(Value("\xED\xA0\x80")),
-            R"("\ud800")");  // a lone surrogate that a pickle passed
+            R"("\ud800")");  // a lone surrogate from a pickle
   EXPECT_EQ(to_json(Value("\xC3")), R"("\udcc3")");
   EXPECT_EQ(to_json(Value("\xE2\x80")), R"("\udce2\udc80")");
   EXPECT_EQ(to_json(Value("\xC0\x80")), R"("\udcc0\udc80")");

@@ -1,4 +1,4 @@
-// What Python's own pickler wrote, in every protocol, must yield the values it was given.
+// Pickles of Python's own pickler, in every protocol, must yield the values that it was given.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

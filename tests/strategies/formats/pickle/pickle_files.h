@@ -18,7 +18,7 @@ inline Bytes read_file(const std::string& path) {
   return to_bytes(std::string(std::istreambuf_iterator<char>(in), {}));
 }
 
-/// tests/data/pickles/NAME.pkl, written by Python.
+/// Returns tests/data/pickles/NAME.pkl, written by Python.
 inline Bytes golden(const std::string& name) {
   return read_file(std::string(DCKPT_TEST_DATA) + "/pickles/" + name + ".pkl");
 }
@@ -31,8 +31,8 @@ inline Value load(std::string_view pickle) {
   return load(as_bytes(pickle));
 }
 
-/// The error that `body` throws; fails the test that it is used in with an exception of another
-/// type if there is none.
+/// Returns the error that `body` throws. If it throws none, fails the calling test with an
+/// exception of another type.
 template <typename Body>
 CheckpointError error_of(Body&& body) {
   try {

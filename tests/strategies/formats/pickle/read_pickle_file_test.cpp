@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::uint64_t kLarge = std::uint64_t{1} << 30;
 
-/// A file that begins with some bytes, ends with one, and has zeros between; it counts what is
+/// A file that begins with some bytes, ends with one, and has zeros between. It counts the bytes
 /// read.
 class LargeFile final : public ReadableFile {
  public:

@@ -13,14 +13,14 @@ using testing::ElementsAre;
 constexpr RowType kClasses[] = {{"m", "Row", {"a", "b"}}};
 constexpr RowTypes kTypes{kClasses, "m", "Size"};
 
-// A list of protocol 4 whose first members are what rows refer to: in the memo, the list is 0, the
+// A list of protocol 4 whose first members are referred to by rows. In the memo, the list is 0, the
 // class 1, "a" 2, "b" 3 and Size 4.
 const std::string kHead =
     "\x80\4]\x94(cm\nRow\n\x94\x8c\1a\x94\x8c\1b\x94"
     "cm\nSize\n\x94"s;
 const std::string kTail = "e.";
 
-/// The list with more members.
+/// Reads the list with more members.
 Graph read(const std::string& items, std::string& pickle) {
   pickle = kHead + items + kTail;
   return read_rows(as_bytes(pickle), "f", kTypes);
@@ -172,7 +172,7 @@ TEST(Rows, DoNotNestDeeperThanOtherValues) {
 TEST(Rows, CutShortAreRefused) {
   const std::string pickle = kHead + kRemembered + kRemembered + kTail;
   for (std::size_t size = 0; size < pickle.size(); ++size) {
-    const Bytes cut = to_bytes(pickle.substr(0, size));  // of its own, for AddressSanitizer
+    const Bytes cut = to_bytes(pickle.substr(0, size));  // a separate copy, for AddressSanitizer
     EXPECT_THROW(read_rows(cut, "f", kTypes), CheckpointError) << size;
   }
 }

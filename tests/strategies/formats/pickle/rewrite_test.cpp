@@ -1,5 +1,4 @@
-// What is read from Python's pickles and written again must be the same to our reader, and to
-// Python.
+// Python's pickles that are read and written again must be the same to our reader, and to Python.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -18,7 +17,7 @@ namespace {
 using namespace std::string_literals;
 using Kind = Value::Kind;
 
-/// Storages stand for persistent ids, whatever those are.
+/// Represents persistent ids as storages, whatever they are.
 ValueHooks ids_as_storages() {
   ValueHooks hooks;
   hooks.persistent = [](const Value& id) {

@@ -98,7 +98,7 @@ TEST(ValueFromGraph, RepeatedKeysAndMembersAreRefused) {
 }
 
 TEST(ValueFromGraph, ManyKeysWithTheSameHashAreRefused) {
-  // Tuples that differ behind the part which is hashed.
+  // The tuples differ after the part that is hashed.
   std::string items = "}(";
   for (int i = 0; i < 300; ++i)
     items += "(" + repeated("K\1", 400) + "M" + static_cast<char>(i & 0xFF) +
@@ -126,7 +126,7 @@ TEST(ValueFromGraph, DeepNestingOfAnyKindIsRefusedWithoutRecursion) {
 }
 
 TEST(ValueFromGraph, DepthCountsThroughSharedParts) {
-  // [None, (None,), ((None,),), …], each the next one's only member: no step of the walk goes
+  // [None, (None,), ((None,),), …], each the only member of the next: no step of the walk goes
   // deeper than two.
   const std::string pickle = "](N" + repeated("2\x85", 1100);
   EXPECT_THAT(load_error(pickle + "e.").what(), HasSubstr("deep"));

@@ -16,7 +16,7 @@ namespace {
 using namespace std::string_literals;
 using ::testing::HasSubstr;
 
-/// Goldens that have a pickle of their own: no persistent ids.
+/// Returns the goldens that have a pickle of their own: no persistent ids.
 std::vector<std::string> goldens() {
   std::vector<std::string> names;
   for (const auto& entry :

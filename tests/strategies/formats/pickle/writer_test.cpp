@@ -1,4 +1,4 @@
-// Expected bytes are those of Python's pickle.dumps for the same object, where it writes them in
+// The expected bytes are those of Python's pickle.dumps for the same object, if Python writes it in
 // the same way.
 
 #include <gmock/gmock.h>

@@ -17,7 +17,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Pair;
 
-/// Why a header of this JSON is refused, before `data_bytes` of elements.
+/// Returns the refusal of a header of this JSON, before `data_bytes` of elements.
 CheckpointError refusal(const std::string& json, std::uint64_t data_bytes = 0) {
   return error_of([&] { parse_safetensors_header(as_bytes(json), data_bytes, "f"); });
 }
@@ -109,7 +109,8 @@ TEST(SafetensorsHeader, LengthsAreComparedWithTheFileBeforeAnythingIsAllocated) 
   EXPECT_THAT(file_of(UINT64_MAX, 20).what(), HasSubstr("more than the"));
 }
 
-/// What safetensors.torch.save(…, metadata={"format": "pt"}) of safetensors 0.8 writes.
+/// The expected header is that of safetensors.torch.save(…, metadata={"format": "pt"}) of
+/// safetensors 0.8.
 TEST(SafetensorsHeader, IsTheReferences) {
   SafetensorsHeader header{.tensors = {{"a", DType::kBFloat16, {2}},
                                        {"z", DType::kFloat64, {}},

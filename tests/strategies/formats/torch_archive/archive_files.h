@@ -14,7 +14,7 @@
 
 namespace dckpt::testing {
 
-/// The bytes as an open file with the name "memory:archive.pt".
+/// Returns the bytes as an open file with the name "memory:archive.pt".
 inline std::unique_ptr<ReadableFile> file_of(ByteView bytes) {
   const std::shared_ptr<Storage> storage = memory_storage();
   const std::unique_ptr<WritableFile> file = storage->create("archive.pt");
@@ -36,7 +36,7 @@ inline void write_path(const std::filesystem::path& path, ByteView bytes) {
       .write(as_text(bytes).data(), static_cast<std::streamsize>(bytes.size()));
 }
 
-/// A file that real torch wrote; see tests/data/README.md.
+/// Returns a file that real torch wrote; see tests/data/README.md.
 inline Bytes torch_file(const std::string& name) {
   return read_path(std::filesystem::path(DCKPT_TEST_DATA) / "torch_files" / name);
 }

@@ -34,7 +34,7 @@ constexpr std::array kTorchTypes = {
     DType::kFloat8E8M0FNU, DType::kFloat4E2M1FNx2,
 };
 
-/// Bytes 0, 1, 2, … (0, 1, 0, 1, … for bool), as the generator of the files takes them.
+/// Returns bytes 0, 1, 2, … (0, 1, 0, 1, … for bool), as used by the generator of the files.
 Bytes counting(DType dtype, std::size_t elements) {
   Bytes bytes(elements * item_size(dtype));
   for (std::size_t i = 0; i < bytes.size(); ++i)
@@ -61,8 +61,8 @@ Bytes write_blob(DType dtype, const Shape& shape, ByteView payload,
   return blob;
 }
 
-/// The blob without what is different in each: the digits of the serialization id, and their CRC in
-/// the descriptor and in the directory.
+/// Returns the blob without its variable parts: the digits of the serialization id, and their CRC
+/// in the descriptor and in the directory.
 Bytes without_id(Bytes blob) {
   const std::string_view text = as_text(blob);
   const std::size_t last_entry = text.rfind("PK\1\2");
@@ -78,7 +78,7 @@ TensorBlob locate(ByteView blob) {
   return locate_tensor_blob(*file, 0, blob.size());
 }
 
-/// The elements that a blob describes, row-major.
+/// Returns the elements that a blob describes, row-major.
 Bytes elements(const TensorBlob& blob, ByteView file) {
   Bytes out(static_cast<std::size_t>(numel(blob.shape)) * item_size(blob.dtype));
   if (out.empty()) return out;
@@ -246,7 +246,7 @@ TEST(LocateTensorBlob, FindsABlobInTheMiddleOfAFile) {
   EXPECT_THROW(locate_tensor_blob(*open, 777, blob.size() - 1), CheckpointError);
 }
 
-/// A blob whose payload is only pretended, and who counts what is read.
+/// A blob whose payload is simulated, and which counts the bytes read.
 class PretendedFile final : public ReadableFile {
  public:
   PretendedFile(Bytes head, std::uint64_t payload, Bytes tail)
@@ -310,7 +310,7 @@ TEST(LocateTensorBlob, GivesTheSameWithACacheFromSeveralThreads) {
   for (std::thread& thread : threads) thread.join();
 }
 
-/// A call of _rebuild_tensor_v2 whose parts can be bent.
+/// A call of _rebuild_tensor_v2 whose parts can be changed.
 struct Bent {
   std::string function = "_rebuild_tensor_v2";
   std::string type = "FloatStorage";
@@ -420,7 +420,8 @@ TEST(LocateTensorBlob, RefusesAbsurdRepetition) {
 TEST(LocateTensorBlob, RefusesStoragesOfAnotherSize) {
   Bent{.stored = 8}.expect_corrupt("has 8 bytes, but the pickle says 24");
   Bent{.stored = 28}.expect_corrupt("has 28 bytes, but the pickle says 24");
-  EXPECT_EQ(locate(Bent{.stored = 27}.blob()).storage_size, 27u);  // a rest that is no element
+  EXPECT_EQ(locate(Bent{.stored = 27}.blob()).storage_size, 27u);  // a remainder shorter than an
+                                                                   // element
 }
 
 TEST(LocateTensorBlob, RefusesMissingStorages) {

@@ -29,7 +29,7 @@ Tensor tensor(DType dtype, const Shape& shape, const std::vector<T>& values) {
   return Tensor::from_bytes(dtype, shape, std::as_bytes(std::span(values)));
 }
 
-/// Row-major elements; of a tensor in a file, from there.
+/// Returns the row-major elements; those of a tensor in a file are read from `file`.
 Bytes elements(const Tensor& tensor, ByteView file = {}) {
   if (tensor.numel() == 0) return {};
   const std::byte* first =
@@ -49,7 +49,7 @@ void expect_tensor(const std::optional<Tensor>& found, const Tensor& expected, B
 
 const Tensor kTied = tensor<float>(DType::kFloat32, {2, 3}, {0, 1, 2, 3, 4, 5});
 
-/// What the generator of state*.pt saved.
+/// Expects what the generator of state*.pt saved.
 void expect_state(const Value& state, ByteView file = {}) {
   EXPECT_EQ(state.at("iteration"), Value(100));
   EXPECT_EQ(state.at("checkpoint_version"), Value(3.0));
@@ -284,7 +284,7 @@ TEST(CheckTorchFile, KnowsNoCrcsInTheStreamForm) {
   EXPECT_FALSE(check_torch_file(*testing::file_of(bytes), 0, bytes.size()));
 }
 
-// What a torch archive must hold.
+// The required contents of a torch archive.
 
 using Members = std::vector<std::pair<std::string, std::string>>;
 const std::string kNone = "\x80\x02N.";
@@ -336,8 +336,8 @@ TEST(TorchFileRefuses, UpperCaseNames) {
   expect_refused({{"a/DATA.PKL", kNone}, {"a/version", "3\n"}}, ErrorCode::kCorrupt, "'data.pkl'");
 }
 
-/// A pickle in the zip form whose only value is the storage with this persistent id, stored with 24
-/// bytes.
+/// Returns a pickle in the zip form whose only value is the storage with this persistent id, stored
+/// with 24 bytes.
 Bytes storage_file(const Value& persistent_id) {
   const Value storage =
       TorchStorage{.type = "FloatStorage", .elements = Tensor::zeros(DType::kFloat32, {6})};
@@ -399,7 +399,7 @@ TEST(TorchFileRefuses, OneStorageAsTwoTypes) {
 
 // The stream form.
 
-/// state_stream.pt with one text replaced by another of the same length.
+/// Returns state_stream.pt with one text replaced by another of the same length.
 Bytes bent_stream(std::string_view from, std::string_view to) {
   Bytes bytes = testing::torch_file("state_stream.pt");
   const std::size_t at = as_text(bytes).find(from);
@@ -422,7 +422,8 @@ TEST(TorchStreamRefuses, StoragesOfAnotherSize) {
 }
 
 TEST(TorchStream, IsReadInGrowingPieces) {
-  // Longer than the first window: a million small numbers would be slow, so one long text.
+  // The pickle is longer than the first window. A million small numbers would be slow, so it is one
+  // long text.
   const Value state = Value::dict({{"text", std::string(3000000, 't')}, {"t", kTied}});
   const Bytes object = pickle::write_pickle(
       state,

@@ -1,5 +1,5 @@
-// What we write, loaded by real torch; what real torch writes, loaded by us. Needs a Python with
-// torch, named by DCKPT_ORACLE_PYTHON.
+// Our files are loaded by real torch, and its files by us. The test needs a Python with torch,
+// named by DCKPT_ORACLE_PYTHON.
 
 #include <gtest/gtest.h>
 #include <unistd.h>

@@ -45,7 +45,7 @@ Members read(ByteView bytes) {
   return members;
 }
 
-/// An archive whose fields can be bent.
+/// An archive whose fields can be changed.
 struct Bent {
   explicit Bent(Bytes sound = write(kMembers)) : bytes(std::move(sound)) {}
 
@@ -71,7 +71,7 @@ struct Bent {
     return *this;
   }
 
-  /// The error of opening the archive and reading all members.
+  /// Returns the error of opening the archive and reading all members.
   std::pair<ErrorCode, std::string> error() const {
     try {
       read(bytes);
@@ -165,7 +165,7 @@ TEST(Zip, LimitsTheSizeOfAMember) {
   EXPECT_THROW(archive.read(*archive.find("a/last"), 299), CheckpointError);
 }
 
-// The records of torch 2.11 for a member of 5 GiB and what follows it, which torch left out
+// The records of torch 2.11 for a member of 5 GiB and the member after it, which torch left out
 // together with its CRC (see the generator).
 TEST(Zip, WritesZip64RecordsAsTorchDoes) {
   const Bytes expected = testing::torch_file("zip64_records.bin");
@@ -233,8 +233,8 @@ TEST(ZipCheck, ComparesEveryByte) {
     try {
       const ZipArchive archive(*file, 0, bytes.size());
       for (const ZipMember& member : archive.members()) archive.check(member);
-      Members members = read(bytes);  // not seen: then it did not matter, or is in a name, which
-                                      // has no checksum when the directory agrees
+      Members members = read(bytes);  // undetected: the damage did not matter, or is in a name,
+                                      // which has no checksum when the directory agrees
       for (std::size_t i = 0; i < members.size(); ++i)
         EXPECT_EQ(members[i].second, kMembers[i].second) << at;
     } catch (const CheckpointError&) {
@@ -258,7 +258,7 @@ TEST(ZipCheck, TakesASingleZeroForDamage) {
   EXPECT_THROW(archive.check(archive.members()[1]), CheckpointError);
 }
 
-// One rule, one test. What the rules are for is said in zip_reader.cpp.
+// Each rule has one test. zip_reader.cpp explains the rules.
 
 TEST(ZipRefuses, NoArchive) {
   Bent(to_bytes("<!DOCTYPE html><html><body>404 Not Found</body></html>"))
@@ -496,7 +496,7 @@ TEST(ZipRefuses, Zip64FieldsThatDoNotFit) {
   ZipWriter writer;
   writer.begin_member("a/b", std::uint64_t{1} << 62, big);
   writer.finish(big);
-  Bent(big).expect_corrupt("lies outside the archive");  // its 2^62 bytes are not there
+  Bent(big).expect_corrupt("lies outside the archive");  // its 2^62 bytes do not exist
   Bent shorter(big);
   shorter.put(shorter.entry(0) + 46 + 3 + 2, std::uint16_t{8}).expect_corrupt("extra fields");
 }

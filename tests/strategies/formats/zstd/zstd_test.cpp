@@ -14,7 +14,7 @@ using ::testing::HasSubstr;
 
 constexpr std::uint64_t kLimit = std::uint64_t{64} << 20;
 
-/// Bytes that repeat, but not at once.
+/// Returns bytes that repeat, but with a long period.
 Bytes content(std::size_t size) {
   Bytes bytes(size);
   std::uint32_t state = 1;
