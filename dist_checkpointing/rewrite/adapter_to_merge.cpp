@@ -40,9 +40,9 @@ bool AdapterToMerge::is_for(const Metadata& model) const {
   return fits_adapter(model, adapter) || !has_megatron_keys(model);
 }
 
-std::optional<AdapterToMerge> adapter_to_merge(ConvertOptions& options) {
-  if (!options.merge_adapter) return std::nullopt;
-  const Location& folder = *options.merge_adapter;
+std::optional<AdapterToMerge> adapter_to_merge(const ConvertOptions& options) {
+  if (!options.source.merge_adapter) return std::nullopt;
+  const Location& folder = *options.source.merge_adapter;
   if (!folder.is_directory())
     throw CheckpointError(ErrorCode::kIo,
                           "there is no such folder of an adapter; name the folder that holds "
@@ -50,13 +50,12 @@ std::optional<AdapterToMerge> adapter_to_merge(ConvertOptions& options) {
                           {.file = folder.display()});
   AdapterToMerge opened{.adapter = open_peft_adapter(folder.directory()),
                         .folder = folder.display(),
-                        .memory = std::min(kDefaultFactorMemory, options.max_memory / 8)};
-  options.max_memory -= opened.memory;
+                        .memory = std::min(kDefaultFactorMemory, options.limits.memory / 8)};
   const CheckpointReader& reader = *opened.adapter.reader;
-  if (!options.check_source) return opened;
+  if (!options.checks.source) return opened;
   if (const auto manifest = find_integrity_manifest(reader.storage()))
     compare_digests(reader.storage(), entries_of(*manifest, files_of(reader)), 0, 1,
-                    options.read_threads.value_or(options.io.threads));
+                    options.limits.read_threads.value_or(options.limits.io.threads));
   return opened;
 }
 

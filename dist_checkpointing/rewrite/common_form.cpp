@@ -295,7 +295,7 @@ void add_object(CopyContents& contents, Bytes bytes) {
 }  // namespace
 
 CopyContents with_common_state(CopyContents contents, const CheckpointReader& reader,
-                               const ConvertTarget& target, bool check) {
+                               const ChosenTarget& target, bool check) {
   const CheckpointInfo& info = reader.info();
   const Conventions& conventions = target.format->conventions;
   const bool from_paths = info.conventions.keys_are_paths;

@@ -16,7 +16,7 @@ namespace dckpt {
 /// they become part of it, and objects again on the way back. The findings report changes of form.
 /// Throws CheckpointError.
 CopyContents with_common_state(CopyContents contents, const CheckpointReader& source,
-                               const ConvertTarget& target, bool check);
+                               const ChosenTarget& target, bool check);
 
 /// Removes from `exclude` the patterns that match no key of the checkpoint but entries of its
 /// common state (by dotted path), and shows the checkpoint without these entries.

@@ -27,16 +27,17 @@ namespace {
 
 /// Returns the folder whose config.json identifies the model.
 std::shared_ptr<const Storage> model_files_of(const ConvertOptions& options) {
-  if (!options.model_files) return nullptr;
-  if (!options.model_files->is_directory())
+  if (!options.target.model_files) return nullptr;
+  if (!options.target.model_files->is_directory())
     throw CheckpointError(ErrorCode::kIo, "there is no such folder of a model's files",
-                          {.file = options.model_files->display()});
-  return with_hub_cache(options.model_files->directory());
+                          {.file = options.target.model_files->display()});
+  return with_hub_cache(options.target.model_files->directory());
 }
 
 std::unique_ptr<CheckpointReader> open_plain(const Location& source,
                                              const ConvertOptions& options) {
-  return open_checkpoint(source, {.iteration = options.iteration, .strategy = options.from});
+  return open_checkpoint(
+      source, {.iteration = options.source.iteration, .strategy = options.source.strategy});
 }
 
 /// Opens the checkpoint that a map is applied to, with Megatron-FSDP's keys as Megatron-Core's,
@@ -51,7 +52,7 @@ View open_for_map(const Location& source, const ConvertOptions& options) {
 /// vocabulary is not compared: it has no meaning and is lost. Returns the progress of the following
 /// steps, which continues from this one's.
 Progress check_round_trip(const MapRequest& request, const MappedSource& source,
-                          const ConvertOptions& options) {
+                          std::uint64_t memory, const ConvertOptions& options) {
   const auto [before, after] = round_trip_of(request, source);
   std::uint64_t bytes = 0;
   const auto progress = [&](std::uint64_t done, std::uint64_t total) {
@@ -59,11 +60,12 @@ Progress check_round_trip(const MapRequest& request, const MappedSource& source,
     bytes = done;
     if (options.progress) options.progress(done, options.dry_run ? total : 2 * total);
   };
-  const DiffReport found = diff(*before, *after,
-                                {.common = false,
-                                 .threads = options.read_threads.value_or(options.io.threads),
-                                 .memory = options.max_memory,
-                                 .progress = progress});
+  const DiffReport found =
+      diff(*before, *after,
+           {.common = false,
+            .threads = options.limits.read_threads.value_or(options.limits.io.threads),
+            .memory = memory,
+            .progress = progress});
   ProblemList problems;
   for (const Difference& difference : found.differences)
     problems.add(str_format("{}: {}{}", quote(difference.key), to_string(difference.kind),
@@ -92,32 +94,41 @@ Findings left_out(const MappedSource& source, ConvertReport& report) {
 
 }  // namespace
 
+bool has_map(const ConvertOptions& options) {
+  return !options.source.map.name.empty() && options.source.map.name != kNoMap;
+}
+
 void require_not_stopped(const ConvertOptions& options) {
   if (!options.stop.stop_requested()) return;
   throw CheckpointError(
       ErrorCode::kCancelled,
-      options.resume ? "the conversion was stopped before it was complete; what it had finished "
-                       "is kept, and --resume goes on with it"
-                     : "the conversion was stopped before it was complete; what it had begun is "
-                       "removed");
+      options.target.resume
+          ? "the conversion was stopped before it was complete; what it had finished "
+            "is kept, and --resume goes on with it"
+          : "the conversion was stopped before it was complete; what it had begun is "
+            "removed");
 }
 
 OpenedSource open_source(const Location& source, const ConvertOptions& options,
                          ConvertReport& report) {
-  require_rules(Call::kConvert,
-                {.save = {.io = options.io},
-                 .load = {.strategy = options.from,
-                          .map = options.map,
-                          .threads = options.read_threads.value_or(options.io.threads)}},
-                nullptr);
-  OpenedSource opened{
-      .reader = nullptr, .keys = options.keys, .source_keys = {}, .options = options};
-  const std::optional<AdapterToMerge> adapter = adapter_to_merge(opened.options);
-  if (options.map.name.empty() || options.map.name == kNoMap) {
-    if (options.check_round_trip)
+  require_rules(
+      Call::kConvert,
+      {.save = {.io = options.limits.io},
+       .load = {.strategy = options.source.strategy,
+                .map = options.source.map,
+                .threads = options.limits.read_threads.value_or(options.limits.io.threads)}},
+      nullptr);
+  OpenedSource opened{.reader = nullptr,
+                      .keys = options.source.keys,
+                      .source_keys = {},
+                      .progress = options.progress,
+                      .memory = options.limits.memory};
+  const std::optional<AdapterToMerge> adapter = adapter_to_merge(options);
+  if (adapter) opened.memory -= adapter->memory;
+  if (!has_map(options)) {
+    if (options.checks.round_trip)
       throw CheckpointError(ErrorCode::kInvalidArgument,
                             "a round trip is checked through a map; name one");
-    opened.options.map.name.clear();
     opened.reader = open_plain(source, options);
     if (adapter) opened.reader = merge(std::move(opened.reader), *adapter, report);
     return opened;
@@ -134,14 +145,14 @@ OpenedSource open_source(const Location& source, const ConvertOptions& options,
                                  merged = {};
                                  return merge(std::move(view.reader), *adapter, merged);
                                },
-                           .map = options.map,
-                           .keys = options.keys,
+                           .map = options.source.map,
+                           .keys = options.source.keys,
                            .model_files = files.get()};
   MappedSource mapped = map_source(request);
-  if (options.check_round_trip)
-    opened.options.progress = check_round_trip(request, mapped, options);
+  if (options.checks.round_trip)
+    opened.progress = check_round_trip(request, mapped, opened.memory, options);
   const bool to_hf = mapped.report.keys.to == KeyNames::kHf;
-  if (options.to.empty() && !options.compat) opened.options.to = to_hf ? "hf" : "torch_dist";
+  opened.usual_format = to_hf ? "hf" : "torch_dist";
   if (merge_first) {
     report.steps.push_back(std::move(merged.steps.front()));
     append(report.findings, std::move(merged.findings));
@@ -162,9 +173,9 @@ OpenedSource open_source(const Location& source, const ConvertOptions& options,
 }
 
 void require_map_for_models(const CheckpointReader& reader, const Location& source,
-                            const ConvertTarget& target, const ConvertOptions& options) {
+                            const ChosenTarget& target, const ConvertOptions& options) {
   if (!target.format->conventions.model_folder || reader.info().conventions.model_folder ||
-      !options.map.name.empty())
+      !options.source.map.name.empty())
     return;
   const auto& tensors = reader.metadata().tensors;
   if (std::ranges::none_of(tensors, [](const auto& tensor) {

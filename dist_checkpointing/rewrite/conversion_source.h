@@ -18,12 +18,17 @@ namespace dckpt {
 /// Throws CheckpointError (cancelled) if a stop was requested.
 void require_not_stopped(const ConvertOptions& options);
 
+/// Tells whether a map is named: "none" only insists on the keys of the source.
+bool has_map(const ConvertOptions& options);
+
 /// A source as a conversion sees it.
 struct OpenedSource {
   std::unique_ptr<CheckpointReader> reader;
-  KeyFilter keys;          ///< patterns for its keys
-  Metadata source_keys;    ///< with a map: the source's own keys, which patterns may name as well
-  ConvertOptions options;  ///< options of the call, adjusted to the map
+  KeyFilter keys;              ///< the patterns for its keys
+  Metadata source_keys;        ///< the keys before the map, which patterns may name as well
+  std::string usual_format{};  ///< the format that the map's keys suggest; empty: the source's
+  Progress progress{};         ///< of the copy, which continues that of the round trip
+  std::uint64_t memory = 0;    ///< the part of ConvertLimits::memory that is left for the copy
 };
 
 /// Opens the source under the keys of the map, which determines the format if no option does.
@@ -34,6 +39,6 @@ OpenedSource open_source(const Location& source, const ConvertOptions& options,
 /// folder stays as it is. Throws CheckpointError (invalid argument) for Megatron's keys, with the
 /// maps that fit.
 void require_map_for_models(const CheckpointReader& reader, const Location& source,
-                            const ConvertTarget& target, const ConvertOptions& options);
+                            const ChosenTarget& target, const ConvertOptions& options);
 
 }  // namespace dckpt

@@ -40,8 +40,8 @@ bool always(const Draft&, const ConvertOptions&) {
   return true;
 }
 
-bool has_map(const Draft&, const ConvertOptions& options) {
-  return !options.map.name.empty();
+bool is_mapped(const Draft&, const ConvertOptions& options) {
+  return has_map(options);
 }
 
 std::uint64_t chunks_of(const Metadata& metadata) {
@@ -60,7 +60,7 @@ std::string counts(const Metadata& metadata) {
 bool becomes_a_model(const Draft& draft, const ConvertOptions& options) {
   return draft.target.format->conventions.model_folder &&
          !draft.reader->info().conventions.model_folder && draft.keys.include.empty() &&
-         !options.optimizer;
+         !options.optimizer.sharding;
 }
 
 /// Leaves out the optimizer, unless it is requested: Hugging Face folders contain models.
@@ -108,7 +108,7 @@ std::string take_fsdp_keys(Draft& draft, const ConvertOptions&, ConvertReport& r
 // Steps that change the state of the optimizer.
 
 bool changes_optimizer(const Draft&, const ConvertOptions& options) {
-  return options.optimizer.has_value();
+  return options.optimizer.sharding.has_value();
 }
 
 /// Returns whether `keys` takes any optimizer state once its keys are made of the model's.
@@ -125,17 +125,18 @@ bool takes_state(const KeyFilter& keys, const Metadata& metadata) {
 }
 
 std::string change_optimizer(Draft& draft, const ConvertOptions& options, ConvertReport& report) {
-  const auto form = name_of(kOptimizerShardingNames, *options.optimizer);
+  const auto form = name_of(kOptimizerShardingNames, *options.optimizer.sharding);
   if (!takes_state(draft.keys, draft.reader->metadata()))
     throw CheckpointError(
         ErrorCode::kInvalidArgument,
         str_format("the patterns (--include, --exclude) leave out the optimizer's "
                    "state, which is to become {}; leave out one of them",
                    form));
-  show(draft, with_optimizer_sharding(std::move(draft.reader), *options.optimizer,
-                                      {.threads = options.read_threads.value_or(options.io.threads),
-                                       .staging = std::min(options.staging, options.max_memory)},
-                                      [&] { require_not_stopped(options); }));
+  show(draft, with_optimizer_sharding(
+                  std::move(draft.reader), *options.optimizer.sharding,
+                  {.threads = options.limits.read_threads.value_or(options.limits.io.threads),
+                   .staging = std::min(options.limits.staging, draft.memory)},
+                  [&] { require_not_stopped(options); }));
   return str_format("gives the state of the optimizer the form {}", form);
 }
 
@@ -148,7 +149,7 @@ bool holds_buckets(const Metadata& metadata) {
 /// Reports the uses for which a copy of buckets, or of parts of them, is unsuitable.
 void tell_of_buckets(Draft& draft, const ConvertOptions& options) {
   if (!holds_buckets(draft.contents.metadata)) return;
-  if (options.ranks)
+  if (options.target.ranks)
     draft.findings.push_back(
         {FindingCode::kFormKept,
          "optimizer state in buckets is found by the chunks of the model that Megatron saved, "
@@ -175,7 +176,7 @@ std::string leave_common_entries(Draft& draft, const ConvertOptions&, ConvertRep
 }
 
 std::string select(Draft& draft, const ConvertOptions& options, ConvertReport& report) {
-  if (has_map(draft, options)) draft.keys.check({&draft.reader->metadata(), &draft.source_keys});
+  if (has_map(options)) draft.keys.check({&draft.reader->metadata(), &draft.source_keys});
   draft.contents = select_contents(*draft.reader, draft.keys);
   tell_of_buckets(draft, options);
   report.chunks_before = chunks_of(draft.reader->metadata());
@@ -186,7 +187,7 @@ std::string select(Draft& draft, const ConvertOptions& options, ConvertReport& r
 /// Leaves out lost data. Also throws if chunks do not make up their tensors.
 std::string leave_lost_data(Draft& draft, const ConvertOptions& options, ConvertReport& report) {
   draft.contents = without_lost_data(std::move(draft.contents), *draft.reader,
-                                     options.allow_partial, report.lost);
+                                     options.source.allow_partial, report.lost);
   draft.contents.state_left_out +=
       static_cast<std::uint64_t>(std::ranges::count_if(report.lost, is_optimizer_key));
   require_coverage(draft.contents, report.source);
@@ -194,12 +195,12 @@ std::string leave_lost_data(Draft& draft, const ConvertOptions& options, Convert
 }
 
 bool renames(const Draft&, const ConvertOptions& options) {
-  return !options.rename.empty();
+  return !options.target.rename.empty();
 }
 
 std::string rename(Draft& draft, const ConvertOptions& options, ConvertReport& report) {
-  draft.contents = rename_contents(std::move(draft.contents), options.rename);
-  return str_format("renames keys by {}", counted(options.rename.size(), "rule"));
+  draft.contents = rename_contents(std::move(draft.contents), options.target.rename);
+  return str_format("renames keys by {}", counted(options.target.rename.size(), "rule"));
 }
 
 // Steps that convert to the form of the target.
@@ -222,7 +223,7 @@ bool stores_tensors_alone(const Draft& draft, const ConvertOptions& options) {
 std::string shape_common_state(Draft& draft, const ConvertOptions& options, ConvertReport& report) {
   CopyContents& contents = draft.contents;
   contents =
-      with_common_state(std::move(contents), *draft.reader, draft.target, options.check_source);
+      with_common_state(std::move(contents), *draft.reader, draft.target, options.checks.source);
   tell_of_iteration(draft);
   if (contents.common_file) return "keeps the common state beside the objects";
   if (contents.common_object) return "keeps the common state as an object";
@@ -230,7 +231,7 @@ std::string shape_common_state(Draft& draft, const ConvertOptions& options, Conv
 }
 
 std::string leave_objects(Draft& draft, const ConvertOptions& options, ConvertReport& report) {
-  const bool chosen = options.keys.include.size() + options.keys.exclude.size() > 0;
+  const bool chosen = options.source.keys.include.size() + options.source.keys.exclude.size() > 0;
   draft.contents = tensors_only(std::move(draft.contents), *draft.reader, chosen);
   tell_of_iteration(draft);
   return str_format("takes the tensors alone, which is what {} stores",
@@ -258,7 +259,7 @@ std::string arrange(Draft& draft, const ConvertOptions&, ConvertReport& report) 
 }
 
 bool flattens(const Draft&, const ConvertOptions& options) {
-  return options.flattened == FlattenedForm::kMegatron;
+  return options.optimizer.flattened == FlattenedForm::kMegatron;
 }
 
 std::string flatten(Draft& draft, const ConvertOptions&, ConvertReport& report) {
@@ -304,7 +305,7 @@ constexpr ViewStep kSteps[] = {
     {"model files", always, add_model_files},
     {"arrange", is_arranged, arrange},
     {"flatten", flattens, flatten},
-    {"join", has_map, join},
+    {"join", is_mapped, join},
 };
 
 }  // namespace

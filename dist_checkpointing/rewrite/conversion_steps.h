@@ -15,13 +15,14 @@ namespace dckpt {
 
 /// A checkpoint on its way from a source to the plan of its copy.
 struct Draft {
-  std::unique_ptr<CheckpointReader> reader;  ///< checkpoint as the steps so far show it
-  KeyFilter keys;                            ///< selection, in the reader's keys
-  Metadata source_keys;  ///< other keys that patterns may name: those before a map
-  ConvertTarget target;
-  CopyContents contents;  ///< selected contents, in the names and the form of the target
+  std::unique_ptr<CheckpointReader> reader;  ///< as the steps so far show it
+  KeyFilter keys;                            ///< what is selected of it, in its keys
+  Metadata source_keys;                      ///< other keys that patterns may name: before a map
+  ChosenTarget target;
+  CopyContents contents;  ///< what is selected, in the names and the form of the target
   ModelFolder folder;
-  Findings findings{};  ///< findings of the current step
+  std::uint64_t memory = 0;  ///< in bytes, for the copy
+  Findings findings{};       ///< of the step that is taken
 };
 
 /// Takes the applicable steps from the source to the planned contents, in their order; each shows

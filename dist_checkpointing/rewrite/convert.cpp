@@ -43,12 +43,11 @@ std::vector<HeldBytes> held_by_files(const Metadata& metadata) {
   return held;
 }
 
-/// Throws if no release would resume from the flattened optimizer state: Megatron 0.8 to 0.15 do so
-/// only beside a common.pt.
-void require_resumable(const CopyContents& contents, const ConvertTarget& target,
+/// Megatron 0.8 to 0.15 resume from flattened state beside a common.pt, and from nothing else.
+void require_resumable(const CopyContents& contents, const ChosenTarget& target,
                        const ConvertOptions& options) {
   const std::string sharding = optimizer_sharding(contents.common);
-  if (options.optimizer || !target.format->conventions.megatron_keys ||
+  if (options.optimizer.sharding || !target.format->conventions.megatron_keys ||
       sharding != name_of(kOptimizerShardingNames, OptimizerSharding::kFullyShardedModelSpace) ||
       std::ranges::none_of(contents.metadata.tensors, [](const TensorStorageMetadata& tensor) {
         return tensor.flattened_shape && is_optimizer_key(tensor.key);
@@ -75,58 +74,59 @@ void require_none(const std::vector<FindingCode>& errors, const Findings& findin
          "nothing was written:");
 }
 
-/// Writes the copy, or makes the checks of a dry run. With `keeps_records`, records that are not
-/// plain tensors may be copied unchanged. Returns the findings.
+/// Writes the copy, or checks what a dry run checks. With `keeps_records`, records that are not
+/// plain tensors may be copied as they are. Returns the findings of writing.
 Findings carry_out(PlannedCopy& copy, const CheckpointReader& reader, const Location& source,
                    const Location& destination, const CopyMemory& memory, bool keeps_records,
-                   const ConvertOptions& options, ConvertReport& report) {
+                   const Progress& progress, const ConvertOptions& options, ConvertReport& report) {
   const ConversionFacts facts =
       conversion_facts(source, options, copy.target, copy.folder, copy.items);
   std::optional<Interrupted> left;
   Findings findings;
-  if (options.resume) {
+  if (options.target.resume) {
     left = find_left(destination, facts, copy, report);
     if (!left)
       findings.push_back({FindingCode::kNoEffect,
                           "nothing to resume: no interrupted conversion has left anything"});
-    require_none(options.error_on, findings);
+    require_none(options.checks.error_on, findings);
   }
   require_space(destination, report.disk_bytes - std::min(report.disk_bytes, bytes_of(left)));
-  const int readers = options.read_threads.value_or(options.io.threads);
+  const int readers = options.limits.read_threads.value_or(options.limits.io.threads);
   const auto go_on = [&] { require_not_stopped(options); };
   const auto attempt = [&] {
-    SourceCheck check(reader, copy.contents, options.check_source, options.verify_integrity);
+    SourceCheck check(reader, copy.contents, options.checks.source, options.checks.integrity);
     if (options.dry_run) {
-      if (options.verify_integrity) check.check_manifest(readers);
+      if (options.checks.integrity) check.check_manifest(readers);
       return;
     }
-    CopySource from(reader, copy.contents, check, *copy.target.format, memory, options.progress,
+    CopySource from(reader, copy.contents, check, *copy.target.format, memory, progress,
                     bytes_of(copy.items), go_on);
     const auto check_source = [&] {
       check.check_rest(readers, go_on);
       check.check_manifest(readers);
     };
-    write_copy(copy, destination, from,
-               {memory.io.threads, options.resume, std::move(left), facts, check_source, go_on},
-               report);
+    write_copy(
+        copy, destination, from,
+        {memory.io.threads, options.target.resume, std::move(left), facts, check_source, go_on},
+        report);
   };
   try {
     attempt();
   } catch (const CheckpointError& error) {
-    if (error.code() != ErrorCode::kUnsupported || options.resume || options.dry_run ||
+    if (error.code() != ErrorCode::kUnsupported || options.target.resume || options.dry_run ||
         !keeps_records || !keep_records(copy, reader))
       throw;
-    require_none(options.error_on, copy.contents.findings);
+    require_none(options.checks.error_on, copy.contents.findings);
     attempt();
   }
   append(findings, std::exchange(copy.contents.findings, {}));
   return findings;
 }
 
-/// Returns whether records that are not plain tensors may be copied unchanged.
-bool keeps_records(const CheckpointReader& source, const ConvertTarget& target,
+/// Tells whether records that are no plain tensors may be copied as they are.
+bool keeps_records(const CheckpointReader& source, const ChosenTarget& target,
                    const ConvertOptions& options) {
-  return options.map.name.empty() && !options.optimizer &&
+  return !has_map(options) && !options.optimizer.sharding &&
          (source.info().conventions.megatron_fsdp || !target.format->conventions.megatron_fsdp);
 }
 
@@ -136,8 +136,9 @@ std::uint64_t bytes_on_disk(const Location& checkpoint) {
   return bytes;
 }
 
-void choose_format(Draft& draft, const ConvertOptions& options, ConvertReport& report) {
-  draft.target = choose_target(*draft.reader, report.source, options);
+void choose_format(Draft& draft, const std::string& usual, const ConvertOptions& options,
+                   ConvertReport& report) {
+  draft.target = choose_target(*draft.reader, report.source, usual, options);
   report.to = draft.target.format->name;
   const std::string same = report.to == report.from ? ", as the source has it" : "";
   add_step(report, "format", str_format("chooses {}{}", quote(report.to), same),
@@ -146,11 +147,11 @@ void choose_format(Draft& draft, const ConvertOptions& options, ConvertReport& r
 
 PlannedCopy plan(Draft& draft, const ConvertOptions& options, ConvertReport& report) {
   PlannedCopy copy = plan_copy(std::move(draft.contents), std::move(draft.target),
-                               std::move(draft.folder), options.ranks);
+                               std::move(draft.folder), options.target.ranks);
   Findings findings = describe(copy, draft.reader->metadata(), report);
   measure(copy, report);
   add_step(report, "plan",
-           str_format("{} {} for {}, in {}", options.ranks ? "cuts" : "takes",
+           str_format("{} {} for {}, in {}", options.target.ranks ? "cuts" : "takes",
                       counted(report.chunks_after, "chunk"), counted(copy.items.size(), "rank"),
                       counted(report.files, "file")),
            std::move(findings));
@@ -161,21 +162,20 @@ void note_writing(const PlannedCopy& copy, const ConvertOptions& options, Findin
                   ConvertReport& report) {
   add_step(report, "write",
            str_format("copies {} within {} of memory, {}", human_bytes(bytes_of(copy.items)),
-                      human_bytes(options.max_memory),
-                      options.check_source ? "compared with the checksums of the source"
-                                           : "not compared with checksums"),
+                      human_bytes(options.limits.memory),
+                      options.checks.source ? "compared with the checksums of the source"
+                                            : "not compared with checksums"),
            std::move(findings));
 }
 
 ConvertReport convert_checkpoint(const Location& source, const Location& destination,
-                                 const ConvertOptions& given) {
-  const Location found = resolve_checkpoint(source, {.iteration = given.iteration});
+                                 const ConvertOptions& options) {
+  const Location found = resolve_checkpoint(source, {.iteration = options.source.iteration});
   require_outside(found, destination);
   ConvertReport report;
   report.source = found.display();
   report.destination = destination.display();
-  OpenedSource opened = open_source(source, given, report);
-  const ConvertOptions& options = opened.options;
+  OpenedSource opened = open_source(source, options, report);
   report.held_before = held_by_files(opened.reader->metadata());
   report.from = opened.reader->info().format;
   Draft draft{.reader = std::move(opened.reader),
@@ -183,44 +183,47 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
               .source_keys = std::move(opened.source_keys),
               .target = {},
               .contents = {},
-              .folder = {}};
-  choose_format(draft, options, report);
-  if (given.map.name != kNoMap)
-    require_map_for_models(*draft.reader, source, draft.target, options);
-  if (options.dry_run) require_free_name(destination, options.overwrite);
+              .folder = {},
+              .memory = opened.memory};
+  choose_format(draft, opened.usual_format, options, report);
+  require_map_for_models(*draft.reader, source, draft.target, options);
+  if (options.dry_run) require_free_name(destination, options.target.overwrite);
   const bool keeps = keeps_records(*draft.reader, draft.target, options);
-  const CopyMemory memory =
-      share_memory(options.io, options.max_memory, options.staging, draft.reader->metadata());
+  const CopyMemory memory = share_memory(options.limits.io, draft.memory, options.limits.staging,
+                                         draft.reader->metadata());
   draft.target.save.io = memory.io;
 
   take_steps(draft, options, report);
   require_resumable(draft.contents, draft.target, options);
   PlannedCopy copy = plan(draft, options, report);
-  require_none(options.error_on, report.findings);
-  Findings written =
-      carry_out(copy, *draft.reader, found, destination, memory, keeps, options, report);
-  note_writing(copy, given, std::move(written), report);
+  require_none(options.checks.error_on, report.findings);
+  Findings written = carry_out(copy, *draft.reader, found, destination, memory, keeps,
+                               opened.progress, options, report);
+  note_writing(copy, options, std::move(written), report);
   if (!options.dry_run) report.disk_bytes = bytes_on_disk(destination);
   return report;
 }
 
 /// Sets `flattened` to the value implied by the form of the optimizer state.
 ConvertOptions with_flattened_form(ConvertOptions options) {
-  if (options.optimizer == OptimizerSharding::kFullyShardedModelSpace) {
-    // Other formats have the model's shapes, and Megatron flattens data that it reads from them.
-    if (options.to.empty() ||
-        find_save_strategy(options.to, options.strategy_version).capabilities.flattened_form) {
-      if (options.flattened == FlattenedForm::kBoxes)
+  if (options.optimizer.sharding == OptimizerSharding::kFullyShardedModelSpace) {
+    // Other formats have the model's shapes, and Megatron flattens what it reads from them.
+    if (options.target.strategy.empty() ||
+        find_save_strategy(options.target.strategy, options.target.version)
+            .capabilities.flattened_form) {
+      if (options.optimizer.flattened == FlattenedForm::kBoxes)
         throw CheckpointError(ErrorCode::kInvalidArgument,
                               "fully_sharded_model_space optimizer state is flattened, and "
                               "--flattened boxes contradicts it; leave one of them out");
-      options.flattened = FlattenedForm::kMegatron;
+      options.optimizer.flattened = FlattenedForm::kMegatron;
     }
-  } else if (options.optimizer && options.flattened == FlattenedForm::kMegatron) {
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          str_format("{} optimizer state is not flattened; leave --flattened at "
-                                     "'boxes'",
-                                     name_of(kOptimizerShardingNames, *options.optimizer)));
+  } else if (options.optimizer.sharding &&
+             options.optimizer.flattened == FlattenedForm::kMegatron) {
+    throw CheckpointError(
+        ErrorCode::kInvalidArgument,
+        str_format("{} optimizer state is not flattened; leave --flattened at "
+                   "'boxes'",
+                   name_of(kOptimizerShardingNames, *options.optimizer.sharding)));
   }
   return options;
 }
@@ -229,10 +232,10 @@ ConvertOptions with_flattened_form(ConvertOptions options) {
 
 ConvertReport convert(const Location& source, const Location& destination,
                       const ConvertOptions& options) try {
-  if (options.ranks && (*options.ranks < 1 || *options.ranks > kMaxRanks)) {
+  if (options.target.ranks && (*options.target.ranks < 1 || *options.target.ranks > kMaxRanks)) {
     throw CheckpointError(ErrorCode::kInvalidArgument,
                           str_format("the number of ranks must be between 1 and {}, got {}",
-                                     grouped(kMaxRanks), *options.ranks));
+                                     grouped(kMaxRanks), *options.target.ranks));
   }
   require_target_name(destination);
   return convert_checkpoint(source, destination, with_flattened_form(options));

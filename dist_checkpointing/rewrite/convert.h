@@ -17,82 +17,106 @@
 
 namespace DCKPT_API dckpt {
 
-struct ConvertOptions {
+/// Which checkpoint a conversion reads, and how it sees it.
+struct ConvertSource {
   /// The strategy that reads the source; see LoadOptions::strategy.
-  StrategySpec from{.name = std::string(kAutoStrategy)};
-  /// A save strategy of the registry ("torch_dist", "dcp", your own). Empty: determined by
-  /// `compat`, or else by the format of the source.
-  std::string to{};
-  std::optional<int> strategy_version{};  ///< version of `to`; empty: the newest
-  OwnOptions strategy_options{};  ///< options of `to`, as in save.backend.options of a policy
-  /// Allowed: for torch_dist, kMegatron or kMegatron019; for dcp, kDcp. Contradictions are refused.
-  /// Empty: kMegatron, or kMegatron019 for a source of that form if `to`, `flattened` and
-  /// `optimizer` are unset too, so that such a copy keeps its form.
-  std::optional<Compat> compat{};
-  /// Gives the source other keys, as load.map of a policy does; all other options see these keys.
+  StrategySpec strategy{.name = std::string(kAutoStrategy)};
+  /// Selects an iteration of a training root; empty: the latest.
+  std::optional<IterationName> iteration{};
+  /// Gives the source other keys, as load.map of a policy does. All later steps see these keys.
   KeyMapOptions map{};
   /// Merges this LoRA adapter, a folder in PEFT's layout, into the model: before the map if the
-  /// source has the tensors that the adapter changes, else into the result of the map. Takes up to
-  /// an eighth of `max_memory`.
+  /// source has the tensors that the adapter changes, else after it. Takes up to an eighth of
+  /// ConvertLimits::memory.
   std::optional<Location> merge_adapter{};
-  /// Goes through the map and back in memory and compares with the source, bit by bit, before
-  /// anything is written. convert() throws (mismatch) naming the differences.
-  bool check_round_trip = false;
-  /// Cuts every tensor into shards for this many ranks (along its longest axis that allows it);
-  /// empty keeps the chunks, or joins them for a format that stores tensors whole, which has no
-  /// shards.
-  std::optional<int> ranks{};
-  /// The form of optimizer state that Megatron 0.8 to 0.15 flattens: boxes, which every reader
-  /// loads, or the form from which only these releases resume. The latter is made from boxes if the
-  /// source (zarr) has them, or refused. Empty: as in a source of the same format, else boxes.
-  std::optional<FlattenedForm> flattened{};
-  /// The form from which Megatron's distributed optimizer is to resume; empty leaves it unchanged.
-  /// kFullyShardedModelSpace sets `flattened` to kMegatron; the others need kBoxes. `keys` and
-  /// `rename` then name the keys of the result.
-  std::optional<OptimizerSharding> optimizer{};
-  /// The folder whose model files (config.json, the tokenizer; no weights) are copied to hf and
-  /// safetensors. Empty: the source, if it is such a folder. For all formats, a map takes numbers
-  /// from its config.json.
-  std::optional<Location> model_files{};
-  /// Selects tensors and objects (these by key or unique key) by their names in the source; the
-  /// common state is always kept. With a map, names of either side count: keys of the source that
-  /// `exclude` matches are left out before the map sees them, and `include` selects among the keys
-  /// that the map makes or, if it does not match there, among those of the source.
+  /// Selects tensors and objects (objects by key or unique key) by their names in the source. The
+  /// common state is always kept. With a map, patterns match names of either side: `exclude`
+  /// removes keys of the source before the map sees them, and `include` selects among the keys that
+  /// the map makes or, where it matches none of them, among those of the source.
   KeyFilter keys{};
-  std::vector<RenameRule> rename{};  ///< keys in the result; see rename.h
-  /// Compares all copied data with its checksums, after checking integrity.json if the source has
-  /// one; otherwise damage would get fresh, valid checksums. Nothing is published unless all agree.
-  bool check_source = true;
-  /// Requires an integrity.json in the source that all its files match.
-  bool verify_integrity = false;
-  /// Converts the intact keys if data files are missing or too short; otherwise an error names the
-  /// others.
+  /// If data files are missing or too short, converts the keys that are whole; otherwise an error
+  /// names the others.
   bool allow_partial = false;
-  /// Findings that become errors: convert() throws (mismatch) naming them before it writes.
-  std::vector<FindingCode> error_on{};
-  bool dry_run = false;  ///< plan and report, write nothing
-  bool overwrite = false;
-  /// Continues an interrupted conversion to this destination: files that it had finished stay, the
-  /// others are written. Source and options must be the same. If this attempt fails too, its
-  /// finished files are kept for the next one; without `resume`, they are removed.
-  bool resume = false;
-  std::uint64_t max_memory =
-      std::uint64_t{256}
-      << 20;  ///< limit of tensor bytes in flight; if it is small, fewer threads write
+};
+
+/// Which checkpoint a conversion writes.
+struct ConvertTarget {
+  /// A save strategy of the registry ("torch_dist", "dcp", one's own). Empty: the one that `compat`
+  /// implies, or else the format of the source.
+  std::string strategy{};
+  std::optional<int> version{};  ///< of the strategy; empty: the newest
+  OwnOptions options{};          ///< of the strategy, as in save.backend.options of a policy
+  /// For torch_dist: kMegatron or kMegatron019; for dcp: kDcp. Contradictions are refused. Empty:
+  /// kMegatron, or kMegatron019 for a source of that form if neither `strategy` nor the options of
+  /// the optimizer are given: such a copy keeps its form.
+  std::optional<Compat> compat{};
+  /// Cuts every tensor into shards for this many ranks (along its longest axis that allows it).
+  /// Empty keeps the chunks, or joins them for a format that stores tensors whole.
+  std::optional<int> ranks{};
+  std::vector<RenameRule> rename{};  ///< of the keys in the result; see rename.h
+  /// For hf and safetensors: copies the files of this folder that belong to a model (config.json,
+  /// the tokenizer; no weights). Empty: those of the source, if it is such a folder. For all
+  /// formats: a map takes numbers from its config.json.
+  std::optional<Location> model_files{};
   std::string separation_hint{};  ///< see SaveOptions
   /// Writes integrity.json. Empty: if the source has one, and in formats whose data have no
   /// checksums (safetensors, zarr).
   std::optional<bool> integrity{};
-  /// The iteration of a training root, instead of the latest.
-  std::optional<IterationName> iteration{};
-  WriteOptions io{};
+  bool overwrite = false;  ///< replaces a checkpoint at the destination
+  /// Continues an interrupted conversion to this destination: files that it had finished stay, the
+  /// others are written. Source and options must be the same. If this run fails, too, its finished
+  /// files are kept for the next one; without `resume` they are removed.
+  bool resume = false;
+};
+
+/// The form in which a conversion leaves the optimizer's state.
+struct ConvertOptimizer {
+  /// The form from which Megatron's distributed optimizer is to resume; empty leaves it as it is.
+  /// kFullyShardedModelSpace sets `flattened` to kMegatron; the others need kBoxes.
+  /// ConvertSource::keys and ConvertTarget::rename then name the keys of the new form.
+  std::optional<OptimizerSharding> sharding{};
+  /// How to store optimizer state that Megatron 0.8 to 0.15 flattens: as boxes, which every reader
+  /// loads, or in the form from which only these releases resume. The latter is made from boxes if
+  /// the source (zarr) has them, or refused. Empty: as a source of the same format has it, else
+  /// boxes.
+  std::optional<FlattenedForm> flattened{};
+};
+
+/// What a conversion compares and refuses before it publishes anything.
+struct ConvertChecks {
+  /// Compares everything that is copied with its checksums, and first with integrity.json if the
+  /// source has one; otherwise damage would get fresh, valid checksums.
+  bool source = true;
+  /// The source must have an integrity.json, and all its files must match it.
+  bool integrity = false;
+  /// Applies the map and its inverse in memory and compares the outcome with the source, bit by
+  /// bit, before anything is written. convert() throws (mismatch) with the differences.
+  bool round_trip = false;
+  /// Findings that are errors: convert() throws (mismatch) that names them before it writes.
+  std::vector<FindingCode> error_on{};
+};
+
+/// The memory, in bytes, and the threads that a conversion uses.
+struct ConvertLimits {
+  /// For tensor bytes in flight; if it is small, fewer threads write.
+  std::uint64_t memory = std::uint64_t{256} << 20;
+  /// Temporary memory of all reads together, within `memory`.
+  std::uint64_t staging = std::uint64_t{64} << 20;
   /// Threads that check the source; empty: as many as write.
   std::optional<int> read_threads{};
-  std::uint64_t staging =
-      std::uint64_t{64}
-      << 20;            ///< temporary memory of all reads together, in bytes; within max_memory
-  Progress progress{};  ///< counts tensor and object bytes written
-  /// Requests a stop: convert() throws (cancelled) and removes what it has written (see `resume`).
+  WriteOptions io{};
+};
+
+struct ConvertOptions {
+  ConvertSource source{};
+  ConvertTarget target{};
+  ConvertOptimizer optimizer{};
+  ConvertChecks checks{};
+  ConvertLimits limits{};
+  bool dry_run = false;  ///< plans and reports, writes nothing
+  Progress progress{};   ///< of tensor and object bytes written
+  /// Requests a stop: convert() throws (cancelled) and removes what it has written (see
+  /// ConvertTarget::resume).
   std::stop_token stop{};
 };
 
@@ -138,16 +162,16 @@ struct ConvertReport {
 /// The largest number of ranks that a checkpoint can be cut for.
 inline constexpr int kMaxRanks = 1'000'000;
 
-/// Reads a checkpoint and publishes a converted copy. Streams: memory stays within `max_memory`
-/// plus the metadata. Plain DCP has no common state: its objects become common state in torch_dist,
-/// under their paths, and objects again when converted back. Formats of tensors alone (hf,
-/// safetensors) leave out objects and common state; a remark names them. Throws CheckpointError;
-/// then nothing is visible at the destination and its previous content is unchanged. Among others:
-/// (already exists) for a destination that must not be replaced, (mismatch) if the conversion to
-/// resume was another one, (unsupported) for rank folders of Megatron's oldest format, whose
-/// tensors no Megatron finds before they are joined, (invalid argument) if flattened optimizer
-/// state would be left in a form from which no release resumes, and (io) if there is not enough
-/// free space, even in a dry run.
+/// Reads a checkpoint and publishes a converted copy. Streams: memory stays within
+/// ConvertLimits::memory plus the metadata. Plain DCP has no common state: its objects become
+/// common state in torch_dist, under their paths, and objects again when converted back. Formats of
+/// tensors alone (hf, safetensors) leave out objects and common state; a remark names them. Throws
+/// CheckpointError; then nothing is visible at the destination and what was there is unchanged.
+/// Among others (already exists) for a destination that is not to be replaced, (mismatch) if what
+/// it is to resume was another conversion, (unsupported) for rank folders of Megatron's oldest
+/// format, whose tensors no Megatron finds before they are joined, (invalid argument) for what
+/// would leave flattened optimizer state in a form from which no release resumes, and (io) if there
+/// is not enough free space, even in a dry run.
 ConvertReport convert(const Location& source, const Location& destination,
                       const ConvertOptions& options = {});
 

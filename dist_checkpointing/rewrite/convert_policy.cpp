@@ -15,29 +15,30 @@ PolicyForConversion policy_for_conversion(const Policy& policy, bool names_forma
   const Policy usual;
   PolicyForConversion result;
   ConvertOptions& options = result.options;
-  options.from = load.strategy;
+  options.source.strategy = load.strategy;
   const bool own_strategy = save.strategy != usual.save.strategy;
   const bool served_by_another = canonical(save).strategy != save.strategy;  // compat decides
   if (names_format && own_strategy && !served_by_another) {
-    options.to = save.strategy.name;
-    options.strategy_version = save.strategy.version;
-    options.strategy_options = save.strategy.options;
-    if (save.compat != usual.save.compat) options.compat = save.compat;
+    options.target.strategy = save.strategy.name;
+    options.target.version = save.strategy.version;
+    options.target.options = save.strategy.options;
+    if (save.compat != usual.save.compat) options.target.compat = save.compat;
   } else if (names_format) {
-    options.compat = save.compat;
+    options.target.compat = save.compat;
   }
-  if (save.flattened != usual.save.flattened) options.flattened = save.flattened;
-  options.map = load.map;
-  options.rename = load.rename;
-  options.check_source = load.verify != Verify::kNone;
-  options.verify_integrity = load.verify == Verify::kSha256;
-  options.separation_hint = save.separation_hint;
-  if (save.integrity) options.integrity = true;
-  options.io = save.io;
-  options.error_on = load.error_on;
-  options.error_on.insert(options.error_on.end(), save.error_on.begin(), save.error_on.end());
-  options.read_threads = load.threads;
-  options.staging = load.staging;
+  if (save.flattened != usual.save.flattened) options.optimizer.flattened = save.flattened;
+  options.source.map = load.map;
+  options.target.rename = load.rename;
+  options.checks.source = load.verify != Verify::kNone;
+  options.checks.integrity = load.verify == Verify::kSha256;
+  options.target.separation_hint = save.separation_hint;
+  if (save.integrity) options.target.integrity = true;
+  options.limits.io = save.io;
+  options.checks.error_on = load.error_on;
+  options.checks.error_on.insert(options.checks.error_on.end(), save.error_on.begin(),
+                                 save.error_on.end());
+  options.limits.read_threads = load.threads;
+  options.limits.staging = load.staging;
 
   const auto unused = [&](bool is_usual, const char* field) {
     if (!is_usual) result.unused.emplace_back(field);

@@ -36,62 +36,64 @@ void require_convertible(const CheckpointReader& reader, const std::string& sour
 
 }  // namespace
 
-ConvertTarget choose_target(const CheckpointReader& reader, const std::string& source,
-                            const ConvertOptions& options) {
+ChosenTarget choose_target(const CheckpointReader& reader, const std::string& source,
+                           const std::string& usual, const ConvertOptions& options) {
   require_convertible(reader, source);
-  ConvertTarget target;
+  ChosenTarget target;
   SaveOptions& save = target.save;
-  const bool asks_nothing =
-      options.to.empty() && !options.compat && !options.flattened && !options.optimizer;
+  const std::string named =
+      options.target.strategy.empty() && !options.target.compat ? usual : options.target.strategy;
+  const bool asks_nothing = named.empty() && !options.target.compat &&
+                            !options.optimizer.flattened && !options.optimizer.sharding;
   if (asks_nothing && !reader.info().common_places.empty() &&
       !reader.info().conventions.keys_are_paths)
     save.compat = Compat::kMegatron019;
-  save.compat = options.compat.value_or(save.compat);
-  if (!options.to.empty())
-    save.strategy = {options.to, options.strategy_version, {}};
-  else if (!options.compat)
+  save.compat = options.target.compat.value_or(save.compat);
+  if (!named.empty())
+    save.strategy = {named, options.target.version, {}};
+  else if (!options.target.compat)
     save.strategy.name = reader.info().format;
-  save.strategy.options = options.strategy_options;
+  save.strategy.options = options.target.options;
   const std::string asked = save.strategy.name;
-  require_writable(asked, options.to.empty());
+  require_writable(asked, named.empty());
   save = canonical(save);
   target.format = &find_save_strategy(save.strategy.name, save.strategy.version);
   const std::string& format = target.format->name;
   const bool keys_are_paths = target.format->conventions.keys_are_paths;
-  if ((!options.to.empty() && format != asked) ||
-      (options.compat && save.compat != *options.compat)) {
+  if ((!named.empty() && format != asked) ||
+      (options.target.compat && save.compat != *options.target.compat)) {
     throw CheckpointError(
         ErrorCode::kInvalidArgument,
         str_format(
             "the format {} and --compat {} contradict each other; {}", quote(asked),
-            to_string(*options.compat),
+            to_string(*options.target.compat),
             keys_are_paths && format == asked
                 ? "Megatron-Core reads 'torch_dist', and plain DCP has only --compat dcp"
                 : "for PyTorch DCP alone say --to dcp, for Megatron-Core --compat megatron or "
                   "megatron-0.19"));
   }
-  if (options.compat == Compat::kMegatron019 && !target.format->capabilities.compat) {
+  if (options.target.compat == Compat::kMegatron019 && !target.format->capabilities.compat) {
     throw CheckpointError(
         ErrorCode::kUnsupported,
         str_format("the format {} is written for no other readers: it has one form only; leave out "
                    "compat (--compat)",
                    quote(format)));
   }
-  if (keys_are_paths && options.flattened == FlattenedForm::kMegatron) {
+  if (keys_are_paths && options.optimizer.flattened == FlattenedForm::kMegatron) {
     throw CheckpointError(
         ErrorCode::kInvalidArgument,
         str_format("only Megatron-Core reads its flattened form, and not from plain DCP; {}, or "
                    "write 'torch_dist'",
-                   options.optimizer ? "take --optimizer fully_reshardable"
-                                     : "leave --flattened at boxes"));
+                   options.optimizer.sharding ? "take --optimizer fully_reshardable"
+                                              : "leave --flattened at boxes"));
   }
-  if (options.ranks && !target.format->capabilities.cut_tensors) {
+  if (options.target.ranks && !target.format->capabilities.cut_tensors) {
     throw CheckpointError(ErrorCode::kInvalidArgument,
                           str_format("the format {} stores each tensor whole and has no shards of "
                                      "ranks; leave out the number of ranks",
                                      quote(format)));
   }
-  if (options.ranks && target.format->capabilities.equal_chunks) {
+  if (options.target.ranks && target.format->capabilities.equal_chunks) {
     throw CheckpointError(ErrorCode::kInvalidArgument,
                           str_format("the format {} stores chunks of one size, so tensors are not "
                                      "cut anew for ranks; leave out the number of ranks",
@@ -99,14 +101,14 @@ ConvertTarget choose_target(const CheckpointReader& reader, const std::string& s
   }
   const bool keeps_form =
       (format == reader.info().format || target.format->conventions.megatron_keys) &&
-      !options.optimizer && target.format->capabilities.flattened_form;
-  save.flattened =
-      options.flattened.value_or(keeps_form ? FlattenedForm::kMegatron : FlattenedForm::kBoxes);
-  save.separation_hint = options.separation_hint;
-  save.overwrite = options.overwrite;
+      !options.optimizer.sharding && target.format->capabilities.flattened_form;
+  save.flattened = options.optimizer.flattened.value_or(keeps_form ? FlattenedForm::kMegatron
+                                                                   : FlattenedForm::kBoxes);
+  save.separation_hint = options.target.separation_hint;
+  save.overwrite = options.target.overwrite;
   const bool source_has_one = reader.storage().stat(kIntegrityFile).has_value();
   const bool can_have_one = target.format->capabilities.integrity;
-  save.integrity = options.integrity.value_or(
+  save.integrity = options.target.integrity.value_or(
       can_have_one && (source_has_one || !target.format->conventions.records));
   if (source_has_one && !can_have_one)
     target.findings.push_back(

@@ -11,17 +11,17 @@
 namespace dckpt {
 
 /// The format that a conversion writes.
-struct ConvertTarget {
+struct ChosenTarget {
   const SaveStrategyEntry* format = nullptr;
   SaveOptions save{};  ///< options that its strategy is made with
   Findings findings{};
 };
 
-/// Chooses the target by the options, or else the format of the source. `source` names it in
-/// messages. Throws CheckpointError for contradictions and for formats that cannot be written or
-/// read.
-ConvertTarget choose_target(const CheckpointReader& reader, const std::string& source,
-                            const ConvertOptions& options);
+/// Chooses the format that the options name, else `usual`, else that of the source. Messages call
+/// the source `source`. Throws CheckpointError for contradictions, and for formats that cannot be
+/// written or read.
+ChosenTarget choose_target(const CheckpointReader& reader, const std::string& source,
+                           const std::string& usual, const ConvertOptions& options);
 
 /// Throws CheckpointError (invalid argument) for a destination inside the source, which must not
 /// change meanwhile.

@@ -5,6 +5,7 @@
 
 #include "configs/key_map.h"
 #include "configs/yaml.h"
+#include "dist_checkpointing/rewrite/conversion_source.h"
 #include "dist_checkpointing/training_root/removal.h"
 #include "mapping/base/error.h"
 #include "mapping/base/fingerprint.h"
@@ -87,32 +88,34 @@ std::string differences(const ConversionFacts& before, const ConversionFacts& no
 }  // namespace
 
 ConversionFacts conversion_facts(const Location& source, const ConvertOptions& options,
-                                 const ConvertTarget& target, const ModelFolder& folder,
+                                 const ChosenTarget& target, const ModelFolder& folder,
                                  std::span<const SavePlan> ranks) {
   FactList facts;
   facts.add("release of dckpt", DCKPT_VERSION);
   facts.add("source", quote(source.absolute()));
-  facts.add("reader", text_of(options.from));
+  facts.add("reader", text_of(options.source.strategy));
   facts.add("format", text_of(target.save.strategy));
   facts.add("readers", std::string(to_string(target.save.compat)));
   facts.add("flattened", std::string(name_of(kFlattenedFormNames, target.save.flattened)));
-  facts.add("optimizer", options.optimizer
-                             ? std::string(name_of(kOptimizerShardingNames, *options.optimizer))
-                             : std::string("as it is"));
-  facts.add("ranks", options.ranks ? std::to_string(*options.ranks) : std::string("as stored"));
-  facts.add("map", quote(options.map.name));
-  if (!options.map.name.empty() && options.map.name != kAutoStrategy)
-    facts.add("content of the map", print_of(as_bytes(find_key_map(options.map.name).yaml)));
-  facts.add("settings of the map", options.map.set);
-  facts.add("keys to include", options.keys.include);
-  facts.add("keys to exclude", options.keys.exclude);
-  for (const RenameRule& rule : options.rename)
+  facts.add("optimizer",
+            options.optimizer.sharding
+                ? std::string(name_of(kOptimizerShardingNames, *options.optimizer.sharding))
+                : std::string("as it is"));
+  facts.add("ranks", options.target.ranks ? std::to_string(*options.target.ranks)
+                                          : std::string("as stored"));
+  facts.add("map", quote(has_map(options) ? options.source.map.name : ""));
+  if (has_map(options) && options.source.map.name != kAutoStrategy)
+    facts.add("content of the map", print_of(as_bytes(find_key_map(options.source.map.name).yaml)));
+  facts.add("settings of the map", options.source.map.set);
+  facts.add("keys to include", options.source.keys.include);
+  facts.add("keys to exclude", options.source.keys.exclude);
+  for (const RenameRule& rule : options.target.rename)
     facts.add("rule to rename " + quote(rule.from), quote(rule.to));
-  facts.add("separation hint", quote(options.separation_hint));
+  facts.add("separation hint", quote(options.target.separation_hint));
   facts.add("manifest", yes_or_no(target.save.integrity));
-  facts.add("files per rank", std::to_string(options.io.files_per_rank));
-  facts.add("checksums", yes_or_no(options.io.checksums));
-  facts.add("page alignment", yes_or_no(options.io.page_aligned));
+  facts.add("files per rank", std::to_string(options.limits.io.files_per_rank));
+  facts.add("checksums", yes_or_no(options.limits.io.checksums));
+  facts.add("page alignment", yes_or_no(options.limits.io.page_aligned));
   Bytes plans;
   for (const SavePlan& plan : ranks) {
     const Bytes encoded = encode_plan(plan);
@@ -123,12 +126,12 @@ ConversionFacts conversion_facts(const Location& source, const ConvertOptions& o
     facts.add_files(*source.directory(), "");
   else
     facts.add_file(*source.storage(), source.name());
-  if (options.merge_adapter) {
-    facts.add("adapter", quote(options.merge_adapter->absolute()));
-    facts.add_files(*options.merge_adapter->directory(), "");
+  if (options.source.merge_adapter) {
+    facts.add("adapter", quote(options.source.merge_adapter->absolute()));
+    facts.add_files(*options.source.merge_adapter->directory(), "");
   }
-  if (options.model_files) {
-    facts.add("model files", quote(options.model_files->absolute()));
+  if (options.target.model_files) {
+    facts.add("model files", quote(options.target.model_files->absolute()));
     for (const std::string& name : folder.files) facts.add_file(*folder.storage, name);
   }
   return facts.take();

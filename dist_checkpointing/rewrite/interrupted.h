@@ -22,7 +22,7 @@ struct Interrupted {
 /// Returns the facts that two conversions must share so that one can continue the other. `ranks`
 /// are the items that each rank writes.
 ConversionFacts conversion_facts(const Location& source, const ConvertOptions& options,
-                                 const ConvertTarget& target, const ModelFolder& folder,
+                                 const ChosenTarget& target, const ModelFolder& folder,
                                  std::span<const SavePlan> ranks);
 
 /// Returns the leftovers beside `target` of a conversion with these facts; of several, the one that

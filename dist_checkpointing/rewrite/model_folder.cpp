@@ -9,6 +9,7 @@
 
 #include "configs/yaml.h"
 #include "dist_checkpointing/inspect/modelopt.h"
+#include "dist_checkpointing/rewrite/conversion_source.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
@@ -107,7 +108,7 @@ bool set_dtype(Value& config, const std::string& dtype) {
 
 /// Sets the dtype in config.json; transformers would otherwise load the weights as the old dtype.
 void set_config_dtype(const ConvertOptions& options, ModelFolder& folder) {
-  const auto wanted = options.map.name.empty() ? std::nullopt : wanted_dtype(options.map);
+  const auto wanted = !has_map(options) ? std::nullopt : wanted_dtype(options.source.map);
   if (!wanted) return;
   const std::string dtype(to_string(*wanted));
   const auto file = folder.storage->open(kModelConfig);
@@ -198,8 +199,8 @@ void leave_modelopt(const CheckpointReader& source, Findings& findings) {
                                    quote(state->place))});
 }
 
-/// Copies the files' metadata about the model.
-void carry_annotations(const CheckpointReader& source, ConvertTarget& target, Findings& findings) {
+/// What the files say about the model.
+void carry_annotations(const CheckpointReader& source, ChosenTarget& target, Findings& findings) {
   if (source.info().annotations.empty()) return;
   YamlNode all;
   all.kind = YamlNode::Kind::kMap;
@@ -231,8 +232,8 @@ void leave_adapter(const Storage& folder, const ConvertOptions& options, Finding
   }
   if (left.empty()) return;
   const std::string place = folder.display_path("");
-  if (options.merge_adapter &&
-      options.merge_adapter->directory()->absolute("") == folder.absolute(""))
+  if (options.source.merge_adapter &&
+      options.source.merge_adapter->directory()->absolute("") == folder.absolute(""))
     return;
   findings.push_back(
       {.code = FindingCode::kModelFilesLeftOut,
@@ -243,9 +244,8 @@ void leave_adapter(const Storage& folder, const ConvertOptions& options, Finding
        .severity = Severity::kWarning});
 }
 
-/// Completes an adapter's folder, which has other names, and another configuration instead of
-/// config.json.
-void finish_adapter(ConvertTarget& target, ModelFolder& folder) {
+/// A folder of an adapter has other names, and instead of config.json another configuration.
+void finish_adapter(ChosenTarget& target, ModelFolder& folder) {
   OwnOptions& own = target.save.strategy.options;
   if (!own.has(kSafetensorsNamesOption))
     own.set(kSafetensorsNamesOption, name_of(kSafetensorsNamesNames, SafetensorsNames::kAdapter));
@@ -257,24 +257,23 @@ void finish_adapter(ConvertTarget& target, ModelFolder& folder) {
                     kAdapterConfigFile)});
 }
 
-/// Requires a use of `model_files` for a format without such files: a map may still take numbers
-/// from config.json.
-void require_use(const ConvertOptions& options, const ConvertTarget& target) {
-  if (options.map.name.empty())
+/// A format without such files: the numbers of a map may still come from config.json.
+void require_use(const ConvertOptions& options, const ChosenTarget& target) {
+  if (!has_map(options))
     throw CheckpointError(ErrorCode::kInvalidArgument,
                           str_format("the format {} takes no files of a model; leave out "
                                      "--model-files, name a --map that takes numbers from their "
                                      "config.json, or write 'hf'",
                                      quote(target.format->name)));
-  if (!options.model_files->directory()->stat(kModelConfig))
+  if (!options.target.model_files->directory()->stat(kModelConfig))
     throw CheckpointError(ErrorCode::kInvalidArgument,
                           "there is no config.json that the map could take numbers from",
-                          {.file = options.model_files->display()});
+                          {.file = options.target.model_files->display()});
 }
 
 }  // namespace
 
-ModelFolder model_folder(const CheckpointReader& source, ConvertTarget& target,
+ModelFolder model_folder(const CheckpointReader& source, ChosenTarget& target,
                          const ConvertOptions& options) {
   ModelFolder folder;
   const bool is_adapter = holds_peft_adapter(source.metadata());
@@ -282,7 +281,7 @@ ModelFolder model_folder(const CheckpointReader& source, ConvertTarget& target,
   carry_annotations(source, target, folder.findings);
   if (is_model) leave_adapter(source.storage(), options, folder.findings);
   if (!target.format->conventions.model_folder) {
-    if (options.model_files) require_use(options, target);
+    if (options.target.model_files) require_use(options, target);
     take_modelopt(source, folder);
     if (source.info().conventions.records) name_other_files(source, folder.files, folder.findings);
     if (source.info().conventions.model_folder) {
@@ -299,16 +298,16 @@ ModelFolder model_folder(const CheckpointReader& source, ConvertTarget& target,
     return folder;
   }
   leave_modelopt(source, folder.findings);
-  if (options.model_files) {
-    if (!options.model_files->is_directory())
+  if (options.target.model_files) {
+    if (!options.target.model_files->is_directory())
       throw CheckpointError(ErrorCode::kIo, "there is no such folder of a model's files",
-                            {.file = options.model_files->display()});
-    folder.storage = with_hub_cache(options.model_files->directory());
+                            {.file = options.target.model_files->display()});
+    folder.storage = with_hub_cache(options.target.model_files->directory());
   } else if (source.info().conventions.model_folder) {
     folder.storage = source.storage().shared_from_this();
   }
   if (folder.storage != nullptr) list_files(folder, is_adapter);
-  if (options.model_files && !is_adapter &&
+  if (options.target.model_files && !is_adapter &&
       folder.storage->absolute("") != source.storage().absolute(""))
     leave_adapter(*folder.storage, options, folder.findings);
   if (is_adapter) {

@@ -26,11 +26,11 @@ struct ModelFolder {
 /// Larger files are left where they are.
 inline constexpr std::uint64_t kMaxModelFile = std::uint64_t{128} << 20;
 
-/// Returns the files to copy. A model's folder is that of ConvertOptions::model_files, or else the
-/// source. Facts about the model in the source's files become an option of the target's strategy,
-/// unless that option is already set. The findings list the copied and omitted files. Throws
-/// CheckpointError (invalid argument) for an option that would have no effect, (io).
-ModelFolder model_folder(const CheckpointReader& source, ConvertTarget& target,
+/// A model's folder is that of ConvertTarget::model_files, or else the source. What the source's
+/// files say about the model becomes an option of the target's strategy, unless it has that option.
+/// The findings say what goes along and what does not. Throws CheckpointError (invalid argument)
+/// for an option that would have no effect, (io).
+ModelFolder model_folder(const CheckpointReader& source, ChosenTarget& target,
                          const ConvertOptions& options);
 
 }  // namespace dckpt

@@ -55,7 +55,7 @@ bool is_no_tensor(const CheckpointReader& reader, std::size_t tensor, std::size_
 
 }  // namespace
 
-PlannedCopy plan_copy(CopyContents contents, ConvertTarget target, ModelFolder folder,
+PlannedCopy plan_copy(CopyContents contents, ChosenTarget target, ModelFolder folder,
                       std::optional<int> ranks) {
   if (!target.format->capabilities.cut_tensors) ranks = 1;
   if (target.format->capabilities.equal_chunks) make_chunks_equal(contents.metadata);

@@ -20,16 +20,16 @@ namespace dckpt {
 /// The contents to write, and their format.
 struct PlannedCopy {
   CopyContents contents;
-  ConvertTarget target;
+  ChosenTarget target;
   ModelFolder folder;
   std::unique_ptr<const SaveStrategy> strategy;
   std::vector<SavePlan> items;  ///< one per rank
   GlobalPlan plan;
 };
 
-/// Plans a copy cut for `ranks` ranks, or as the contents are cut. Throws CheckpointError
-/// (unsupported) for contents that the target would have to leave out.
-PlannedCopy plan_copy(CopyContents contents, ConvertTarget target, ModelFolder folder,
+/// Cut for so many ranks, or as the contents are cut. Throws CheckpointError (unsupported) for what
+/// the target would have to leave out.
+PlannedCopy plan_copy(CopyContents contents, ChosenTarget target, ModelFolder folder,
                       std::optional<int> ranks);
 
 /// Copies records that are not plain tensors byte by byte, if both formats store such records and

@@ -181,7 +181,7 @@ Job conversion() {
   return {"Conversion",
           [](const Location& root) { save_iteration(root / "first", 1, {.integrity = true}); },
           [](const Location& root) {
-            convert(root / "first", root / "copy", {.to = "dcp", .ranks = 3});
+            convert(root / "first", root / "copy", {.target = {.strategy = "dcp", .ranks = 3}});
           },
           [](const Location& root) -> std::string {
             if (!holds_iteration(root / "first", 1)) return "the source is another one";
@@ -189,7 +189,8 @@ Job conversion() {
             return holds_iteration(root / "copy", 1) ? "new" : "the copy is damaged";
           },
           [](const Location& root) {
-            convert(root / "first", root / "copy", {.to = "dcp", .overwrite = true});
+            convert(root / "first", root / "copy",
+                    {.target = {.strategy = "dcp", .overwrite = true}});
           }};
 }
 

@@ -46,8 +46,8 @@ TEST_F(InMemory, WhatIsSavedIsLoadedInspectedAndRemoved) {
 
 TEST_F(InMemory, ConversionsGoFromAnyStorageToAnyOther) {
   save_both_ranks(directory_ / "on_disk");
-  convert(directory_ / "on_disk", run_ / "copy", {.to = "dcp"});
-  convert(run_ / "copy", directory_ / "back", {.to = "torch_dist"});
+  convert(directory_ / "on_disk", run_ / "copy", {.target = {.strategy = "dcp"}});
+  convert(run_ / "copy", directory_ / "back", {.target = {.strategy = "torch_dist"}});
   EXPECT_TRUE(is_loaded(run_ / "copy"));
   EXPECT_TRUE(is_loaded(directory_ / "back"));
   EXPECT_TRUE(diff(*open_checkpoint(directory_ / "on_disk"), *open_checkpoint(directory_ / "back"))

@@ -280,7 +280,7 @@ TEST_F(DamagedData, OfSmallThingsIsFoundTooAndNoneOfItIsConverted) {
   EXPECT_THAT(message([&] { (void)load_state_dict(path(), {"small"}); }),
               HasSubstr("not match the CRC-32"));
   for (const int ranks : {1, 3})
-    EXPECT_THAT(message([&] { convert(path(), target(), {.ranks = ranks}); }),
+    EXPECT_THAT(message([&] { convert(path(), target(), {.target = {.ranks = ranks}}); }),
                 HasSubstr("not match the CRC-32"));
   flip_tensor("small", 5);
 
@@ -289,14 +289,17 @@ TEST_F(DamagedData, OfSmallThingsIsFoundTooAndNoneOfItIsConverted) {
   EXPECT_THAT(message([&] { (void)load_common_state(path()); }), HasSubstr("not match the CRC-32"));
   EXPECT_FALSE(fs::exists(target()));
   flip("common.pt", moments);
-  convert(path(), target(), {.ranks = 3, .max_memory = std::uint64_t{2} << 20});
-  EXPECT_THAT(message([&] { convert(path(), target(), {.overwrite = true, .max_memory = 1000}); }),
+  convert(path(), target(), {.target = {.ranks = 3}, .limits = {.memory = std::uint64_t{2} << 20}});
+  EXPECT_THAT(message([&] {
+                convert(path(), target(),
+                        {.target = {.overwrite = true}, .limits = {.memory = 1000}});
+              }),
               HasSubstr("a conversion takes at least 1.1 MiB of memory"));
 }
 
 TEST_F(DamagedData, OfAFileWithoutChecksumsIsNotConvertedWhereAManifestShowsIt) {
   const fs::path source = path().parent_path() / "source";
-  convert(path(), source, {.integrity = true, .io = {.checksums = false}});
+  convert(path(), source, {.target = {.integrity = true}, .limits = {.io = {.checksums = false}}});
   fs::remove_all(path());
   fs::rename(source, path());
   flip_tensor("large", 1000);
@@ -304,7 +307,7 @@ TEST_F(DamagedData, OfAFileWithoutChecksumsIsNotConvertedWhereAManifestShowsIt) 
   EXPECT_THAT(testing::error_of([&] { convert(path(), target()); }).what(),
               HasSubstr("__0_0.distcp: hash mismatch"));
   EXPECT_FALSE(fs::exists(target()));
-  EXPECT_NO_THROW(convert(path(), target(), {.check_source = false}));
+  EXPECT_NO_THROW(convert(path(), target(), {.checks = {.source = false}}));
 }
 
 TEST_F(DamagedData, AManifestIsWrittenAndComparedWithoutReadingAnythingAgain) {
@@ -315,7 +318,8 @@ TEST_F(DamagedData, AManifestIsWrittenAndComparedWithoutReadingAnythingAgain) {
     return testing::bytes_read() - before;
   };
   const fs::path source = path().parent_path() / "source";
-  EXPECT_LT(read_by([&] { convert(path(), source, {.integrity = true}); }), kData * 11 / 10);
+  EXPECT_LT(read_by([&] { convert(path(), source, {.target = {.integrity = true}}); }),
+            kData * 11 / 10);
   EXPECT_LT(read_by([&] { convert(source, target()); }), kData * 11 / 10) << "compares with it";
   EXPECT_TRUE(verify(*open_checkpoint(target()), {.deep = true}).ok());
 
@@ -328,14 +332,15 @@ TEST_F(DamagedData, AManifestIsWrittenAndComparedWithoutReadingAnythingAgain) {
 
 TEST_F(DamagedData, OfTheManifestIsFoundWhicheverWayTheFilesAreRead) {
   const fs::path source = path().parent_path() / "source";
-  convert(path(), source, {.integrity = true});
+  convert(path(), source, {.target = {.integrity = true}});
   fs::remove_all(path());
   fs::rename(source, path());
   const std::size_t digest = text_of(path() / kIntegrityFile).find("\"__0_0.distcp\": \"") + 20;
   flip(kIntegrityFile, digest);
   for (const ConvertOptions& options :
-       {ConvertOptions{}, ConvertOptions{.ranks = 5}, ConvertOptions{.verify_integrity = true},
-        ConvertOptions{.verify_integrity = true, .dry_run = true}}) {
+       {ConvertOptions{}, ConvertOptions{.target = {.ranks = 5}},
+        ConvertOptions{.checks = {.integrity = true}},
+        ConvertOptions{.checks = {.integrity = true}, .dry_run = true}}) {
     EXPECT_THAT(testing::error_of([&] { convert(path(), target(), options); }).what(),
                 HasSubstr("__0_0.distcp: hash mismatch"));
     EXPECT_FALSE(fs::exists(target()));

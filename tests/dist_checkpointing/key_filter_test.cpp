@@ -85,7 +85,7 @@ TEST(KeyFilter, NoCommandWorksOnAnEmptySelection) {
   const TempDir scratch;
   EXPECT_EQ(code_of([&] {
               convert(testing::golden("mcore-0.14-synthetic"), scratch / "x",
-                      {.keys = {.exclude = {"nothing*"}}});
+                      {.source = {.keys = {.exclude = {"nothing*"}}}});
             }),
             "invalid-argument");
 }

@@ -95,7 +95,7 @@ TEST(OpenCheckpoint, AFolderWithNumbersIsNoCheckpointToReplace) {
   fs::create_directories(directory.path() / "results/1");
   const CheckpointError error = error_of([&] {
     convert(testing::golden("dcp-hf-safetensors"), directory.path() / "results",
-            {.to = "dcp", .overwrite = true});
+            {.target = {.strategy = "dcp", .overwrite = true}});
   });
   EXPECT_EQ(error.code(), ErrorCode::kAlreadyExists) << error.what();
   EXPECT_TRUE(fs::exists(directory.path() / "results/1"));
@@ -194,8 +194,8 @@ TEST_P(ForeignGolden, IsSoundAndBecomesOtherFormatsWithoutLoss) {
   TempDir directory;
   const fs::path torch_dist = directory.path() / "torch_dist";
   const fs::path dcp = directory.path() / "dcp";
-  convert(path_, torch_dist, {.to = "torch_dist", .ranks = 3});
-  convert(torch_dist, dcp, {.to = "dcp"});
+  convert(path_, torch_dist, {.target = {.strategy = "torch_dist", .ranks = 3}});
+  convert(torch_dist, dcp, {.target = {.strategy = "dcp"}});
   EXPECT_THAT(diff(*reader, *open_checkpoint(dcp)).differences, ::testing::IsEmpty());
 }
 

@@ -124,7 +124,9 @@ TEST(Open, AVersionOrOptionsNeedTheNameOfAStrategy) {
   const TempDir scratch;
   EXPECT_EQ(code_of([&] { (void)open_checkpoint(golden(kSynthetic), {.strategy = unnamed}); }),
             "invalid-argument");
-  EXPECT_EQ(code_of([&] { convert(golden(kSynthetic), scratch / "x", {.from = unnamed}); }),
+  EXPECT_EQ(code_of([&] {
+              convert(golden(kSynthetic), scratch / "x", {.source = {.strategy = unnamed}});
+            }),
             "invalid-argument");
 }
 

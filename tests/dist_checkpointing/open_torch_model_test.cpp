@@ -69,9 +69,9 @@ TEST_F(TorchModel, FilesOfItsIndexAreOneCheckpoint) {
 
 TEST_F(TorchModel, ItBecomesSafetensorsWithItsConfigAndDcp) {
   const TempDir results;
-  convert(folder_.path(), results / "hf", {.to = "hf"});
+  convert(folder_.path(), results / "hf", {.target = {.strategy = "hf"}});
   EXPECT_TRUE(std::filesystem::exists(results / "hf" / "config.json"));
-  convert(folder_.path(), results / "dcp", {.to = "dcp"});
+  convert(folder_.path(), results / "dcp", {.target = {.strategy = "dcp"}});
   for (const char* const name : {"hf", "dcp"}) {
     const DiffReport found =
         diff(*open_checkpoint(folder_.path()), *open_checkpoint(results / name));
@@ -95,10 +95,10 @@ TEST_F(TorchModel, WhatIsMissingOrElsewhereIsAnError) {
 
 TEST_F(TorchModel, SafetensorsAndOtherCheckpointsComeFirst) {
   const TempDir results;
-  convert(folder_.path(), results / "hf", {.to = "hf"});
+  convert(folder_.path(), results / "hf", {.target = {.strategy = "hf"}});
   std::filesystem::copy(results / "hf" / "model.safetensors", folder_ / "model.safetensors");
   EXPECT_EQ(open_checkpoint(folder_.path())->info().format, "safetensors");
-  convert(folder_.path(), results / "dcp", {.to = "dcp"});
+  convert(folder_.path(), results / "dcp", {.target = {.strategy = "dcp"}});
   std::filesystem::copy(folder_ / "pytorch_model-00001-of-00002.bin",
                         results / "dcp" / "pytorch_model.bin");
   EXPECT_EQ(open_checkpoint(results / "dcp")->info().format, "dcp");

@@ -158,11 +158,13 @@ TEST_F(OptionRules, SayWhichNumberTheyHaveFound) {
               HasSubstr("save.timeout: found -5 ms, but a time limit is not negative; say 0 for "
                         "none\nsave.io.threads: found 0, but it takes at least one thread to "
                         "write"));
+  EXPECT_THAT(error_of([&] {
+                convert(checkpoint(), checkpoint("new"), {.limits = {.io = {.files_per_rank = 0}}});
+              }),
+              HasSubstr("save.io.files_per_rank: found 0"));
   EXPECT_THAT(
-      error_of([&] { convert(checkpoint(), checkpoint("new"), {.io = {.files_per_rank = 0}}); }),
-      HasSubstr("save.io.files_per_rank: found 0"));
-  EXPECT_THAT(error_of([&] { convert(checkpoint(), checkpoint("new"), {.read_threads = -1}); }),
-              HasSubstr("load.threads: found -1"));
+      error_of([&] { convert(checkpoint(), checkpoint("new"), {.limits = {.read_threads = -1}}); }),
+      HasSubstr("load.threads: found -1"));
 }
 
 }  // namespace

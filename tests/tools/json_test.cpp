@@ -44,8 +44,9 @@ TEST(ToolJson, IsWhatTheLibraryMakesOfACheckpoint) {
 TEST(ToolJson, IsWhatTheLibraryMakesOfAConversionAndARemoval) {
   const testing::Copy copy(kModel);
   const std::string to = (copy.directory / "to").string();
-  EXPECT_EQ(printed({"convert", copy.text(), to, "--to", "dcp", "--dry-run"}),
-            to_json(convert(copy.text(), to, {.to = "dcp", .dry_run = true}), true));
+  EXPECT_EQ(
+      printed({"convert", copy.text(), to, "--to", "dcp", "--dry-run"}),
+      to_json(convert(copy.text(), to, {.target = {.strategy = "dcp"}, .dry_run = true}), true));
   EXPECT_EQ(printed({"remove", copy.text(), "--prefix", "decoder", "--dry-run"}),
             to_json(remove_sharded_tensors(copy.text(), "decoder", {.dry_run = true}), copy.text(),
                     "decoder", true));

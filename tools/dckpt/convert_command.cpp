@@ -106,7 +106,7 @@ void print_report(const ConvertReport& report, bool dry_run, bool explain, bool 
 ConvertOptions merged(const Options& options, std::vector<std::string>& unused) {
   if (options.policy.name.empty()) {
     ConvertOptions given = options.convert;
-    given.io.threads = static_cast<int>(std::max(std::thread::hardware_concurrency(), 1U));
+    given.limits.io.threads = static_cast<int>(std::max(std::thread::hardware_concurrency(), 1U));
     return given;
   }
   const CheckedPolicy checked = options.policy.checked();
@@ -114,33 +114,37 @@ ConvertOptions merged(const Options& options, std::vector<std::string>& unused) 
   unused = std::move(policy.unused);
   ConvertOptions merged = std::move(policy.options);
   const ConvertOptions& given = options.convert;
-  // If a policy does not specify its readers, --to determines the format.
-  if (!given.to.empty() && merged.compat == SaveOptions{}.compat) merged.compat.reset();
-  if (!given.to.empty() && given.to != merged.to) {
-    if (merged.strategy_version) unused.push_back("save.backend.version (--to names another)");
-    if (!merged.strategy_options.empty())
+  // A policy that says nothing about its readers leaves the format to --to.
+  if (!given.target.strategy.empty() && merged.target.compat == SaveOptions{}.compat)
+    merged.target.compat.reset();
+  if (!given.target.strategy.empty() && given.target.strategy != merged.target.strategy) {
+    if (merged.target.version) unused.push_back("save.backend.version (--to names another)");
+    if (!merged.target.options.empty())
       unused.push_back("save.backend.options (--to names another)");
-    merged.to = given.to;
-    merged.strategy_version = {};
-    merged.strategy_options = {};
+    merged.target.strategy = given.target.strategy;
+    merged.target.version = {};
+    merged.target.options = {};
   }
-  if (!given.map.name.empty()) merged.map.name = given.map.name;
-  merged.map.set.insert(merged.map.set.end(), given.map.set.begin(), given.map.set.end());
-  merged.check_round_trip = given.check_round_trip;
-  merged.ranks = given.ranks;
-  merged.keys = given.keys;
-  merged.iteration = given.iteration;
-  merged.allow_partial = given.allow_partial;
+  if (!given.source.map.name.empty()) merged.source.map.name = given.source.map.name;
+  merged.source.map.set.insert(merged.source.map.set.end(), given.source.map.set.begin(),
+                               given.source.map.set.end());
+  merged.checks.round_trip = given.checks.round_trip;
+  merged.target.ranks = given.target.ranks;
+  merged.source.keys = given.source.keys;
+  merged.source.iteration = given.source.iteration;
+  merged.source.allow_partial = given.source.allow_partial;
   merged.dry_run = given.dry_run;
-  merged.overwrite = given.overwrite;
-  merged.resume = given.resume;
+  merged.target.overwrite = given.target.overwrite;
+  merged.target.resume = given.target.resume;
   return merged;
 }
 
 bool writes_rank_folders(const ConvertOptions& options, const std::string& source) {
-  if (!options.to.empty() || options.compat) return options.to == kRankFolders;
+  const ConvertTarget& target = options.target;
+  if (!target.strategy.empty() || target.compat) return target.strategy == kRankFolders;
   return with_context({.file = source}, [&] {
-    return open_checkpoint(source, {.iteration = options.iteration, .strategy = options.from})
+    return open_checkpoint(
+               source, {.iteration = options.source.iteration, .strategy = options.source.strategy})
                ->info()
                .format == kRankFolders;
   });
@@ -154,39 +158,39 @@ ConvertOptions parsed(const Options& options, std::vector<std::string>& unused) 
     return CheckpointError(ErrorCode::kInvalidArgument,
                            str_format("{}: found {}, expected {}", option, quote(text), expected));
   };
-  if (!options.compat.empty()) parsed.compat = parse_compat(options.compat);
+  if (!options.compat.empty()) parsed.target.compat = parse_compat(options.compat);
   if (!options.flattened.empty())
-    parsed.flattened = value_of(kFlattenedFormNames, options.flattened).value();
+    parsed.optimizer.flattened = value_of(kFlattenedFormNames, options.flattened).value();
   if (!options.optimizer.empty())
-    parsed.optimizer = value_of(kOptimizerShardingNames, options.optimizer);
+    parsed.optimizer.sharding = value_of(kOptimizerShardingNames, options.optimizer);
   if (!options.max_memory.empty()) {
     const std::optional<std::uint64_t> size = parse_size(options.max_memory);
     if (!size || *size == 0)
       throw refuse("--max-memory", options.max_memory, "a size, for example 512MiB or 4GiB");
-    parsed.max_memory = *size;
+    parsed.limits.memory = *size;
   }
   if (options.jobs) {
-    parsed.io.threads = *options.jobs;
-    parsed.read_threads.reset();
+    parsed.limits.io.threads = *options.jobs;
+    parsed.limits.read_threads.reset();
   }
   for (const LayoutOption& option : options.of_layout) {
     if (!writes_rank_folders(parsed, options.source))
       throw CheckpointError(ErrorCode::kInvalidArgument,
                             str_format("{} is for --to torch; leave it out", option.flag));
-    parsed.strategy_options.set(option.name, option.value);
+    parsed.target.options.set(option.name, option.value);
   }
   if (!options.dtype.empty()) {
-    if (parsed.map.name.empty() || parsed.map.name == kNoMap)
+    if (parsed.source.map.name.empty() || parsed.source.map.name == kNoMap)
       throw CheckpointError(ErrorCode::kInvalidArgument,
                             "--dtype is for conversions through a map; name one with --map");
-    parsed.map.set.push_back("dtype=" + options.dtype);
+    parsed.source.map.set.push_back("dtype=" + options.dtype);
   }
   for (const std::string& code : options.error_on)
-    parsed.error_on.push_back(value_of(kFindingCodeNames, code).value());
-  if (!options.merge_adapter.empty()) parsed.merge_adapter = Location(options.merge_adapter);
-  if (!options.model_files.empty()) parsed.model_files = Location(options.model_files);
-  if (options.integrity || options.no_integrity) parsed.integrity = options.integrity;
-  if (options.trust_source) parsed.check_source = false;
+    parsed.checks.error_on.push_back(value_of(kFindingCodeNames, code).value());
+  if (!options.merge_adapter.empty()) parsed.source.merge_adapter = Location(options.merge_adapter);
+  if (!options.model_files.empty()) parsed.target.model_files = Location(options.model_files);
+  if (options.integrity || options.no_integrity) parsed.target.integrity = options.integrity;
+  if (options.trust_source) parsed.checks.source = false;
   if (options.explain) parsed.dry_run = true;
   return parsed;
 }
@@ -205,8 +209,9 @@ Finding unused_fields(const std::vector<std::string>& fields) {
 int run_convert(const Options& options) {
   std::vector<std::string> unused;
   ConvertOptions convert_options = parsed(options, unused);
-  if (!unused.empty() && std::ranges::find(convert_options.error_on, FindingCode::kNoEffect) !=
-                             convert_options.error_on.end())
+  if (!unused.empty() &&
+      std::ranges::find(convert_options.checks.error_on, FindingCode::kNoEffect) !=
+          convert_options.checks.error_on.end())
     throw CheckpointError(ErrorCode::kMismatch,
                           unused_fields(unused).message + " (--error-on no-effect)");
   ConvertReport report;
@@ -229,7 +234,7 @@ int run_convert(const Options& options) {
     print_json(to_json(report, convert_options.dry_run));
   else
     print_report(report, convert_options.dry_run, options.explain,
-                 convert_options.ranks.has_value());
+                 convert_options.target.ranks.has_value());
   return kOk;
 }
 
@@ -279,14 +284,14 @@ void add_places(Parser command, Options& options) {
       .required()
       .type_name("")
       .takes(Takes::kFolder);
-  add_iteration(command, "--iteration", options.convert.iteration);
+  add_iteration(command, "--iteration", options.convert.source.iteration);
 }
 
 /// Adds the options of the output format.
 void add_form(Parser command, Options& options) {
   ConvertOptions& convert = options.convert;
   command
-      .add_option("--to", convert.to,
+      .add_option("--to", convert.target.strategy,
                   "Format to write, one of those of dckpt formats; default: SRC's")
       .type_name("FORMAT")
       .takes(Takes::kFormat);
@@ -310,7 +315,7 @@ void add_form(Parser command, Options& options) {
                   "Flattened optimizer state as boxes or for megatron 0.8 to 0.15 [as SRC has it]")
       .type_name("FORM")
       .one_of(names_of(kFlattenedFormNames));
-  add_map(command, convert.map);
+  add_map(command, convert.source.map);
   command
       .add_option("--merge-adapter", options.merge_adapter,
                   "Merge the LoRA adapter in this folder, PEFT's, into the model")
@@ -321,14 +326,14 @@ void add_form(Parser command, Options& options) {
                   "Through a map: cast floats to bfloat16, float16 or float32")
       .type_name("DTYPE")
       .one_of(names_of(kMapCastNames));
-  command.add_flag("--roundtrip-check", convert.check_round_trip,
+  command.add_flag("--roundtrip-check", convert.checks.round_trip,
                    "Go through the map and back in memory first, and compare bit by bit");
 }
 
 /// Adds the options of the target layout of ranks.
 void add_layout(Parser command, const std::shared_ptr<Options>& options) {
   add_number(command, "--ranks", "Cut every tensor anew for this many ranks", kMaxRanks,
-             [options](int ranks) { options->convert.ranks = ranks; });
+             [options](int ranks) { options->convert.target.ranks = ranks; });
   for (const auto& [flag, name, what] :
        {std::array{"--tensor-parallel", "tensor_model_parallel_size",
                    "For --to torch: tensor-parallel ranks [those of the run]"},
@@ -363,13 +368,14 @@ void add_selection(Parser command, Options& options) {
       .type_name("FOLDER")
       .takes(Takes::kFolder);
   command
-      .add_option("--include", convert.keys.include,
+      .add_option("--include", convert.source.keys.include,
                   "Only keys that match this pattern; repeatable")
       .type_name("GLOB")
       .repeatable()
       .takes(Takes::kKeyPattern);
   command
-      .add_option("--exclude", convert.keys.exclude, "No keys that match this pattern; repeatable")
+      .add_option("--exclude", convert.source.keys.exclude,
+                  "No keys that match this pattern; repeatable")
       .type_name("GLOB")
       .repeatable()
       .takes(Takes::kKeyPattern);
@@ -383,7 +389,7 @@ void add_conduct(Parser command, const std::shared_ptr<Options>& options) {
   add_number(command, "--jobs",
              "Threads that read, compute and write [all cores]; fewer if memory is small", kMaxJobs,
              [options](int jobs) { options->jobs = jobs; });
-  command.add_flag("--resume", convert.resume,
+  command.add_flag("--resume", convert.target.resume,
                    "Go on with a conversion that was interrupted, without its finished files");
   command
       .add_flag("--integrity", options->integrity,
@@ -393,7 +399,7 @@ void add_conduct(Parser command, const std::shared_ptr<Options>& options) {
           command.add_flag("--no-integrity", options->no_integrity, "Write no integrity.json"));
   command.add_flag("--trust-source", options->trust_source,
                    "Do not compare the source with its checksums");
-  command.add_flag("--allow-partial", convert.allow_partial,
+  command.add_flag("--allow-partial", convert.source.allow_partial,
                    "If data files are missing, convert the keys that are whole");
   command
       .add_option("--error-on", options->error_on,
@@ -406,7 +412,7 @@ void add_conduct(Parser command, const std::shared_ptr<Options>& options) {
                 "Say what would be written and how large it is, write nothing")
       .excludes(command.add_flag("--explain", options->explain,
                                  "The same as a list of steps, and what each does"));
-  command.add_flag("--overwrite", convert.overwrite, "Replace DST if it exists");
+  command.add_flag("--overwrite", convert.target.overwrite, "Replace DST if it exists");
   add_json(command, options->json);
 }
 

@@ -169,24 +169,27 @@ TEST_F(StrategyConformance, ARegisteredFormatIsConvertedToAndFromLikeABuiltInOne
   raw::register_strategy();
   const std::filesystem::path source = testing::golden("mcore-0.16-synthetic");
   const auto raw = directory_ / "raw";
-  const ConvertReport dry = convert(source, raw, {.to = "raw", .ranks = 3, .dry_run = true});
-  const ConvertReport report = convert(source, raw, {.to = "raw", .ranks = 3});
+  const ConvertReport dry =
+      convert(source, raw, {.target = {.strategy = "raw", .ranks = 3}, .dry_run = true});
+  const ConvertReport report = convert(source, raw, {.target = {.strategy = "raw", .ranks = 3}});
   EXPECT_EQ(report.to, "raw");
   EXPECT_EQ(report.files, 3u);
   EXPECT_THAT(messages_of(report.findings), Each(Not(HasSubstr("loads in"))))
       << "no Megatron or torch does";
   EXPECT_GT(dry.disk_bytes, 0u) << "though nothing tells how many files there will be";
   EXPECT_TRUE(verify(*open_checkpoint(raw), {.deep = true}).ok());
-  convert(raw, directory_ / "back", {.to = "torch_dist"});
+  convert(raw, directory_ / "back", {.target = {.strategy = "torch_dist"}});
   for (const auto& result : {raw, directory_ / "back"})
     EXPECT_THAT(diff(*open_checkpoint(source), *open_checkpoint(result)).differences, IsEmpty());
-  convert(source, directory_ / "listed", {.integrity = true});
-  EXPECT_THAT(
-      messages_of(
-          convert(directory_ / "listed", directory_ / "not_listed", {.to = "raw"}).findings),
-      Contains(HasSubstr("the source has a manifest")));
-  const CheckpointError other = error_of(
-      [&] { convert(source, directory_ / "no", {.to = "raw", .compat = Compat::kMegatron019}); });
+  convert(source, directory_ / "listed", {.target = {.integrity = true}});
+  EXPECT_THAT(messages_of(convert(directory_ / "listed", directory_ / "not_listed",
+                                  {.target = {.strategy = "raw"}})
+                              .findings),
+              Contains(HasSubstr("the source has a manifest")));
+  const CheckpointError other = error_of([&] {
+    convert(source, directory_ / "no",
+            {.target = {.strategy = "raw", .compat = Compat::kMegatron019}});
+  });
   EXPECT_THAT(other.what(), HasSubstr("it has one form only; leave out compat"));
 }
 

@@ -152,7 +152,7 @@ TEST(Diff, ASideWithoutACommonStateHasAnEmptyOne) {
 TEST(Diff, PlainValuesOfDcpAreTheCommonStateOfItsCopies) {
   const TempDir folder;
   const auto dcp = testing::golden("dcp-plain-nested");
-  convert(dcp, folder / "copy", {.to = "torch_dist"});
+  convert(dcp, folder / "copy", {.target = {.strategy = "torch_dist"}});
   const auto original = open_checkpoint(dcp);
   const auto copy = open_checkpoint(folder / "copy");
   ASSERT_FALSE(copy->common_state().is_none());

@@ -57,7 +57,7 @@ TEST(Digest, KeepsTheOrderOfTheMetadataAndTheChosenKeys) {
 TEST(Digest, OfObjectsIsTheSameInEveryFormat) {
   const TempDir directory;
   convert(testing::golden("mcore-0.14-zarr-tp2pp1dp2"), directory / "torch_dist",
-          {.to = "torch_dist"});
+          {.target = {.strategy = "torch_dist"}});
   const Digests zarr = digest(*open_checkpoint(testing::golden("mcore-0.14-zarr-tp2pp1dp2")));
   const Digests torch_dist = digest(*open_checkpoint(directory / "torch_dist"));
   std::map<std::string, std::string> expected;

@@ -155,7 +155,7 @@ TEST(Inspect, ClaimsNothingThatItCannotKnow) {
   EXPECT_THAT(facts(pairs / "gpt2/mcore"), Not(HasSubstr("query groups")));
   EXPECT_THAT(facts(pairs / "qwen2/mcore"), HasSubstr("query groups 2"));
   TempDir directory;
-  convert(pairs / "qwen2/hf", directory / "made", {.map = {.name = "auto"}});
+  convert(pairs / "qwen2/hf", directory / "made", {.source = {.map = {.name = "auto"}}});
   EXPECT_THAT(facts(directory / "made"), Not(HasSubstr("TP"))) << "no run has saved it";
 }
 

@@ -72,7 +72,7 @@ TEST(ModelOpt, ItsStateGoesAlongOrIsNamed) {
   const fs::path source = with_modelopt(directory);
   for (const char* const format : {"torch_dist", "zarr", "dcp", "fsdp_dtensor"}) {
     const fs::path made = directory / format;
-    const ConvertReport report = convert(source, made, {.to = format});
+    const ConvertReport report = convert(source, made, {.target = {.strategy = format}});
     EXPECT_THAT(messages_of(report.findings), Contains(StartsWith("ModelOpt's state goes along")));
     EXPECT_THAT(messages_of(report.findings), Not(Contains(HasSubstr("stays behind"))));
     for (const std::string& name : modelopt_files(open_checkpoint(source)->storage())) {
@@ -81,7 +81,8 @@ TEST(ModelOpt, ItsStateGoesAlongOrIsNamed) {
     EXPECT_EQ(inspect(*open_checkpoint(made)).modelopt->version, "0.47.0");
   }
   const ConvertReport report =
-      convert(source, directory / "hf", {.to = "safetensors", .map = {.name = "none"}});
+      convert(source, directory / "hf",
+              {.source = {.map = {.name = "none"}}, .target = {.strategy = "safetensors"}});
   EXPECT_THAT(messages_of(report.findings),
               Contains(StartsWith("ModelOpt's state stays behind: 'modelopt_state'")));
   EXPECT_THAT(modelopt_files(open_checkpoint(directory / "hf")->storage()), IsEmpty());
@@ -90,8 +91,10 @@ TEST(ModelOpt, ItsStateGoesAlongOrIsNamed) {
 /// Manifests list the files of the checkpoint's own folder.
 TEST(ModelOpt, AManifestLeavesOutItsFolder) {
   TempDir directory;
-  convert(with_modelopt(directory), directory / "made", {.to = "torch_dist", .integrity = true});
-  convert(directory / "made", directory / "again", {.to = "torch_dist", .verify_integrity = true});
+  convert(with_modelopt(directory), directory / "made",
+          {.target = {.strategy = "torch_dist", .integrity = true}});
+  convert(directory / "made", directory / "again",
+          {.target = {.strategy = "torch_dist"}, .checks = {.integrity = true}});
   EXPECT_TRUE(fs::exists(directory / "again" / "modelopt_state" / "common.pt"));
 }
 

@@ -107,7 +107,7 @@ TEST_F(Encryption, IsUndoneInEveryLayout) {
 TEST_F(Encryption, SurvivesAConversionToOtherRanks) {
   save_encrypted();
   ConvertOptions options;
-  options.ranks = 2;
+  options.target.ranks = 2;
   convert(checkpoint(), checkpoint("copy"), options);
   load_on(3, checkpoint("copy"), with_key("key").load);
 }

@@ -28,8 +28,8 @@ using ::testing::UnorderedElementsAre;
 class ConvertAdapters : public testing::Conversions {
  protected:
   ConvertOptions merging(const std::string& to = "", const std::string& map = "") const {
-    ConvertOptions options{.to = to, .map = {.name = map}};
-    options.merge_adapter = Location(adapter_);
+    ConvertOptions options{.source = {.map = {.name = map}}, .target = {.strategy = to}};
+    options.source.merge_adapter = Location(adapter_);
     return options;
   }
   std::vector<std::string> files(const std::string& name) const {
@@ -71,27 +71,28 @@ TEST_F(ConvertAdapters, AnAdapterIsMergedIntoAModelsFolder) {
 
 TEST_F(ConvertAdapters, LittleMemoryIsEnough) {
   ConvertOptions options = merging();
-  options.max_memory = std::uint64_t{12} << 20;
+  options.limits.memory = std::uint64_t{12} << 20;
   convert(base_, at("model"), options);
   EXPECT_EQ(differs_from_merged("model"), 0U);
 }
 
 TEST_F(ConvertAdapters, AMapSeesTheMergedModel) {
   ConvertOptions to_megatron = merging("torch_dist", "llama");
-  to_megatron.check_round_trip = true;
+  to_megatron.checks.round_trip = true;
   const ConvertReport report = convert(base_, at("megatron"), to_megatron);
   EXPECT_EQ(report.steps[0].name, "adapter");
   EXPECT_EQ(report.steps[1].name, "map");
-  ConvertOptions back{.map = {.name = "llama"}};
-  back.model_files = Location(base_);
+  ConvertOptions back{.source = {.map = {.name = "llama"}}};
+  back.target.model_files = Location(base_);
   convert(at("megatron"), at("model"), back);
   EXPECT_EQ(differs_from_merged("model"), 0U);
 }
 
 TEST_F(ConvertAdapters, AModelOfMegatronIsMergedBehindItsMap) {
-  convert(base_, at("megatron"), {.to = "torch_dist", .map = {.name = "llama"}});
+  convert(base_, at("megatron"),
+          {.source = {.map = {.name = "llama"}}, .target = {.strategy = "torch_dist"}});
   ConvertOptions options = merging("hf", "llama");
-  options.model_files = Location(base_);
+  options.target.model_files = Location(base_);
   const ConvertReport report = convert(at("megatron"), at("model"), options);
   EXPECT_EQ(report.steps[0].name, "map");
   EXPECT_EQ(report.steps[1].name, "adapter");
@@ -102,10 +103,11 @@ TEST_F(ConvertAdapters, AModelOfMegatronIsMergedBehindItsMap) {
 
 TEST_F(ConvertAdapters, TheResultOfAMergeIsConvertedAsAnyOther) {
   ConvertOptions options = merging("dcp");
-  options.keys.include = {"model.layers.1.*"};
+  options.source.keys.include = {"model.layers.1.*"};
   convert(base_, at("layer"), options);
   EXPECT_EQ(open_checkpoint(at("layer"))->metadata().tensors.size(), 13U);
-  convert(merged_, at("expected"), {.to = "dcp", .keys = options.keys});
+  convert(merged_, at("expected"),
+          {.source = {.keys = options.source.keys}, .target = {.strategy = "dcp"}});
   EXPECT_EQ(differences(at("expected"), at("layer")), 0U);
 }
 
@@ -114,7 +116,7 @@ TEST_F(ConvertAdapters, ADryRunFindsWhatDoesNotFitAndWritesNothing) {
   options.dry_run = true;
   EXPECT_THAT(convert(base_, at("model"), options).findings, says(kMerged));
   EXPECT_FALSE(fs::exists(at("model")));
-  options.merge_adapter = Location(adapter_data("gpt2", "adapter"));
+  options.source.merge_adapter = Location(adapter_data("gpt2", "adapter"));
   EXPECT_EQ(refusal_of([&] { convert(base_, at("model"), options); }).first, ErrorCode::kMismatch);
 }
 
@@ -126,21 +128,23 @@ TEST_F(ConvertAdapters, AnAdapterBesideAModelIsNeitherMergedNorMixedIn) {
   EXPECT_THAT(report.findings, says(kLeftOut));
   EXPECT_THAT(messages_of(report.findings), Contains(HasSubstr("--merge-adapter")));
   EXPECT_THAT(files("model"), Not(Contains(HasSubstr("adapter"))));
-  EXPECT_THAT(run("both", "megatron", {.to = "torch_dist", .map = {.name = "llama"}}).findings,
+  EXPECT_THAT(run("both", "megatron",
+                  {.source = {.map = {.name = "llama"}}, .target = {.strategy = "torch_dist"}})
+                  .findings,
               says(kLeftOut));
   EXPECT_EQ(refusal_of([&] {
-              run("both", "refused", {.error_on = {FindingCode::kModelFilesLeftOut}});
+              run("both", "refused", {.checks = {.error_on = {FindingCode::kModelFilesLeftOut}}});
             }).first,
             ErrorCode::kMismatch);
 
   ConvertOptions from_there;
-  from_there.model_files = Location(at("both"));
+  from_there.target.model_files = Location(at("both"));
   EXPECT_THAT(convert(base_, at("with its files"), from_there).findings, says(kLeftOut));
 
   ConvertOptions options;
-  options.merge_adapter = Location(at("both"));
+  options.source.merge_adapter = Location(at("both"));
   EXPECT_THAT(run("both", "merged", options).findings, Not(says(kLeftOut)));
-  options.map.name = "llama";
+  options.source.map.name = "llama";
   EXPECT_THAT(run("both", "mapped", options).findings, Not(says(kLeftOut)));
   EXPECT_EQ(differs_from_merged("merged"), 0U);
   EXPECT_THAT(files("merged"), Not(Contains(HasSubstr("adapter"))));
@@ -155,14 +159,14 @@ TEST_F(ConvertAdapters, AnAdapterAloneIsConvertedAndBackAsPeftLoadsIt) {
   EXPECT_TRUE(verify(*open_checkpoint(at("copy"))).ok());
   EXPECT_EQ(open_checkpoint(at("copy"))->info().producer, "PEFT");
 
-  run("copy", "dcp", {.to = "dcp"});
-  EXPECT_THAT(messages_of(run("dcp", "bare", {.to = "hf"}).findings),
+  run("copy", "dcp", {.target = {.strategy = "dcp"}});
+  EXPECT_THAT(messages_of(run("dcp", "bare", {.target = {.strategy = "hf"}}).findings),
               Contains(HasSubstr("there is no adapter_config.json")));
-  ConvertOptions options{.to = "hf"};
-  options.model_files = Location(adapter_);
+  ConvertOptions options{.target = {.strategy = "hf"}};
+  options.target.model_files = Location(adapter_);
   run("dcp", "back", options);
   options = {};
-  options.merge_adapter = Location(at("back"));
+  options.source.merge_adapter = Location(at("back"));
   convert(base_, at("merged"), options);
   EXPECT_EQ(differs_from_merged("merged"), 0U);
 }
@@ -174,7 +178,7 @@ TEST_F(ConvertAdapters, AnAdapterIsNotMergedIntoAnAdapter) {
 
 TEST_F(ConvertAdapters, AFolderThatIsNotThereIsNamed) {
   ConvertOptions options;
-  options.merge_adapter = Location(at("nowhere"));
+  options.source.merge_adapter = Location(at("nowhere"));
   EXPECT_THAT(refusal_of([&] { convert(base_, at("x"), options); }),
               ::testing::Pair(ErrorCode::kIo, HasSubstr("nowhere")));
 }
@@ -187,9 +191,9 @@ TEST_F(ConvertAdapters, ADamagedAdapterIsNotMerged) {
     file.put('\x7F');
   }
   ConvertOptions options;
-  options.merge_adapter = Location(at("adapter"));
+  options.source.merge_adapter = Location(at("adapter"));
   EXPECT_EQ(refusal_of([&] { convert(base_, at("x"), options); }).first, ErrorCode::kCorrupt);
-  options.check_source = false;
+  options.checks.source = false;
   convert(base_, at("trusted"), options);
   EXPECT_NE(differs_from_merged("trusted"), 0U);
 }
@@ -198,8 +202,8 @@ TEST_F(ConvertAdapters, AnInterruptedMergeGoesOnWithTheSameAdapterOnly) {
   copy(adapter_, "adapter");
   std::stop_source stop;
   ConvertOptions options;
-  options.merge_adapter = Location(at("adapter"));
-  options.resume = true;
+  options.source.merge_adapter = Location(at("adapter"));
+  options.target.resume = true;
   options.stop = stop.get_token();
   options.progress = [&](std::uint64_t, std::uint64_t) { stop.request_stop(); };
   EXPECT_EQ(refusal_of([&] { convert(base_, at("model"), options); }).first, ErrorCode::kCancelled);

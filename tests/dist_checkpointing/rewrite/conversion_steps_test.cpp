@@ -50,7 +50,7 @@ class ConversionSteps : public ::testing::Test {
 };
 
 TEST_F(ConversionSteps, ACopyIsSelectedPlannedAndWritten) {
-  EXPECT_THAT(names(kBuckets, {.ranks = 3, .keys = {.exclude = {"rng*"}}}),
+  EXPECT_THAT(names(kBuckets, {.source = {.keys = {.exclude = {"rng*"}}}, .target = {.ranks = 3}}),
               ElementsAre("format", "select", "common state", "plan", "write"));
   EXPECT_EQ(of("format"), "chooses 'torch_dist', as the source has it");
   EXPECT_EQ(of("select"), "takes 23 tensors and 14 objects of 23 tensors and 16 objects");
@@ -58,15 +58,16 @@ TEST_F(ConversionSteps, ACopyIsSelectedPlannedAndWritten) {
 }
 
 TEST_F(ConversionSteps, TheOptimizerChangesBeforeKeysAreSelected) {
-  EXPECT_THAT(
-      names(kBuckets, {.to = "fsdp_dtensor", .optimizer = OptimizerSharding::kFullyReshardable}),
-      ElementsAre("format", "optimizer", "FSDP's keys", "select", "plan", "write"));
+  EXPECT_THAT(names(kBuckets, {.target = {.strategy = "fsdp_dtensor"},
+                               .optimizer = {.sharding = OptimizerSharding::kFullyReshardable}}),
+              ElementsAre("format", "optimizer", "FSDP's keys", "select", "plan", "write"));
   EXPECT_EQ(of("optimizer"), "gives the state of the optimizer the form fully_reshardable");
 }
 
 TEST_F(ConversionSteps, AModelLeavesTheRestBehind) {
   EXPECT_THAT(names("mcore-0.15-fully-reshardable-tp2pp2dp2",
-                    {.to = "hf", .map = {.name = "none"}, .rename = {{"decoder.", "layers."}}}),
+                    {.source = {.map = {.name = "none"}},
+                     .target = {.strategy = "hf", .rename = {{"decoder.", "layers."}}}}),
               ElementsAre("format", "model only", "select", "rename", "tensors only", "model files",
                           "plan", "write"));
   EXPECT_THAT(of("rename"), "renames keys by 1 rule");
@@ -74,7 +75,8 @@ TEST_F(ConversionSteps, AModelLeavesTheRestBehind) {
 
 TEST_F(ConversionSteps, EveryRemarkBelongsToAStep) {
   for (const char* const format : {"dcp", "hf", "fsdp_dtensor", "torch_dist", "zarr"}) {
-    names("mcore-0.15-fully-reshardable-tp2pp2dp2", {.to = format, .map = {.name = "none"}});
+    names("mcore-0.15-fully-reshardable-tp2pp2dp2",
+          {.source = {.map = {.name = "none"}}, .target = {.strategy = format}});
     std::vector<std::string> notes;
     for (const ConversionStep& step : report_.steps)
       notes.insert(notes.end(), step.notes.begin(), step.notes.end());
@@ -85,22 +87,22 @@ TEST_F(ConversionSteps, EveryRemarkBelongsToAStep) {
 
 TEST_F(ConversionSteps, FindingsHaveKeysAndCanBeErrors) {
   const char* const source = "mcore-0.15-fully-reshardable-tp2pp2dp2";
-  ConvertOptions options{.to = "hf", .map = {.name = "none"}};
+  ConvertOptions options{.source = {.map = {.name = "none"}}, .target = {.strategy = "hf"}};
   names(source, options);
   const auto left_out =
       std::ranges::find(report_.findings, FindingCode::kOptimizerLeftOut, &Finding::code);
   ASSERT_NE(left_out, report_.findings.end());
   EXPECT_THAT(left_out->keys, Contains(StartsWith("optimizer.state.exp_avg.")));
-  options.error_on = {FindingCode::kDataLost, FindingCode::kOptimizerLeftOut};
+  options.checks.error_on = {FindingCode::kDataLost, FindingCode::kOptimizerLeftOut};
   const CheckpointError error =
       error_of([&] { convert(golden(source), directory_ / "none", options); });
   EXPECT_EQ(error.code(), ErrorCode::kMismatch);
   EXPECT_THAT(error.what(), HasSubstr("optimizer-left-out: the optimizer stays behind"));
   EXPECT_FALSE(fs::exists(directory_ / "none"));
-  options.error_on = {FindingCode::kDataLost};
+  options.checks.error_on = {FindingCode::kDataLost};
   convert(golden(source), directory_ / "some", options);
-  options.error_on = {FindingCode::kNoEffect};
-  options.resume = true;
+  options.checks.error_on = {FindingCode::kNoEffect};
+  options.target.resume = true;
   EXPECT_THAT(error_of([&] { convert(golden(source), directory_ / "none", options); }).what(),
               HasSubstr("nothing to resume"));
 }

@@ -85,9 +85,9 @@ class ConvertMemory : public ::testing::Test {
   /// Returns the most that a conversion adds to the resident size of a process.
   std::uint64_t peak_of(const std::string& from, const std::string& to,
                         ConvertOptions options) const {
-    options.max_memory = kLimit;
-    options.io.threads = 4;
-    options.io.fsync = false;
+    options.limits.memory = kLimit;
+    options.limits.io.threads = 4;
+    options.limits.io.fsync = false;
     testing::ChildProcess process([&] {
       std::ofstream("/proc/self/clear_refs") << "5";  // resets the peak to the present size
       const std::uint64_t before = resident_peak();
@@ -114,15 +114,15 @@ TEST_F(ConvertMemory, StaysWithinTheLimitWhateverIsConvertedIntoWhat) {
     EXPECT_LT(peak, kLimit + kOthers) << from << " to " << to;
     EXPECT_GT(peak, kMiB) << "it is seen";
   };
-  expect_within("hf", "torch_dist", {.to = "torch_dist", .ranks = 3});
-  expect_within("torch_dist", "back", {.to = "hf"});
-  expect_within("torch_dist", "other_ranks", {.ranks = 2});
-  expect_within("hf", "zstd", {.to = "dcp", .strategy_options = zstd});
-  expect_within("zstd", "from_zstd", {.to = "torch_dist", .ranks = 2});
-  expect_within("hf", "megatron", {.to = "torch_dist", .map = map});
-  expect_within("megatron", "mapped_back", {.to = "hf", .map = map});
-  expect_within("megatron", "ranks", {.to = "torch", .strategy_options = ranks});
-  expect_within("ranks", "joined", {.to = "torch_dist"});
+  expect_within("hf", "torch_dist", {.target = {.strategy = "torch_dist", .ranks = 3}});
+  expect_within("torch_dist", "back", {.target = {.strategy = "hf"}});
+  expect_within("torch_dist", "other_ranks", {.target = {.ranks = 2}});
+  expect_within("hf", "zstd", {.target = {.strategy = "dcp", .options = zstd}});
+  expect_within("zstd", "from_zstd", {.target = {.strategy = "torch_dist", .ranks = 2}});
+  expect_within("hf", "megatron", {.source = {.map = map}, .target = {.strategy = "torch_dist"}});
+  expect_within("megatron", "mapped_back", {.source = {.map = map}, .target = {.strategy = "hf"}});
+  expect_within("megatron", "ranks", {.target = {.strategy = "torch", .options = ranks}});
+  expect_within("ranks", "joined", {.target = {.strategy = "torch_dist"}});
 }
 
 /// The two copies are a value in memory and its pickle; objects have no other copies.
@@ -132,9 +132,10 @@ TEST_F(ConvertMemory, ALargeItemIsThereTwice) {
   std::ofstream(at("raw") / "step_0.pt", std::ios::binary) << as_text(save_torch_file(Value(1)));
   std::ofstream(at("raw") / "blob_0.bin");
   fs::resize_file(at("raw") / "blob_0.bin", kItem);
-  EXPECT_LT(peak_of("raw", "dcp", {.to = "dcp"}), 2 * kItem + kOthers);
-  EXPECT_LT(peak_of("dcp", "copy", {.to = "dcp"}), 2 * kItem + kOthers);
-  EXPECT_LT(peak_of("dcp", "torch_dist", {.to = "torch_dist"}), 3 * kItem + kOthers);
+  EXPECT_LT(peak_of("raw", "dcp", {.target = {.strategy = "dcp"}}), 2 * kItem + kOthers);
+  EXPECT_LT(peak_of("dcp", "copy", {.target = {.strategy = "dcp"}}), 2 * kItem + kOthers);
+  EXPECT_LT(peak_of("dcp", "torch_dist", {.target = {.strategy = "torch_dist"}}),
+            3 * kItem + kOthers);
   EXPECT_GT(fs::file_size(at("copy") / "__0_0.distcp"), kItem);
 }
 

@@ -39,7 +39,8 @@ class ConvertModels : public testing::Conversions {};
 
 TEST_F(ConvertModels, ToSafetensorsAndBackKeepsTheTensorsAndNamesTheRest) {
   const fs::path source = golden("mcore-0.14-flattened-tp2pp2dp2");
-  const ConvertOptions to_hf{.to = "hf", .map = {.name = "none"}, .keys = {.include = {"*"}}};
+  const ConvertOptions to_hf{.source = {.map = {.name = "none"}, .keys = {.include = {"*"}}},
+                             .target = {.strategy = "hf"}};
   ConvertOptions plan = to_hf;
   plan.dry_run = true;
   const ConvertReport planned = convert(source, at("model"), plan);
@@ -53,9 +54,9 @@ TEST_F(ConvertModels, ToSafetensorsAndBackKeepsTheTensorsAndNamesTheRest) {
       messages_of(report.findings),
       Contains(AllOf(HasSubstr("left out"), HasSubstr("common state"), HasSubstr("'args'"))));
   EXPECT_THAT(messages_of(report.findings), Contains(HasSubstr("no config.json")));
-  convert(at("model"), at("back"), {.to = "torch_dist", .ranks = 3});
+  convert(at("model"), at("back"), {.target = {.strategy = "torch_dist", .ranks = 3}});
   ConvertOptions again = to_hf;
-  again.to = "safetensors";
+  again.target.strategy = "safetensors";
   convert(at("back"), at("again"), again);
   EXPECT_EQ(differences(at("model"), at("again")), 0U);
   EXPECT_EQ(open_checkpoint(at("back"))->metadata().tensors.size(), report.tensors);
@@ -78,17 +79,19 @@ TEST_F(ConvertModels, TheModelsFilesGoAlongFromFolderToFolder) {
       names.push_back(entry.path().filename().string());
     return names;
   };
-  const ConvertReport report = convert(at("model"), at("copy"), {.integrity = true});
+  const ConvertReport report = convert(at("model"), at("copy"), {.target = {.integrity = true}});
   EXPECT_THAT(files("copy"), UnorderedElementsAreArray({"config.json", "integrity.json",
                                                         "model.safetensors", "tokenizer.model"}));
   EXPECT_THAT(messages_of(report.findings),
               Contains(HasSubstr("'config.json', 'tokenizer.model'")));
   EXPECT_THAT(messages_of(report.findings), Contains(HasSubstr("not copied")));
   write("copy/config.json", "{ }");
-  EXPECT_EQ(refusal_of([&] { convert(at("copy"), at("x"), {.verify_integrity = true}); }).first,
-            ErrorCode::kCorrupt);
-  convert(at("model"), at("megatron"), {.to = "torch_dist"});
-  convert(at("megatron"), at("given"), {.to = "hf", .model_files = Location(at("model"))});
+  EXPECT_EQ(
+      refusal_of([&] { convert(at("copy"), at("x"), {.checks = {.integrity = true}}); }).first,
+      ErrorCode::kCorrupt);
+  convert(at("model"), at("megatron"), {.target = {.strategy = "torch_dist"}});
+  convert(at("megatron"), at("given"),
+          {.target = {.strategy = "hf", .model_files = Location(at("model"))}});
   EXPECT_THAT(files("given"), UnorderedElementsAreArray({"config.json", "integrity.json",
                                                          "model.safetensors", "tokenizer.model"}));
 }
@@ -106,7 +109,7 @@ TEST_F(ConvertModels, AManifestStandsInForTheChecksumsThatAFormatLacks) {
       {"hf", "model.safetensors"}, {"safetensors", "model.safetensors"}, {"zarr", "w/0"}};
   for (const auto& [format, file] : data) {
     SCOPED_TRACE(format);
-    ConvertOptions options{.to = format, .overwrite = true};
+    ConvertOptions options{.target = {.strategy = format, .overwrite = true}};
     run("source", "copy", options);
     EXPECT_EQ(problems(), "");
     std::fstream(at("copy") / file, std::ios::in | std::ios::out | std::ios::ate)
@@ -118,11 +121,11 @@ TEST_F(ConvertModels, AManifestStandsInForTheChecksumsThatAFormatLacks) {
                 (void)load_state_dict(at("copy"), {}, {.verify = Verify::kSha256});
               }).first,
               ErrorCode::kCorrupt);
-    options.integrity = false;
+    options.target.integrity = false;
     run("source", "copy", options);
     EXPECT_FALSE(fs::exists(at("copy") / "integrity.json"));
   }
-  run("source", "copy", {.overwrite = true});
+  run("source", "copy", {.target = {.overwrite = true}});
   EXPECT_FALSE(fs::exists(at("copy") / "integrity.json")) << "records have checksums";
 }
 
@@ -138,18 +141,20 @@ TEST_F(ConvertModels, WhatFilesSayAboutTheModelGoesAlong) {
   const auto annotations = [&](const std::string& name) {
     return open_checkpoint(at(name))->info().annotations;
   };
-  convert(at("model.safetensors"), at("copy"), {.to = "hf"});
+  convert(at("model.safetensors"), at("copy"), {.target = {.strategy = "hf"}});
   EXPECT_THAT(annotations("copy"), ElementsAre(Pair("license", ""), Pair("who \"?\n", "née: {x}")));
-  EXPECT_THAT(messages_of(convert(at("copy"), at("megatron"), {.to = "torch_dist"}).findings),
-              Contains(HasSubstr("__metadata__ stays behind: 'license'")));
+  EXPECT_THAT(
+      messages_of(
+          convert(at("copy"), at("megatron"), {.target = {.strategy = "torch_dist"}}).findings),
+      Contains(HasSubstr("__metadata__ stays behind: 'license'")));
 }
 
 TEST_F(ConvertModels, ConfigJsonDoesNotSpeakOfFloat8ThatIsGone) {
   fs::create_directories(at("model"));
-  convert(golden("dcp-hf-safetensors"), at("model"), {.overwrite = true});
+  convert(golden("dcp-hf-safetensors"), at("model"), {.target = {.overwrite = true}});
   const auto config_after = [&](const std::string& config) {
     std::ofstream(at("model/config.json")) << config;
-    convert(at("model"), at("copy"), {.overwrite = true});
+    convert(at("model"), at("copy"), {.target = {.overwrite = true}});
     std::ifstream copy(at("copy/config.json"));
     return std::string(std::istreambuf_iterator<char>(copy), {});
   };
@@ -162,16 +167,18 @@ TEST_F(ConvertModels, ConfigJsonDoesNotSpeakOfFloat8ThatIsGone) {
 
 TEST_F(ConvertModels, AModelsFilesAreNamedUnderAMapToo) {
   const fs::path model = fs::path(DCKPT_TEST_DATA) / "hf_pairs/qwen2/hf";
-  EXPECT_THAT(messages_of(convert(model, at("megatron"), {.map = {"auto", {}}}).findings),
-              Contains("the model's files stay behind: 'config.json'"));
-  EXPECT_THAT(messages_of(convert(model, at("again"), {.map = {"auto", {"keys=hf"}}}).findings),
-              Contains("the model's files go along: 'config.json'"));
+  EXPECT_THAT(
+      messages_of(convert(model, at("megatron"), {.source = {.map = {"auto", {}}}}).findings),
+      Contains("the model's files stay behind: 'config.json'"));
+  EXPECT_THAT(
+      messages_of(convert(model, at("again"), {.source = {.map = {"auto", {"keys=hf"}}}}).findings),
+      Contains("the model's files go along: 'config.json'"));
 }
 
 TEST_F(ConvertModels, ARoundTripShowsProgressAndStops) {
   const fs::path model = fs::path(DCKPT_TEST_DATA) / "hf_pairs/qwen2/hf";
   std::uint64_t last = 0, end = 0;
-  ConvertOptions options{.map = {"auto", {}}, .check_round_trip = true};
+  ConvertOptions options{.source = {.map = {"auto", {}}}, .checks = {.round_trip = true}};
   options.progress = [&](std::uint64_t done, std::uint64_t total) {
     EXPECT_GE(done, last) << "of both, one after the other";
     last = done;
@@ -191,12 +198,13 @@ TEST_F(ConvertModels, ARoundTripShowsProgressAndStops) {
 TEST_F(ConvertModels, WithoutTensorsThereIsNoModel) {
   const auto [code, message] = refusal_of([&] {
     convert(fs::path(DCKPT_TEST_DATA) / "hf_pairs/qwen2/mcore", at("x"),
-            {.to = "hf", .map = {.name = "none"}, .keys = {.include = {"*._extra_state/*"}}});
+            {.source = {.map = {.name = "none"}, .keys = {.include = {"*._extra_state/*"}}},
+             .target = {.strategy = "hf"}});
   });
   EXPECT_EQ(code, ErrorCode::kInvalidArgument);
   EXPECT_THAT(message, HasSubstr("none is a tensor"));
   save(Value::dict({{"step", 1}}), at("numbers"), {.compat = Compat::kDcp});
-  EXPECT_THAT(refusal_of([&] { run("numbers", "x", {.to = "hf"}); }).second,
+  EXPECT_THAT(refusal_of([&] { run("numbers", "x", {.target = {.strategy = "hf"}}); }).second,
               HasSubstr("none is a tensor"));
 }
 
@@ -212,20 +220,24 @@ TEST_F(ConvertModels, NoFormatOfTensorsLosesOne) {
                     {"rng_state", arange({5})}}),
        at("common"));
   for (const char* const format : {"hf", "safetensors"}) {
-    const auto [code, message] = refusal_of([&] { run("ranks", "x", {.to = format}); });
+    const auto [code, message] =
+        refusal_of([&] { run("ranks", "x", {.target = {.strategy = format}}); });
     EXPECT_EQ(code, ErrorCode::kInvalidArgument);
     EXPECT_THAT(message, HasSubstr("stored as objects: 'model_rank.w'; leave them out"));
-    EXPECT_THAT(refusal_of([&] { run("common", "x", {.to = format}); }).second,
+    EXPECT_THAT(refusal_of([&] { run("common", "x", {.target = {.strategy = format}}); }).second,
                 HasSubstr("tensors of the common state: 'bias'; say which keys are wanted"));
-    EXPECT_EQ(run("common", format, {.to = format, .keys = {.include = {"*"}}}).tensors, 1U);
+    EXPECT_EQ(run("common", format,
+                  {.source = {.keys = {.include = {"*"}}}, .target = {.strategy = format}})
+                  .tensors,
+              1U);
   }
 }
 
 TEST_F(ConvertModels, AModelsFolderHasTheKeysOfItsModelUnlessOneInsists) {
   const fs::path pairs = fs::path(DCKPT_TEST_DATA) / "hf_pairs";
   const auto fitting = [&](const std::string& family) {
-    const auto [code, message] =
-        refusal_of([&] { convert(pairs / family / "mcore", at("x"), {.to = "hf"}); });
+    const auto [code, message] = refusal_of(
+        [&] { convert(pairs / family / "mcore", at("x"), {.target = {.strategy = "hf"}}); });
     EXPECT_EQ(code, ErrorCode::kInvalidArgument);
     return message;
   };
@@ -237,9 +249,11 @@ TEST_F(ConvertModels, AModelsFolderHasTheKeysOfItsModelUnlessOneInsists) {
   for (const char* const family : {"deepseek_v3", "glm4_moe_lite"})
     EXPECT_THAT(fitting(family), HasSubstr("for --map deepseek_v3 or --map glm4_moe_lite; --map"));
   const fs::path source = golden("mcore-0.14-flattened-tp2pp2dp2");
-  EXPECT_THAT(refusal_of([&] { convert(source, at("x"), {.to = "safetensors"}); }).second,
-              HasSubstr("no shipped map fits this model"));
-  const ConvertReport report = convert(source, at("model"), {.to = "hf", .map = {.name = "none"}});
+  EXPECT_THAT(
+      refusal_of([&] { convert(source, at("x"), {.target = {.strategy = "safetensors"}}); }).second,
+      HasSubstr("no shipped map fits this model"));
+  const ConvertReport report = convert(
+      source, at("model"), {.source = {.map = {.name = "none"}}, .target = {.strategy = "hf"}});
   EXPECT_THAT(messages_of(report.findings), Contains(HasSubstr("the optimizer stays behind")));
   const auto model = open_checkpoint(at("model"));
   for (const TensorStorageMetadata& tensor : model->metadata().tensors)
@@ -251,13 +265,13 @@ TEST_F(ConvertModels, MapsTakeNumbersFromTheModelsFilesWhateverIsWritten) {
   const fs::path pair = fs::path(DCKPT_TEST_DATA) / "hf_pairs/qwen2";
   fs::create_directory(at("bare"));
   fs::copy_file(pair / "hf/model.safetensors", at("bare/model.safetensors"));
-  ConvertOptions options{.to = "torch_dist", .map = {.name = "auto"}};
-  options.model_files = Location(at("bare"));
+  ConvertOptions options{.source = {.map = {.name = "auto"}}, .target = {.strategy = "torch_dist"}};
+  options.target.model_files = Location(at("bare"));
   EXPECT_THAT(refusal_of([&] { convert(at("bare"), at("x"), options); }).second,
               HasSubstr("there is no config.json"));
-  options.model_files = Location(at("none"));
+  options.target.model_files = Location(at("none"));
   EXPECT_EQ(refusal_of([&] { convert(at("bare"), at("x"), options); }).first, ErrorCode::kIo);
-  options.model_files = Location(pair / "hf");
+  options.target.model_files = Location(pair / "hf");
   convert(at("bare"), at("megatron"), options);
   const KeyFilter weights{.include = {}, .exclude = {"*._extra_state/*"}};
   EXPECT_TRUE(diff(*open_checkpoint(at("megatron")), *open_checkpoint(pair / "mcore"),
@@ -268,10 +282,11 @@ TEST_F(ConvertModels, MapsTakeNumbersFromTheModelsFilesWhateverIsWritten) {
 /// The rows of gpt-oss alternate; rows at equal distances are one part while they are read.
 TEST_F(ConvertModels, RowsInAnotherOrderAreStoredAsMatrices) {
   const fs::path pair = fs::path(DCKPT_TEST_DATA) / "hf_pairs/gpt_oss";
-  ConvertOptions in_files{.to = "hf"};
-  in_files.strategy_options = {{"max_file_size", "20KiB"}};
+  ConvertOptions in_files{.target = {.strategy = "hf"}};
+  in_files.target.options = {{"max_file_size", "20KiB"}};
   convert(pair / "hf", at("files"), in_files);
-  const ConvertOptions options{.to = "torch_dist", .map = {.name = "auto"}};
+  const ConvertOptions options{.source = {.map = {.name = "auto"}},
+                               .target = {.strategy = "torch_dist"}};
   const ConvertReport report = run("files", "megatron", options);
   EXPECT_LT(report.chunks_before, 100U);
   EXPECT_LT(report.chunks_after, 100U);
@@ -295,10 +310,14 @@ TEST_F(ConvertModels, OptionsThatSafetensorsHaveNoUseForAreRefused) {
   const auto code = [&](const ConvertOptions& options) {
     return refusal_of([&] { convert(source, at("x"), options); }).first;
   };
-  EXPECT_EQ(code({.to = "hf", .ranks = 2}), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(code({.to = "dcp", .model_files = Location(source)}), ErrorCode::kInvalidArgument);
-  EXPECT_EQ(code({.to = "hf", .model_files = Location(at("none"))}), ErrorCode::kIo);
-  EXPECT_EQ(code({.to = "hf", .flattened = FlattenedForm::kMegatron}), ErrorCode::kUnsupported);
+  EXPECT_EQ(code({.target = {.strategy = "hf", .ranks = 2}}), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code({.target = {.strategy = "dcp", .model_files = Location(source)}}),
+            ErrorCode::kInvalidArgument);
+  EXPECT_EQ(code({.target = {.strategy = "hf", .model_files = Location(at("none"))}}),
+            ErrorCode::kIo);
+  EXPECT_EQ(
+      code({.target = {.strategy = "hf"}, .optimizer = {.flattened = FlattenedForm::kMegatron}}),
+      ErrorCode::kUnsupported);
 }
 
 }  // namespace

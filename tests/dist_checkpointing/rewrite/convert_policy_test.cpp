@@ -75,10 +75,11 @@ const std::vector<Case> kCases{
 
 /// Returns all options that a policy determines.
 auto decided(const ConvertOptions& options) {
-  return std::tuple(options.from, options.compat, options.flattened, options.map, options.rename,
-                    options.check_source, options.verify_integrity, options.separation_hint,
-                    options.integrity, options.io, options.read_threads, options.staging,
-                    options.error_on);
+  return std::tuple(options.source.strategy, options.target.compat, options.optimizer.flattened,
+                    options.source.map, options.target.rename, options.checks.source,
+                    options.checks.integrity, options.target.separation_hint,
+                    options.target.integrity, options.limits.io, options.limits.read_threads,
+                    options.limits.staging, options.checks.error_on);
 }
 
 TEST(PolicyForConversion, HonoursRefusesOrNamesEachField) {
@@ -101,7 +102,8 @@ TEST(PolicyForConversion, ReadersDecideTheFormatUnlessTheStrategyDoes) {
   const auto target = [](const std::string& save) {
     const ConvertOptions options =
         policy_for_conversion(Policy::from_text("version: 1\nsave: " + save + "\n")).options;
-    return options.to + (options.compat ? " for " + std::string(to_string(*options.compat)) : "");
+    return options.target.strategy +
+           (options.target.compat ? " for " + std::string(to_string(*options.target.compat)) : "");
   };
   EXPECT_EQ(target("{backend: {name: torch_dist, version: 1}, compat: dcp}"), " for dcp");
   EXPECT_EQ(target("{compat: megatron-0.19}"), " for megatron-0.19");

@@ -66,7 +66,7 @@ StateDict nested_state() {
 
 TEST_F(Convert, APlainDcpDirectoryComesBackFromTorchDistAsItWas) {
   save(nested_state(), at("dcp"), {.compat = Compat::kDcp});
-  run("dcp", "megatron", {.to = "torch_dist"});
+  run("dcp", "megatron", {.target = {.strategy = "torch_dist"}});
   EXPECT_EQ(open_checkpoint(at("megatron"))
                 ->common_state()
                 .at("model")
@@ -75,8 +75,8 @@ TEST_F(Convert, APlainDcpDirectoryComesBackFromTorchDistAsItWas) {
                 .at("scale")
                 .as_float(),
             0.5);
-  run("megatron", "again", {.to = "torch_dist", .ranks = 2});
-  run("again", "back", {.to = "dcp"});
+  run("megatron", "again", {.target = {.strategy = "torch_dist", .ranks = 2}});
+  run("again", "back", {.target = {.strategy = "dcp"}});
   EXPECT_EQ(differences(at("dcp"), at("back")), 0U);
   const Metadata before = open_checkpoint(at("dcp"))->metadata();
   const Metadata after = open_checkpoint(at("back"))->metadata();
@@ -93,8 +93,8 @@ TEST_F(Convert, TensorsAndObjectsKeepTheOrderThatTheyHaveTogether) {
     return in_order;
   };
   save(nested_state(), at("dcp"), {.compat = Compat::kDcp});
-  run("dcp", "copy", {.ranks = 2});
-  EXPECT_EQ(keys("dcp").at(1), "model.blocks.0.scale");  // its key sorts between those of tensors
+  run("dcp", "copy", {.target = {.ranks = 2}});
+  EXPECT_EQ(keys("dcp").at(1), "model.blocks.0.scale");  // between tensors
   EXPECT_EQ(keys("copy"), keys("dcp"));
 }
 
@@ -116,7 +116,7 @@ TEST_F(Convert, RecordsThatAreNoPlainTensorsAreCopiedAsTheyAre) {
   write(".metadata", {write_dcp_metadata(metadata)});
 
   for (const std::string format : {"dcp", "torch_dist"}) {
-    const ConvertReport report = run("source", format, {.to = format});
+    const ConvertReport report = run("source", format, {.target = {.strategy = format}});
     EXPECT_THAT(messages_of(report.findings),
                 Contains(HasSubstr("not as plain tensors: 'w'; only trainers")));
     const auto reader = open_checkpoint(at(format));
@@ -126,18 +126,18 @@ TEST_F(Convert, RecordsThatAreNoPlainTensorsAreCopiedAsTheyAre) {
     EXPECT_EQ(copied, w);
     EXPECT_EQ(load_state_dict(at(format), {"b"}).at("b").as_tensor().data<const float>()[2], 2);
   }
-  run("source", "renamed", {.rename = {{"^b$", "c"}}});
-  EXPECT_THAT(refusal_of([&] { run("source", "no", {.to = "zarr"}); }),
+  run("source", "renamed", {.target = {.rename = {{"^b$", "c"}}}});
+  EXPECT_THAT(refusal_of([&] { run("source", "no", {.target = {.strategy = "zarr"}}); }),
               Pair(ErrorCode::kUnsupported, HasSubstr("'trainlib.Float8'")));
 }
 
 TEST_F(Convert, ThePlainValuesOfADcpDirectoryEqualTheCommonStateOfItsCopy) {
   save(nested_state(), at("dcp"), {.compat = Compat::kDcp});
   for (const std::string format : {"torch_dist", "zarr"}) {
-    run("dcp", format, {.to = format});
+    run("dcp", format, {.target = {.strategy = format}});
     EXPECT_EQ(differences(at("dcp"), at(format)), 0U);
   }
-  run("torch_dist", "less", {.keys = {.exclude = {"model.name", "step"}}});
+  run("torch_dist", "less", {.source = {.keys = {.exclude = {"model.name", "step"}}}});
   EXPECT_EQ(differences(at("dcp"), at("less")), 2U);
   EXPECT_FALSE(open_checkpoint(at("less"))->common_state().contains("step"));
 }
@@ -154,13 +154,13 @@ TEST_F(Convert, ATorchFileBecomesADcpDirectoryThatItsStateLoads) {
   };
   const StateDict saved = state_of(arange, 7);
   std::ofstream(at("saved.pt"), std::ios::binary) << as_text(save_torch_file(saved));
-  run("saved.pt", "dcp", {.to = "dcp"});
+  run("saved.pt", "dcp", {.target = {.strategy = "dcp"}});
   EXPECT_EQ(differences(at("saved.pt"), at("dcp")), 0U);
   StateDict loaded = state_of(untouched, 0);
   load(loaded, at("dcp"));
   EXPECT_EQ(loaded, saved);
   EXPECT_EQ(load_state_dict(at("dcp")).at("model.net").at("layer.0.weight"), Value(arange({4})));
-  run("dcp", "megatron", {.to = "torch_dist"});
+  run("dcp", "megatron", {.target = {.strategy = "torch_dist"}});
   EXPECT_EQ(differences(at("dcp"), at("megatron")), 0U) << "and back";
 }
 
@@ -173,7 +173,7 @@ TEST_F(Convert, ValuesOfACommonStateAreAlsoObjectsUnderTheirPathsInADcpDirectory
   save(state, at("a"));
   const StateDict common = open_checkpoint(at("a"))->common_state();
   const auto copied = [&](const std::string& from, const std::string& to, const std::string& as) {
-    const ConvertReport report = run(from, to, {.to = as});
+    const ConvertReport report = run(from, to, {.target = {.strategy = as}});
     EXPECT_EQ(differences(at("a"), at(to)), 0U) << to;
     EXPECT_EQ(open_checkpoint(at(to))->common_state(), common) << to;
     EXPECT_TRUE(verify(*open_checkpoint(at(to)), {.deep = true}).ok()) << to;
@@ -195,7 +195,7 @@ TEST_F(Convert, ValuesOfACommonStateAreAlsoObjectsUnderTheirPathsInADcpDirectory
   EXPECT_NE(raw("copy").find_object("steps.7"), nullptr) << "a copy keeps its form";
   copied("copy", "back", "torch_dist");
   EXPECT_EQ(raw("back").find_object("steps.7"), nullptr);
-  run("copy", "less", {.keys = {.exclude = {"steps"}}});
+  run("copy", "less", {.source = {.keys = {.exclude = {"steps"}}}});
   EXPECT_EQ(raw("less").find_object("steps.7"), nullptr);
   EXPECT_FALSE(open_checkpoint(at("less"))->common_state().contains("steps"));
 }
@@ -207,8 +207,8 @@ TEST_F(Convert, ObjectsThatLeadBackToThemselvesGoThroughEveryFormat) {
   StateDict state = nested_state();
   state["cfg"] = node;
   save(state, at("a"));
-  run("a", "b", {.to = "zarr"});
-  run("b", "c", {.to = "torch_dist"});
+  run("a", "b", {.target = {.strategy = "zarr"}});
+  run("b", "c", {.target = {.strategy = "torch_dist"}});
   const Value back = open_checkpoint(at("c"))->common_state().at("cfg");
   EXPECT_NE(back.label(), 0U);
   EXPECT_EQ(back.as_opaque().states[0].at("parent"), Value::reference(back.label()));
@@ -216,8 +216,8 @@ TEST_F(Convert, ObjectsThatLeadBackToThemselvesGoThroughEveryFormat) {
 
 TEST_F(Convert, MegatronsObjectsAreInListsAndThoseOfDcpAreNotWhateverTheirKeysLookLike) {
   save(nested_state(), at("dcp"), {.compat = Compat::kDcp});
-  run("dcp", "megatron", {.to = "torch_dist"});
-  run("megatron", "back", {.to = "dcp"});
+  run("dcp", "megatron", {.target = {.strategy = "torch_dist"}});
+  run("megatron", "back", {.target = {.strategy = "dcp"}});
   EXPECT_EQ(stored("dcp", "model.y/shard_0_1"), Value::list({7}));
   EXPECT_EQ(stored("megatron", "model.x/shard_0_1"), Value::list({Value::tuple({"x", 1})}));
   EXPECT_EQ(stored("megatron", "model.y/shard_0_1"), Value::list({Value::list({7})}));
@@ -227,8 +227,8 @@ TEST_F(Convert, MegatronsObjectsAreInListsAndThoseOfDcpAreNotWhateverTheirKeysLo
 
 TEST_F(Convert, AMegatronCheckpointComesBackFromPlainDcpAsItWas) {
   for (const char* const name : {"mcore-0.14-synthetic", "mcore-head-synthetic"}) {
-    convert(golden(name), at(name), {.to = "dcp"});
-    run(name, std::string(name) + "-back", {.to = "torch_dist"});
+    convert(golden(name), at(name), {.target = {.strategy = "dcp"}});
+    run(name, std::string(name) + "-back", {.target = {.strategy = "torch_dist"}});
     EXPECT_EQ(differences(golden(name), at(name)), 0U) << name;
     EXPECT_EQ(differences(golden(name), at(std::string(name) + "-back")), 0U) << name;
   }
@@ -236,14 +236,14 @@ TEST_F(Convert, AMegatronCheckpointComesBackFromPlainDcpAsItWas) {
 
 TEST_F(Convert, KeysAreRenamedWithTheirPlacesInTheTree) {
   save(nested_state(), at("dcp"), {.compat = Compat::kDcp});
-  run("dcp", "renamed", {.rename = {{"^model\\.", "net."}}});
+  run("dcp", "renamed", {.target = {.rename = {{"^model\\.", "net."}}}});
   const auto reader = open_checkpoint(at("renamed"));
   EXPECT_NE(reader->metadata().find_object("net.x/shard_0_1"), nullptr);
   EXPECT_THAT(
       reader->metadata().paths,
       Contains(std::pair("net.blocks.1.w", KeyPath{"net", "blocks", std::int64_t{1}, "w"})));
   EXPECT_THAT(refusal_of([&] {
-                run("dcp", "one", {.rename = {{"^.*$", "same"}}});
+                run("dcp", "one", {.target = {.rename = {{"^.*$", "same"}}}});
               }).second,
               HasSubstr("both become 'same'"));
   EXPECT_FALSE(fs::exists(at("one")));
@@ -252,24 +252,27 @@ TEST_F(Convert, KeysAreRenamedWithTheirPlacesInTheTree) {
 TEST_F(Convert, AFormatAndReadersThatContradictEachOtherAreRefused) {
   save(nested_state(), at("dcp"), {.compat = Compat::kDcp});
   for (const ConvertOptions& options :
-       {ConvertOptions{.to = "torch_dist", .compat = Compat::kDcp},
-        ConvertOptions{.to = "dcp", .compat = Compat::kMegatron},
-        ConvertOptions{.to = "dcp", .flattened = FlattenedForm::kMegatron}}) {
+       {ConvertOptions{.target = {.strategy = "torch_dist", .compat = Compat::kDcp}},
+        ConvertOptions{.target = {.strategy = "dcp", .compat = Compat::kMegatron}},
+        ConvertOptions{.target = {.strategy = "dcp"},
+        .optimizer = {.flattened = FlattenedForm::kMegatron}}}) {
     EXPECT_EQ(refusal_of([&] { run("dcp", "out", options); }).first, ErrorCode::kInvalidArgument);
   }
-  EXPECT_EQ(refusal_of([&] { run("dcp", "out", {.from = {.name = "torch_dist"}}); }).first,
+  EXPECT_EQ(refusal_of([&] {
+              run("dcp", "out", {.source = {.strategy = {.name = "torch_dist"}}});
+            }).first,
             ErrorCode::kMismatch);
-  EXPECT_EQ(run("dcp", "megatron", {.compat = Compat::kMegatron}).to, "torch_dist")
+  EXPECT_EQ(run("dcp", "megatron", {.target = {.compat = Compat::kMegatron}}).to, "torch_dist")
       << "readers alone decide the format";
 }
 
 TEST_F(Convert, ACopyInTheSameFormatKeepsItsForm) {
   const fs::path flattened = golden("mcore-0.14-flattened-tp2pp2dp2");
   for (const ConvertOptions& options : {ConvertOptions{},
-                                        {.to = "torch_dist"},
-                                        {.ranks = 2},
-                                        {.compat = Compat::kMegatron},
-                                        {.flattened = FlattenedForm::kMegatron}}) {
+                                        {.target = {.strategy = "torch_dist"}},
+                                        {.target = {.ranks = 2}},
+                                        {.target = {.compat = Compat::kMegatron}},
+                                        {.optimizer = {.flattened = FlattenedForm::kMegatron}}}) {
     const ConvertReport report = convert(flattened, at("copy"), options);
     EXPECT_TRUE(open_checkpoint(at("copy"))->metadata().has_mcore_data);
     EXPECT_THAT(messages_of(report.findings),
@@ -280,7 +283,7 @@ TEST_F(Convert, ACopyInTheSameFormatKeepsItsForm) {
   convert(golden("mcore-head-synthetic"), at("newest"));
   EXPECT_FALSE(fs::exists(at("newest") / "common.pt"));
   const ConvertReport old =
-      convert(golden("mcore-head-synthetic"), at("old"), {.compat = Compat::kMegatron});
+      convert(golden("mcore-head-synthetic"), at("old"), {.target = {.compat = Compat::kMegatron}});
   EXPECT_TRUE(fs::exists(at("old") / "common.pt"));
   EXPECT_THAT(messages_of(old.findings),
               Contains(HasSubstr("the model loads in: Megatron-Core 0.6 and newer")));
@@ -288,18 +291,18 @@ TEST_F(Convert, ACopyInTheSameFormatKeepsItsForm) {
 
 TEST_F(Convert, AFormFromWhichNoReleaseResumesIsRefusedWithTheWaysOn) {
   const fs::path flattened = golden("mcore-0.14-flattened-tp2pp2dp2");
-  for (ConvertOptions options : {ConvertOptions{.flattened = FlattenedForm::kBoxes},
-                                 ConvertOptions{.compat = Compat::kMegatron019}}) {
+  for (ConvertOptions options : {ConvertOptions{.optimizer = {.flattened = FlattenedForm::kBoxes}},
+                                 ConvertOptions{.target = {.compat = Compat::kMegatron019}}}) {
     const auto [code, message] = refusal_of([&] { convert(flattened, at("x"), options); });
     EXPECT_EQ(code, ErrorCode::kInvalidArgument);
     EXPECT_THAT(message, AllOf(HasSubstr("--optimizer fully_reshardable"), HasSubstr("without --"),
                                HasSubstr("--exclude 'optimizer.*'")));
     options.dry_run = true;
-    options.keys.exclude = {"optimizer.*"};
+    options.source.keys.exclude = {"optimizer.*"};
     EXPECT_NO_THROW(convert(flattened, at("x"), options));
-    options.keys = {};
-    options.flattened.reset();
-    options.optimizer = OptimizerSharding::kFullyReshardable;
+    options.source.keys = {};
+    options.optimizer.flattened.reset();
+    options.optimizer.sharding = OptimizerSharding::kFullyReshardable;
     EXPECT_THAT(messages_of(convert(flattened, at("x"), options).findings),
                 Contains(HasSubstr("the optimizer continues in: Megatron-Core 0.1")));
   }
@@ -310,18 +313,18 @@ TEST_F(Convert, NobodyContinuesWithAnOptimizerOfWhichPartsAreLeftOut) {
     return messages_of(convert(golden(source), at("x"), options).findings);
   };
   constexpr const char* kState = "mcore-0.16-fully-reshardable-tp2pp2dp2";
-  ConvertOptions options{.keys = {.exclude = {"*exp_avg_sq*"}}, .dry_run = true};
+  ConvertOptions options{.source = {.keys = {.exclude = {"*exp_avg_sq*"}}}, .dry_run = true};
   EXPECT_THAT(remarks(kState, options),
               Contains("the optimizer continues in: nothing, as 13 of its tensors and objects are "
                        "left out"));
-  options.to = "zarr";
-  options.keys.exclude = {"*_sq.output_layer.weight"};
+  options.target.strategy = "zarr";
+  options.source.keys.exclude = {"*_sq.output_layer.weight"};
   EXPECT_THAT(remarks(kState, options), Contains(HasSubstr("nothing, as 1 of its tensors")));
   options = {.keys = {.exclude = {"optimizer*"}}, .dry_run = true};
   EXPECT_THAT(remarks(kState, options), Not(Contains(HasSubstr("the optimizer continues"))));
-  options.keys.exclude = {"rng_state"};
+  options.source.keys.exclude = {"rng_state"};
   EXPECT_THAT(remarks(kState, options), Contains(HasSubstr("continues in: Megatron-Core 0.15")));
-  options.keys.exclude = {"rng_state", "output_layer.weight"};
+  options.source.keys.exclude = {"rng_state", "output_layer.weight"};
   EXPECT_THAT(remarks(kState, options), Contains(HasSubstr("continues in: not known")));
   EXPECT_THAT(remarks("mcore-0.16-dp-reshardable-tp2pp1dp2", options),
               Contains("left out of the model, but not of the optimizer's buckets: "
@@ -334,10 +337,10 @@ TEST_F(Convert, TensorsWithoutElementsGoThroughEveryFormat) {
                     {"number", Tensor::zeros(DType::kInt64, {})}}),
        at("dcp"), {.compat = Compat::kDcp});
   for (const char* const format : {"torch_dist", "zarr", "hf", "safetensors"}) {
-    run("dcp", format, {.to = format});
+    run("dcp", format, {.target = {.strategy = format}});
     for (const std::optional<int> ranks : {std::optional<int>(), std::optional<int>(3)}) {
       const std::string back = str_format("{} back {}", format, ranks.value_or(0));
-      run(format, back, {.to = "dcp", .ranks = ranks});
+      run(format, back, {.target = {.strategy = "dcp", .ranks = ranks}});
       const auto found =
           diff(*open_checkpoint(at("dcp")), *open_checkpoint(at(back)), {.common = false});
       EXPECT_THAT(found.differences, IsEmpty()) << back;
@@ -350,8 +353,9 @@ TEST_F(Convert, OfAnEmptyCheckpointNoPatternIsBlamed) {
   save(Value::dict({}), at("empty"), {.compat = Compat::kDcp});
   for (const auto form :
        {OptimizerSharding::kFullyReshardable, OptimizerSharding::kFullyShardedModelSpace}) {
-    const auto [code, message] =
-        refusal_of([&] { run("empty", "x", {.to = "torch_dist", .optimizer = form}); });
+    const auto [code, message] = refusal_of([&] {
+      run("empty", "x", {.target = {.strategy = "torch_dist"}, .optimizer = {.sharding = form}});
+    });
     EXPECT_EQ(code, ErrorCode::kUnsupported);
     EXPECT_THAT(message, HasSubstr(str_format("no distributed optimizer that could become {};",
                                               name_of(kOptimizerShardingNames, form))));
@@ -380,8 +384,9 @@ std::map<std::string, std::pair<Shape, std::optional<Shape>>> stored_forms(
 }
 
 TEST_F(Convert, TheOptimizerOfAZarrCheckpointIsFlattenedOnTheGridThatMegatronHas) {
-  convert(golden("mcore-0.14-zarr-tp2pp1dp2"), at("flattened"),
-          {.to = "torch_dist", .flattened = FlattenedForm::kMegatron});
+  convert(
+      golden("mcore-0.14-zarr-tp2pp1dp2"), at("flattened"),
+      {.target = {.strategy = "torch_dist"}, .optimizer = {.flattened = FlattenedForm::kMegatron}});
   EXPECT_EQ(differences(golden("mcore-0.14-zarr-tp2pp1dp2"), at("flattened")), 0U);
   const auto forms = stored_forms(at("flattened"));
   EXPECT_EQ(forms.at("optimizer.state.exp_avg.decoder.layers.mlp.linear_fc2.weight").first,
@@ -392,13 +397,15 @@ TEST_F(Convert, TheOptimizerOfAZarrCheckpointIsFlattenedOnTheGridThatMegatronHas
 
   // Boxes convert in the same way, and with another number of ranks.
   convert(golden("mcore-0.12-flattened-tp2pp1dp2"), at("boxes"));
-  run("boxes", "again", {.ranks = 3, .flattened = FlattenedForm::kMegatron});
+  run("boxes", "again",
+      {.target = {.ranks = 3}, .optimizer = {.flattened = FlattenedForm::kMegatron}});
   EXPECT_EQ(differences(at("boxes"), at("again")), 0U);
   EXPECT_EQ(stored_forms(at("again")), stored_forms(golden("mcore-0.12-flattened-tp2pp1dp2")));
 
   const Refusal error = refusal_of([&] {
     convert(golden("mcore-0.14-bucket-space-zarr-tp2pp1dp2"), at("no"),
-            {.to = "torch_dist", .flattened = FlattenedForm::kMegatron});
+            {.target = {.strategy = "torch_dist"},
+             .optimizer = {.flattened = FlattenedForm::kMegatron}});
   });
   EXPECT_EQ(error.first, ErrorCode::kUnsupported);
   EXPECT_THAT(error.second, HasSubstr("bucket space"));
@@ -406,7 +413,8 @@ TEST_F(Convert, TheOptimizerOfAZarrCheckpointIsFlattenedOnTheGridThatMegatronHas
 
 TEST_F(Convert, RankFoldersAreJoined) {
   convert(golden("legacy-torch-tp2pp2"), at("out"),
-          {.to = "torch_dist", .optimizer = OptimizerSharding::kFullyReshardable});
+          {.target = {.strategy = "torch_dist"},
+           .optimizer = {.sharding = OptimizerSharding::kFullyReshardable}});
   const auto reader = open_checkpoint(at("out"));
   EXPECT_NE(reader->metadata().find_tensor("optimizer.state.param.output_layer.weight"), nullptr);
   EXPECT_NE(reader->metadata().find_object("rng_state/shard_1.1_2.2"), nullptr);
@@ -416,13 +424,13 @@ TEST_F(Convert, RankFoldersAreJoined) {
 TEST_F(Convert, AnOptimizerThatIsLeftOutGetsNoForm) {
   for (const char* const name :
        {"mcore-0.14-flattened-tp2pp2dp2", "mcore-0.16-dp-reshardable-tp2pp1dp2"}) {
-    ConvertOptions options{.optimizer = OptimizerSharding::kFullyReshardable,
-                           .keys = {.exclude = {"optimizer*"}},
+    ConvertOptions options{.source = {.keys = {.exclude = {"optimizer*"}}},
+                           .optimizer = {.sharding = OptimizerSharding::kFullyReshardable},
                            .dry_run = true};
     const Refusal error = refusal_of([&] { convert(golden(name), at("out"), options); });
     EXPECT_EQ(error.first, ErrorCode::kInvalidArgument);
     EXPECT_THAT(error.second, HasSubstr("(--include, --exclude) leave out the optimizer's state"));
-    options.keys = {.include = {"optimizer.state.exp_avg.*"}};
+    options.source.keys = {.include = {"optimizer.state.exp_avg.*"}};
     EXPECT_THAT(messages_of(convert(golden(name), at("out"), options).findings),
                 Contains(HasSubstr("optimizer's state became")));
   }
@@ -431,18 +439,20 @@ TEST_F(Convert, AnOptimizerThatIsLeftOutGetsNoForm) {
 TEST_F(Convert, BucketsThatCannotBeNamedAfterwardsAreSaid) {
   const auto source = golden("mcore-0.16-dp-reshardable-tp2pp1dp2");
   const auto said = Contains(HasSubstr("cut anew here"));
-  EXPECT_THAT(messages_of(convert(source, at("cut"), {.ranks = 3}).findings), said);
+  EXPECT_THAT(messages_of(convert(source, at("cut"), {.target = {.ranks = 3}}).findings), said);
   EXPECT_THAT(refusal_of([&] {
-                convert(at("cut"), at("x"), {.optimizer = OptimizerSharding::kFullyReshardable});
+                convert(at("cut"), at("x"),
+                        {.optimizer = {.sharding = OptimizerSharding::kFullyReshardable}});
               }).second,
               HasSubstr("convert --ranks"));
-  const ConvertOptions both{.ranks = 3, .optimizer = OptimizerSharding::kFullyReshardable};
+  const ConvertOptions both{.target = {.ranks = 3},
+                            .optimizer = {.sharding = OptimizerSharding::kFullyReshardable}};
   EXPECT_THAT(messages_of(convert(source, at("named"), both).findings), Not(said));
 }
 
 TEST_F(Convert, ADryRunTellsFilesAndSpace) {
   for (const ConvertOptions& options :
-       {ConvertOptions{}, ConvertOptions{.to = "dcp", .ranks = 3}}) {
+       {ConvertOptions{}, ConvertOptions{.target = {.strategy = "dcp", .ranks = 3}}}) {
     ConvertOptions dry = options;
     dry.dry_run = true;
     const ConvertReport expected =
@@ -473,11 +483,12 @@ TEST_F(Convert, TakesNoMoreMemoryThanItIsGiven) {
         Value::dict({{"w", ShardedTensor::from_rank_offsets("w", columns, {{1, comm.rank(), 2}})}});
     save(state, at("columns"), {}, comm);
   });
-  run("columns", "source", {.integrity = true});
+  run("columns", "source", {.target = {.integrity = true}});
   const auto peak_of = [&](int ranks, std::uint64_t max_memory) {
     const std::uint64_t before = testing::memory_in_use();
     testing::MemoryPeak peak;
-    run("source", "target", {.ranks = ranks, .overwrite = true, .max_memory = max_memory});
+    run("source", "target",
+        {.target = {.ranks = ranks, .overwrite = true}, .limits = {.memory = max_memory}});
     return peak.bytes() - before;
   };
   constexpr std::uint64_t kOthers = kMiB;  // metadata, open files, threads
@@ -515,36 +526,42 @@ TEST_F(Convert, ToZarrAndBackKeepsEverything) {
   for (const char* const name : {"mcore-0.14-flattened-tp2pp2dp2", "mcore-head-moe-ep2",
                                  "mcore-0.14-zarr-tp2pp1dp2", "legacy-torch-tp2pp2"}) {
     SCOPED_TRACE(name);
-    const ConvertReport report = convert(golden(name), at("zarr"),
-                                         {.to = "zarr", .overwrite = true, .io = {.fsync = false}});
+    const ConvertReport report = convert(
+        golden(name), at("zarr"),
+        {.target = {.strategy = "zarr", .overwrite = true}, .limits = {.io = {.fsync = false}}});
     EXPECT_EQ(differences(golden(name), at("zarr")), 0U);
-    ConvertOptions plan{.to = "zarr", .dry_run = true, .overwrite = true};
+    ConvertOptions plan{.target = {.strategy = "zarr", .overwrite = true}, .dry_run = true};
     EXPECT_EQ(convert(golden(name), at("zarr"), plan).files, report.files);
-    convert(at("zarr"), at("back"), {.to = "torch_dist", .ranks = 3, .overwrite = true});
+    convert(at("zarr"), at("back"),
+            {.target = {.strategy = "torch_dist", .ranks = 3, .overwrite = true}});
     EXPECT_EQ(differences(golden(name), at("back")), 0U);
   }
 }
 
 TEST_F(Convert, WhatZarrCannotHoldIsRefused) {
   const auto message = [&](const std::string& name, ConvertOptions options) {
-    options.to = "zarr";
+    options.target.strategy = "zarr";
     return refusal_of([&] { convert(golden(name), at("zarr"), options); }).second;
   };
   EXPECT_THAT(message("mcore-0.16-synthetic", {}), HasSubstr("folder of its name"));
   EXPECT_THAT(message("dcp-plain-nested", {}), HasSubstr("no elements of float8_e4m3fn"));
-  EXPECT_THAT(message("mcore-0.14-flattened-single", {.ranks = 2}), HasSubstr("not cut anew"));
+  EXPECT_THAT(message("mcore-0.14-flattened-single", {.target = {.ranks = 2}}),
+              HasSubstr("not cut anew"));
   StateDict reserved;
   reserved["file"] = ShardedTensor::whole("__0_0.distcp", Tensor::zeros(DType::kFloat32, {2}));
   save(reserved, at("reserved"));
-  EXPECT_THAT(refusal_of([&] { convert(at("reserved"), at("zarr"), {.to = "zarr"}); }).second,
+  EXPECT_THAT(refusal_of([&] {
+                convert(at("reserved"), at("zarr"), {.target = {.strategy = "zarr"}});
+              }).second,
               HasSubstr("folder of its name"));
-  EXPECT_THAT(
-      message("mcore-0.14-flattened-single",
-              {.rename = {{"(.*linear_qkv)[.]_extra_state", "\\1.weight"}}, .dry_run = true}),
-      HasSubstr("a tensor and objects of this key in one folder"))
+  EXPECT_THAT(message("mcore-0.14-flattened-single",
+                      {.target = {.rename = {{"(.*linear_qkv)[.]_extra_state", "\\1.weight"}}},
+                       .dry_run = true}),
+              HasSubstr("a tensor and objects of this key in one folder"))
       << "before anything is written";
   EXPECT_FALSE(fs::exists(at("zarr")));
-  convert(golden("dcp-plain-nested"), at("zarr"), {.to = "zarr", .keys = {.exclude = {"fp8*"}}});
+  convert(golden("dcp-plain-nested"), at("zarr"),
+          {.source = {.keys = {.exclude = {"fp8*"}}}, .target = {.strategy = "zarr"}});
   EXPECT_EQ(numel(open_checkpoint(at("zarr"))->metadata().find_tensor("empty")->size), 0);
 }
 

@@ -52,11 +52,12 @@ class ConvertToRanks : public ::testing::Test {
 
   ConvertReport to_ranks(const fs::path& source, const std::string& sizes,
                          ConvertOptions more = {}) const {
-    more.to = "torch";
-    more.strategy_options = options(sizes);
-    more.overwrite = true;
-    more.io.fsync = false;
-    if (more.keys.exclude.empty() && holds_optimizer(source)) more.keys.exclude = {"optimizer*"};
+    more.target.strategy = "torch";
+    more.target.options = options(sizes);
+    more.target.overwrite = true;
+    more.limits.io.fsync = false;
+    if (more.source.keys.exclude.empty() && holds_optimizer(source))
+      more.source.keys.exclude = {"optimizer*"};
     return convert(source, at("ranks"), more);
   }
 
@@ -151,9 +152,10 @@ TEST_F(ConvertToRanks, TheWayThereAndBackIsEmptyInEveryLayout) {
     for (const std::string& layout : layouts) {
       SCOPED_TRACE(name + " " + layout);
       to_ranks(golden(name), layout);
-      ConvertOptions back{.to = "torch_dist", .overwrite = true, .io = {.fsync = false}};
+      ConvertOptions back{.target = {.strategy = "torch_dist", .overwrite = true},
+                          .limits = {.io = {.fsync = false}}};
       convert(at("ranks"), at("back"), back);
-      if (holds_optimizer(golden(name))) back.keys.exclude = {"optimizer*"};
+      if (holds_optimizer(golden(name))) back.source.keys.exclude = {"optimizer*"};
       convert(golden(name), at("model"), back);
       const auto whole = open_checkpoint(at("model"));
       const auto after = open_checkpoint(at("back"));
@@ -251,20 +253,23 @@ TEST_F(ConvertToRanks, LayoutsThatDoNotDivideTheModelAreRefused) {
 
 TEST_F(ConvertToRanks, WhatRankFoldersCannotHoldIsRefusedWithWhatToDo) {
   const fs::path source = golden("mcore-0.16-fully-reshardable-tp2pp2dp2");
-  const ConvertOptions all{.keys = {.exclude = {"rng_state*"}}};
+  const ConvertOptions all{.source = {.keys = {.exclude = {"rng_state*"}}}};
   EXPECT_THAT(refusal(source, sizes(2, 2), all), HasSubstr("--exclude 'optimizer*'"));
-  EXPECT_THAT(error_of([&] {
-                convert(source, at("ranks"), {.to = "torch", .keys = {.exclude = {"optimizer*"}}});
-              }).message(),
-              HasSubstr("--transformer-impl"));
+  EXPECT_THAT(
+      error_of([&] {
+        convert(source, at("ranks"),
+                {.source = {.keys = {.exclude = {"optimizer*"}}}, .target = {.strategy = "torch"}});
+      }).message(),
+      HasSubstr("--transformer-impl"));
   save_model([](StateDict& state) {
     state["mtp"] = ShardedTensor::whole("mtp.weight", arange({4, 4}));
   });
   EXPECT_THAT(refusal(at("model"), sizes(2, 1)), HasSubstr("is not known"));
   EXPECT_THAT(refusal(at("model"), sizes(1, 2)), HasSubstr("which of 2 pipeline stages"));
   EXPECT_EQ(to_ranks(at("model"), sizes(1, 1)).tensors, 9U) << "one stage has everything";
-  EXPECT_THAT(refusal(source, sizes(2, 2), {.ranks = 3}), HasSubstr("leave out the number"));
-  const ConvertOptions half{.keys = {.exclude = {"optimizer*", "*linear_fc2.weight"}}};
+  EXPECT_THAT(refusal(source, sizes(2, 2), {.target = {.ranks = 3}}),
+              HasSubstr("leave out the number"));
+  const ConvertOptions half{.source = {.keys = {.exclude = {"optimizer*", "*linear_fc2.weight"}}}};
   EXPECT_THAT(refusal(source, sizes(2, 1), half), HasSubstr("whether there is a gate in it"));
   EXPECT_THAT(refusal(golden("dcp-plain-nested"), ""), HasSubstr("--map"));
 }
@@ -277,7 +282,7 @@ TEST_F(ConvertToRanks, NumbersOfACheckpointAreNotTrusted) {
       const std::string key = "decoder.layers.mlp.linear_fc1.layer_norm_weight";
       state["norm"] = ShardedTensor::whole(key, Tensor::zeros(DType::kFloat32, norm));
     });
-    return refusal(at("model"), "", {.keys = {.include = {"*layer_norm_weight"}}});
+    return refusal(at("model"), "", {.source = {.keys = {.include = {"*layer_norm_weight"}}}});
   };
   const std::int64_t many = std::int64_t{1} << 40;
   EXPECT_THAT(with({{"tensor_model_parallel_size", many}}, {2, 4}), HasSubstr("from 1 to"));
@@ -326,9 +331,10 @@ TEST_F(ConvertToRanks, ArgsSayWhatModulesAreCalled) {
                                          .global_shape = {2, 4},
                                          .global_offset = {cell / 4, cell % 4}};
   });
-  ConvertOptions to{.to = "torch", .keys = {.exclude = {"*.mlp.linear_fc*"}}};
-  to.strategy_options = options(sizes(2, 1, 2));
-  to.strategy_options.remove("transformer_impl");
+  ConvertOptions to{.source = {.keys = {.exclude = {"*.mlp.linear_fc*"}}},
+                    .target = {.strategy = "torch"}};
+  to.target.options = options(sizes(2, 1, 2));
+  to.target.options.remove("transformer_impl");
   convert(at("model"), at("ranks"), to);
   const auto ranks = open_legacy_torch(posix_storage(at("ranks")));
   const std::string layer = "mp_rank_01_001/model.decoder.layers.1.";
@@ -342,7 +348,8 @@ TEST_F(ConvertToRanks, ArgsSayWhatModulesAreCalled) {
 
   const auto whole = open_checkpoint(at("model"));
   const auto back = open_checkpoint(at("ranks"));
-  EXPECT_THAT(diff(*whole, *back, {.keys = to.keys, .common = false}).differences, IsEmpty());
+  EXPECT_THAT(diff(*whole, *back, {.keys = to.source.keys, .common = false}).differences,
+              IsEmpty());
 }
 
 TEST_F(ConvertToRanks, ASaveDoesNotMakeThem) {

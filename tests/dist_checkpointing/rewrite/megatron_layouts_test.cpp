@@ -19,9 +19,9 @@ constexpr const char* kDense = "mcore-0.16-fully-reshardable-tp2pp2dp2";
 constexpr const char* kExperts = "mcore-head-moe-ep2";
 
 ConvertOptions with_layout(const std::string& layout, const std::string& names = "local") {
-  return {.to = "torch_dist",
-          .map = {"megatron", {"keys=megatron", "layout=" + layout, "names=" + names}},
-          .check_round_trip = true};
+  return {.source = {.map = {"megatron", {"keys=megatron", "layout=" + layout, "names=" + names}}},
+          .target = {.strategy = "torch_dist"},
+          .checks = {.round_trip = true}};
 }
 
 TEST(MegatronLayouts, LayersAndExpertsAreAxesOrInTheKeys) {

@@ -77,7 +77,7 @@ TEST_F(MissingData, WhatIsWholeIsTakenOnRequest) {
       fs::resize_file(source_ / kLost, 1);
     else
       fs::remove(source_ / kLost);
-    const ConvertReport report = convert(source_, copy_, {.allow_partial = true});
+    const ConvertReport report = convert(source_, copy_, {.source = {.allow_partial = true}});
     const std::set<std::string> lost = keys_in(kModel, kLost);
     EXPECT_EQ(std::set<std::string>(report.lost.begin(), report.lost.end()), lost);
     EXPECT_EQ(report.left_out, lost.size());
@@ -100,7 +100,7 @@ TEST_F(MissingData, OfKeysThatAreNotWantedDoesNotMatter) {
   take(kModel);
   fs::remove(source_ / kLost);
   ConvertOptions options;
-  for (const std::string& key : keys_in(kModel, kLost)) options.keys.exclude.push_back(key);
+  for (const std::string& key : keys_in(kModel, kLost)) options.source.keys.exclude.push_back(key);
   EXPECT_THAT(convert(source_, copy_, options).lost, IsEmpty());
 }
 
@@ -108,7 +108,7 @@ TEST_F(MissingData, NothingIsTakenWithoutTheCommonState) {
   take("mcore-head-moe-ep2");
   const auto reader = open_checkpoint(source_);
   fs::remove(source_ / reader->metadata().files[reader->info().common_places.at(0).file]);
-  const CheckpointError error = refused({.allow_partial = true});
+  const CheckpointError error = refused({.source = {.allow_partial = true}});
   EXPECT_EQ(error.code(), ErrorCode::kIncomplete);
   EXPECT_THAT(error.what(), HasSubstr("the common state was in one of them"));
 }
@@ -118,12 +118,12 @@ TEST_F(MissingData, FilesOfAnotherSaveAreNotTaken) {
   fs::copy_file(source_ / "__0_0.distcp", source_ / "__4_0.distcp",
                 fs::copy_options::overwrite_existing);
   for (const bool allow_partial : {false, true})
-    EXPECT_EQ(refused({.allow_partial = allow_partial}).code(), ErrorCode::kCorrupt);
+    EXPECT_EQ(refused({.source = {.allow_partial = allow_partial}}).code(), ErrorCode::kCorrupt);
 }
 
 TEST_F(MissingData, FilesOfAnotherIterationDoNotMatchTheManifest) {
   take("mcore-0.15-flattened-tp2pp2dp2");
-  convert(source_, copy_, {.integrity = true});
+  convert(source_, copy_, {.target = {.integrity = true}});
   fs::remove_all(source_);
   convert(golden(kModel), source_, {});
   fs::copy_file(source_ / "__0_0.distcp", copy_ / "__0_0.distcp",
@@ -137,7 +137,8 @@ TEST_F(MissingData, AnIndexOfAnotherModelIsNotTaken) {
   take("dcp-hf-safetensors");
   fs::copy_file(golden("dcp-hf-safetensors") / "model-00001-of-00002.safetensors",
                 source_ / "model-00002-of-00002.safetensors", fs::copy_options::overwrite_existing);
-  const CheckpointError error = refused({.to = "dcp", .allow_partial = true});
+  const CheckpointError error =
+      refused({.source = {.allow_partial = true}, .target = {.strategy = "dcp"}});
   EXPECT_EQ(error.code(), ErrorCode::kCorrupt);
 }
 
@@ -148,7 +149,8 @@ TEST_F(MissingData, BucketsAreNotRecognisedWithoutAllOfTheModel) {
     take(name);
     fs::remove(source_ / "__1_0.distcp");
     const CheckpointError error =
-        refused({.optimizer = OptimizerSharding::kFullyReshardable, .allow_partial = true});
+        refused({.source = {.allow_partial = true},
+                 .optimizer = {.sharding = OptimizerSharding::kFullyReshardable}});
     EXPECT_EQ(error.code(), ErrorCode::kIncomplete);
     EXPECT_THAT(error.what(),
                 AllOf(HasSubstr("'__1_0.distcp'"), HasSubstr("allow-partial without --optimizer"),
@@ -159,7 +161,8 @@ TEST_F(MissingData, BucketsAreNotRecognisedWithoutAllOfTheModel) {
 TEST_F(MissingData, MegatronFsdpTakesWholeCheckpointsOnly) {
   take("mcore-0.16-fully-reshardable-tp2pp2dp2");
   fs::remove(source_ / "__1_0.distcp");
-  const CheckpointError fsdp = refused({.to = "fsdp_dtensor", .allow_partial = true});
+  const CheckpointError fsdp =
+      refused({.source = {.allow_partial = true}, .target = {.strategy = "fsdp_dtensor"}});
   EXPECT_EQ(fsdp.code(), ErrorCode::kIncomplete);
   EXPECT_THAT(fsdp.what(),
               HasSubstr("first convert what is whole to torch_dist (--allow-partial)"));

@@ -60,7 +60,7 @@ class Resume : public ::testing::Test {
   fs::path at(const std::string& name) const { return directory_ / name; }
 
   ConvertReport run(ConvertOptions options, bool resume) const {
-    options.resume = resume;
+    options.target.resume = resume;
     return convert(at("source"), at("out"), options);
   }
 
@@ -108,22 +108,22 @@ void PrintTo(const Format& format, std::ostream* out) {
 
 class ResumeTo : public Resume, public ::testing::WithParamInterface<Format> {};
 
-const ConvertOptions kForThree{.ranks = 3, .integrity = true};
-const ConvertOptions kAsStored{.ranks = {}};
-const ConvertOptions kHf{.to = "hf",
-                         .strategy_options = OwnOptions::from_yaml("{max_file_size: 200KiB}"),
-                         .map = {.name = "none"},
-                         .keys = {.include = {"*"}}};
+const ConvertOptions kForThree{.target = {.ranks = 3, .integrity = true}};
+const ConvertOptions kAsStored{.target = {.ranks = {}}};
+const ConvertOptions kHf{
+    .source = {.map = {.name = "none"}, .keys = {.include = {"*"}}},
+    .target = {.strategy = "hf", .options = OwnOptions::from_yaml("{max_file_size: 200KiB}")}};
 const ConvertOptions kRanks{
-    .to = "torch",
-    .strategy_options = OwnOptions::from_yaml("{tensor_model_parallel_size: 2, "
-                                              "pipeline_model_parallel_size: 2, "
-                                              "transformer_impl: local}"),
-    .keys = {.exclude = {"optimizer*"}}};
-const ConvertOptions kZarr{.to = "zarr",
-                           .keys = {.include = {"decoder.layers.mlp.linear_fc1.weight"}}};
-const ConvertOptions kZstd{.to = "dcp",
-                           .strategy_options = OwnOptions::from_yaml("{compression: zstd}")};
+    .source = {.keys = {.exclude = {"optimizer*"}}},
+    .target = {.strategy = "torch",
+               .options = OwnOptions::from_yaml("{tensor_model_parallel_size: 2, "
+                                                "pipeline_model_parallel_size: 2, "
+                                                "transformer_impl: local}")}};
+const ConvertOptions kZarr{
+    .source = {.keys = {.include = {"decoder.layers.mlp.linear_fc1.weight"}}},
+    .target = {.strategy = "zarr"}};
+const ConvertOptions kZstd{
+    .target = {.strategy = "dcp", .options = OwnOptions::from_yaml("{compression: zstd}")}};
 
 TEST_P(ResumeTo, AfterAKillAtAnyPointTheRestIsWrittenAndTheBytesAreTheSame) {
   run(GetParam().options, false);
@@ -178,7 +178,7 @@ TEST_P(ResumeTo, AfterAnOperationFailedAnywhereTheRestIsWritten) {
   const auto expected = content(at("out"));
   fs::remove_all(at("out"));
   ConvertOptions options = GetParam().options;
-  options.resume = true;
+  options.target.resume = true;
   for (std::uint64_t number = 1;; number += GetParam().step - 2) {
     SCOPED_TRACE("operation " + std::to_string(number));
     const auto faulty = std::make_shared<FaultyStorage>(posix_storage(directory_.path()),
@@ -232,7 +232,7 @@ TEST_F(InterruptedConversion, WhatIsFinishedIsNotWrittenAgain) {
 
 TEST_F(InterruptedConversion, AnotherSourceOrOtherOptionsAreRefusedAndSaid) {
   ConvertOptions other = kAsStored;
-  other.ranks = 2;
+  other.target.ranks = 2;
   expect_error([&] { run(other, true); }, ErrorCode::kMismatch, "ranks: as stored then, 2 now");
   EXPECT_EQ(hidden(), 1U) << "it is still there";
   const fs::path file = at("source") / "common.pt";
@@ -247,7 +247,7 @@ TEST_F(InterruptedConversion, AFileThatIsNotAsItWasLeftIsWrittenAnew) {
   const fs::path file = left() / before.begin()->first;
   std::fstream(file, std::ios::in | std::ios::out | std::ios::binary).seekp(300) << "damage";
   EXPECT_EQ(run(kAsStored, true).kept_files, before.size() - 1);
-  EXPECT_EQ(run({.overwrite = true}, false).kept_files, 0U) << "the result is sound";
+  EXPECT_EQ(run({.target = {.overwrite = true}}, false).kept_files, 0U) << "the result is sound";
 }
 
 TEST_F(InterruptedConversion, AJournalThatBreaksOffLosesItsEnd) {
@@ -268,7 +268,7 @@ TEST_F(Resume, WhatIsStoppedIsKeptForTheNext) {
   ConvertOptions options = kAsStored;
   std::stop_source stop;
   options.stop = stop.get_token();
-  options.io.threads = 1;
+  options.limits.io.threads = 1;
   options.progress = [&](std::uint64_t done, std::uint64_t total) {
     if (done > total / 2) stop.request_stop();
   };
@@ -278,7 +278,7 @@ TEST_F(Resume, WhatIsStoppedIsKeptForTheNext) {
 }
 
 TEST_F(Resume, DamageOfTheSourceIsFoundThoughTheFileMadeOfItIsKept) {
-  ConvertOptions options{.ranks = 3};  // no file holds a whole record
+  ConvertOptions options{.target = {.ranks = 3}};  // no file holds a whole record
   for (std::uint64_t call = 5; finished().empty(); call += 5) {
     const Ended ended = run_until(call, options, false);
     if (ended == Ended::kNotTraceable) GTEST_SKIP();
@@ -303,7 +303,7 @@ TEST_F(Resume, AFormatThatAlwaysStartsAnewRefusesIt) {
   entry.plain_dcp = "";
   entry.capabilities.resume = false;
   register_strategy(entry);
-  expect_error([&] { run({.to = "anew"}, true); }, ErrorCode::kUnsupported,
+  expect_error([&] { run({.target = {.strategy = "anew"}}, true); }, ErrorCode::kUnsupported,
                "cannot go on with an interrupted conversion");
 }
 

@@ -159,7 +159,7 @@ TEST_F(Leftovers, AConversionThatIsStoppedLeavesNothing) {
   stop.request_stop();
   EXPECT_EQ(code_of([&] {
               convert(root_ / "model", root_ / "copy",
-                      {.check_source = false, .stop = stop.get_token()});
+                      {.checks = {.source = false}, .stop = stop.get_token()});
             }),
             "cancelled");
   EXPECT_THAT(after_removal(), ElementsAre("model"));

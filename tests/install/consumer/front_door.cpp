@@ -38,7 +38,7 @@ int main(int, char** argv) {
   auto saved = dckpt::Tensor::zeros(dckpt::DType::kFloat32, {4});
   saved.data<float>()[3] = 1.5F;
   dckpt::save(state_of(saved), folder / "saved");
-  dckpt::convert(folder / "saved", folder / "converted", {.to = "dcp"});
+  dckpt::convert(folder / "saved", folder / "converted", {.target = {.strategy = "dcp"}});
 
   const auto loaded = dckpt::Tensor::zeros(dckpt::DType::kFloat32, {4});
   dckpt::StateDict state = state_of(loaded);

@@ -56,7 +56,7 @@ Bytes joined(const CheckpointReader& reader, std::initializer_list<std::string> 
 
 TEST(MegatronFsdp, ARealCheckpointBecomesMegatronCores) {
   TempDir directory;
-  convert(kReal, directory / "made", {.to = "torch_dist"});
+  convert(kReal, directory / "made", {.target = {.strategy = "torch_dist"}});
   const auto real = open_checkpoint(kReal);
   const auto made = open_checkpoint(directory / "made");
   const std::string layer = "model.module.decoder.layers.";
@@ -93,8 +93,8 @@ TEST(MegatronFsdp, ARealCheckpointBecomesMegatronCores) {
 /// The real checkpoint is an oracle of keys, paths, shapes and of each parameter's options.
 TEST(MegatronFsdp, WhatIsMadeHasAllThatTheRealOneHas) {
   TempDir directory;
-  convert(kReal, directory / "made", {.to = "torch_dist"});
-  convert(directory / "made", directory / "back", {.to = "fsdp_dtensor"});
+  convert(kReal, directory / "made", {.target = {.strategy = "torch_dist"}});
+  convert(directory / "made", directory / "back", {.target = {.strategy = "fsdp_dtensor"}});
   const auto real = open_checkpoint(kReal);
   const auto back = open_checkpoint(directory / "back");
   EXPECT_TRUE(back->info().conventions.megatron_fsdp);
@@ -120,8 +120,9 @@ TEST(MegatronFsdp, UnusualKeysComeBack) {
   TempDir directory;
   const auto source = golden("dcp-fsdp-dtensor-layout");
   for (const char* const format : {"torch_dist", "zarr"}) {
-    convert(source, directory / "made", {.to = format, .overwrite = true});
-    convert(directory / "made", directory / "back", {.to = "fsdp_dtensor", .overwrite = true});
+    convert(source, directory / "made", {.target = {.strategy = format, .overwrite = true}});
+    convert(directory / "made", directory / "back",
+            {.target = {.strategy = "fsdp_dtensor", .overwrite = true}});
     for (const Difference& difference :
          diff(*open_checkpoint(source), *open_checkpoint(directory / "back")).differences)
       EXPECT_TRUE(difference.key.starts_with("rng_state.") ||
@@ -170,8 +171,9 @@ TEST(MegatronFsdp, ThereAndBackNothingIsLost) {
   for (const char* const name : {kReshardable, "mcore-head-moe-ep2", "legacy-torch-moe-pp2ep2"}) {
     for (const char* const format : {"torch_dist", "zarr"}) {
       TempDir directory;
-      convert(golden(name), directory / "fsdp", {.to = "fsdp_dtensor", .ranks = 3});
-      convert(directory / "fsdp", directory / "back", {.to = format});
+      convert(golden(name), directory / "fsdp",
+              {.target = {.strategy = "fsdp_dtensor", .ranks = 3}});
+      convert(directory / "fsdp", directory / "back", {.target = {.strategy = format}});
       EXPECT_THAT(
           diff(*open_checkpoint(golden(name)), *open_checkpoint(directory / "back")).differences,
           IsEmpty())
@@ -184,20 +186,22 @@ TEST(MegatronFsdp, StateThatIsNotOfTheModelsShapesIsConvertedFirst) {
   TempDir directory;
   const auto path = golden("mcore-0.16-dp-reshardable-tp2pp1dp2");
   const CheckpointError error =
-      error_of([&] { convert(path, directory / "no", {.to = "fsdp_dtensor"}); });
+      error_of([&] { convert(path, directory / "no", {.target = {.strategy = "fsdp_dtensor"}}); });
   EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
   EXPECT_THAT(error.what(),
               HasSubstr("here it is dp_reshardable; add --optimizer fully_reshardable"));
   constexpr auto kForm = OptimizerSharding::kFullyReshardable;
-  convert(path, directory / "new", {.optimizer = kForm});
-  convert(path, directory / "fsdp", {.to = "fsdp_dtensor", .optimizer = kForm});
-  convert(directory / "fsdp", directory / "back", {.to = "torch_dist"});
+  convert(path, directory / "new", {.optimizer = {.sharding = kForm}});
+  convert(path, directory / "fsdp",
+          {.target = {.strategy = "fsdp_dtensor"}, .optimizer = {.sharding = kForm}});
+  convert(directory / "fsdp", directory / "back", {.target = {.strategy = "torch_dist"}});
   EXPECT_THAT(
       diff(*open_checkpoint(directory / "new"), *open_checkpoint(directory / "back")).differences,
       IsEmpty());
   // The result converts further to a form that Megatron-Core 0.14 resumes from.
   convert(directory / "fsdp", directory / "old",
-          {.to = "torch_dist", .optimizer = OptimizerSharding::kFullyShardedModelSpace});
+          {.target = {.strategy = "torch_dist"},
+           .optimizer = {.sharding = OptimizerSharding::kFullyShardedModelSpace}});
   EXPECT_NE(open_checkpoint(directory / "old")
                 ->metadata()
                 .find_tensor("optimizer.state.fp32_param.output_layer.weight"),
@@ -206,8 +210,10 @@ TEST(MegatronFsdp, StateThatIsNotOfTheModelsShapesIsConvertedFirst) {
 
 TEST(MegatronFsdp, StateThatWasFlattenedComesBackAsNewerReleasesResumeIt) {
   TempDir directory;
-  convert(golden("mcore-0.14-zarr-tp2pp1dp2"), directory / "fsdp", {.to = "fsdp_dtensor"});
-  const ConvertReport back = convert(directory / "fsdp", directory / "back", {.to = "torch_dist"});
+  convert(golden("mcore-0.14-zarr-tp2pp1dp2"), directory / "fsdp",
+          {.target = {.strategy = "fsdp_dtensor"}});
+  const ConvertReport back =
+      convert(directory / "fsdp", directory / "back", {.target = {.strategy = "torch_dist"}});
   EXPECT_THAT(messages_of(back.findings),
               Contains("the optimizer continues in: Megatron-Core 0.15 and newer, "
                        "under any layout"));
@@ -228,29 +234,30 @@ TEST(MegatronFsdp, StateOfOtherOptimizersIsLeftOutFirst) {
 /// This also holds if a map renames the keys, or the target is rank folders.
 TEST(MegatronFsdp, WeightsAreInThePrecisionThatTheRunComputesIn) {
   TempDir directory;
-  convert(kReal, directory / "made", {.to = "torch_dist"});
+  convert(kReal, directory / "made", {.target = {.strategy = "torch_dist"}});
   const auto dtype = [&](const char* checkpoint, const std::string& key) {
     const auto reader = open_checkpoint(directory / checkpoint);
     return reader->metadata().tensors.at(position(reader->metadata(), key)).properties.dtype;
   };
   EXPECT_EQ(dtype("made", "output_layer.weight"), DType::kBFloat16);
-  convert(kReal, directory / "mapped",
-          {.map = {.name = "megatron", .set = {"keys=megatron", "layout=non-homogeneous"}},
-           .check_round_trip = true});
+  convert(
+      kReal, directory / "mapped",
+      {.source = {.map = {.name = "megatron", .set = {"keys=megatron", "layout=non-homogeneous"}}},
+       .checks = {.round_trip = true}});
   EXPECT_EQ(dtype("mapped", "output_layer.weight"), DType::kBFloat16);
-  const ConvertOptions ranks{.to = "torch",
-                             .strategy_options = {{"transformer_impl", "local"}},
-                             .keys = {.exclude = {"optimizer*"}}};
+  const ConvertOptions ranks{
+      .source = {.keys = {.exclude = {"optimizer*"}}},
+      .target = {.strategy = "torch", .options = {{"transformer_impl", "local"}}}};
   convert(kReal, directory / "ranks", ranks);
   convert(directory / "made", directory / "same", ranks);
   EXPECT_THAT(
       diff(*open_checkpoint(directory / "ranks"), *open_checkpoint(directory / "same")).differences,
       IsEmpty());
 
-  // Without the optimizer only the weights have full precision.
-  convert(kReal, directory / "weights", {.keys = {.exclude = {"optimizer*"}}});
+  // Without the optimizer only the weights have all digits.
+  convert(kReal, directory / "weights", {.source = {.keys = {.exclude = {"optimizer*"}}}});
   const ConvertReport report =
-      convert(directory / "weights", directory / "float32", {.to = "torch_dist"});
+      convert(directory / "weights", directory / "float32", {.target = {.strategy = "torch_dist"}});
   EXPECT_EQ(dtype("float32", "output_layer.weight"), DType::kFloat32);
   EXPECT_THAT(messages_of(report.findings),
               Contains(HasSubstr("weights stay float32, although the run computed "
@@ -345,10 +352,11 @@ TEST(MegatronFsdp, OfHuggingFacesKeysItIsMadeByAMapOnly) {
   TempDir directory;
   const auto model = std::filesystem::path(DCKPT_TEST_DATA) / "hf_pairs/qwen2/hf";
   const CheckpointError error =
-      error_of([&] { convert(model, directory / "no", {.to = "fsdp_dtensor"}); });
+      error_of([&] { convert(model, directory / "no", {.target = {.strategy = "fsdp_dtensor"}}); });
   EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
   EXPECT_THAT(error.what(), HasSubstr("a map gives Hugging Face's keys these names (--map)"));
-  convert(model, directory / "yes", {.to = "fsdp_dtensor", .map = {.name = "qwen2"}});
+  convert(model, directory / "yes",
+          {.source = {.map = {.name = "qwen2"}}, .target = {.strategy = "fsdp_dtensor"}});
   EXPECT_NE(open_checkpoint(directory / "yes")
                 ->metadata()
                 .find_tensor("model.module.decoder.final_layernorm.weight"),

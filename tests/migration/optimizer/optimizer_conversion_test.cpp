@@ -44,7 +44,7 @@ const Value* at(const Value& tree, std::initializer_list<Value> path) {
 TEST(OptimizerConversion, FlattenedStateBecomesReshardableAndFlattenedAgain) {
   TempDir directory;
   const auto path = golden("mcore-0.14-flattened-tp2pp2dp2");
-  convert(path, directory / "new", {.optimizer = kFullyReshardable});
+  convert(path, directory / "new", {.optimizer = {.sharding = kFullyReshardable}});
   const auto made = open_checkpoint(directory / "new");
   EXPECT_EQ(optimizer_sharding(made->common_state()), "fully_reshardable");
   EXPECT_EQ(*at(made->common_state(), {"content_metadata", "distrib_optim_sharding_type"}),
@@ -61,7 +61,8 @@ TEST(OptimizerConversion, FlattenedStateBecomesReshardableAndFlattenedAgain) {
     EXPECT_EQ(tensor.size, metadata.find_tensor(tensor.key.substr(model))->size);
   }
 
-  convert(directory / "new", directory / "back", {.optimizer = kFullyShardedModelSpace});
+  convert(directory / "new", directory / "back",
+          {.optimizer = {.sharding = kFullyShardedModelSpace}});
   const auto back = open_checkpoint(directory / "back");
   EXPECT_TRUE(
       back->metadata().find_tensor("optimizer.state.exp_avg.output_layer.weight")->flattened_shape);
@@ -116,7 +117,8 @@ TEST(OptimizerConversion, WhatCannotBeConvertedIsRefused) {
               HasSubstr("the same keys"));
   EXPECT_THAT(error_of([] {
                 convert("a", "b",
-                        {.flattened = FlattenedForm::kMegatron, .optimizer = kFullyReshardable});
+                        {.optimizer = {.sharding = kFullyReshardable,
+                                       .flattened = FlattenedForm::kMegatron}});
               }).what(),
               HasSubstr("not flattened"));
 }
