@@ -68,9 +68,10 @@ struct ExtraState {
   std::string source;  ///< its unique key in a source with Megatron's names
 };
 
-struct DroppedKeys {
-  std::string keys;  ///< pattern of the keys of one kind: "model.layers.{}.rotary_emb.inv_freq"
-  std::uint64_t count = 0;
+/// Keys that differ in numbers alone, and what is to be said of them.
+struct KeyGroup {
+  std::string kind;               ///< "model.layers.{}.rotary_emb.inv_freq"; of one key, the key
+  std::vector<std::string> keys;  ///< at least one, in the order of the source
   std::string why;
 };
 
@@ -84,16 +85,14 @@ struct MappedKeys {
   std::vector<RearrangedTensor> tensors;
   std::vector<std::size_t> rows{};               ///< map rows that made `tensors`, same order
   std::vector<ExtraState> extra_states;          ///< if `to` is Megatron
-  std::vector<DroppedKeys> dropped;              ///< dropped tensors
-  std::map<std::string, std::string> spelled{};  ///< names of the rows whose source uses an alias
-  /// Form numbers of rows whose source uses another form.
-  std::map<std::string, std::size_t> forms{};
-  /// Dtypes of the source, by the map's keys, where a row casts or MapTarget::dtype is set.
+  std::vector<KeyGroup> dropped;                 ///< of tensors
+  std::map<std::string, std::string> spelled{};  ///< rows whose source has an alias: which
+  std::map<std::string, std::size_t> forms{};    ///< rows whose source has another form: which
+  /// Of the source, by the map's keys, where a row casts or MapTarget::dtype is set.
   std::map<std::string, DType> dtypes{};
-  std::set<std::string> absent{};  ///< Megatron's keys of the rows that are left out
-  /// Result tensors whose dtype is not MapTarget::dtype, and why.
-  std::vector<DroppedKeys> other_types{};
-  /// Conversions of the source's elements, by position, applied before `tensors` are made of them.
+  std::set<std::string> absent{};       ///< rows, by Megatron's keys, that are left out
+  std::vector<KeyGroup> other_types{};  ///< of the result, that are not MapTarget::dtype
+  /// Of the source's elements, by position, before `tensors` are made of them.
   std::map<std::uint32_t, ElementConversion> conversions{};
   /// Positions of the source's tensors that the result has, and their number of rows without
   /// padding.

@@ -17,23 +17,21 @@ constexpr std::string_view kScaleSuffix = "weight_scale_inv";
 }  // namespace
 
 void KeyGroups::add(const std::string& key) {
-  auto& [count, first] = groups_[skeleton_of(key)];
-  if (count++ == 0) first = key;
+  groups_[skeleton_of(key)].push_back(key);
 }
 
 void KeyGroups::report(const std::string& what, ProblemList& problems) const {
-  for (const auto& [skeleton, group] : groups_) {
-    const auto& [count, first] = group;
-    problems.add(count == 1
-                     ? str_format("{}: {}", what, quote(first))
-                     : str_format("{}: {} ({} keys)", what, quote(skeleton), grouped(count)));
+  for (const auto& [kind, keys] : groups_) {
+    problems.add(keys.size() == 1
+                     ? str_format("{}: {}", what, quote(keys.front()))
+                     : str_format("{}: {} ({} keys)", what, quote(kind), grouped(keys.size())));
   }
 }
 
-std::vector<DroppedKeys> KeyGroups::dropped(const std::string& why) const {
-  std::vector<DroppedKeys> result;
-  for (const auto& [skeleton, group] : groups_)
-    result.push_back({group.first == 1 ? group.second : skeleton, group.first, why});
+std::vector<KeyGroup> KeyGroups::groups(const std::string& why) const {
+  std::vector<KeyGroup> result;
+  for (const auto& [kind, keys] : groups_)
+    result.push_back({keys.size() == 1 ? keys.front() : kind, keys, why});
   return result;
 }
 

@@ -1,9 +1,7 @@
 #pragma once
 
-#include <cstdint>
 #include <map>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "mapping/base/problem_list.h"
@@ -11,16 +9,16 @@
 
 namespace dckpt {
 
-/// Counts keys by their common pattern.
+/// Groups keys that differ in numbers alone.
 class KeyGroups {
  public:
   void add(const std::string& key);
   bool empty() const noexcept { return groups_.empty(); }
   void report(const std::string& what, ProblemList& problems) const;
-  std::vector<DroppedKeys> dropped(const std::string& why) const;
+  std::vector<KeyGroup> groups(const std::string& why) const;
 
  private:
-  std::map<std::string, std::pair<std::uint64_t, std::string>> groups_;  ///< count and first
+  std::map<std::string, std::vector<std::string>> groups_;  ///< by kind
 };
 
 /// The obstacles to a map that uses every key of a checkpoint and makes every key of the result.

@@ -4,7 +4,6 @@
 #include <array>
 #include <map>
 #include <set>
-#include <unordered_map>
 #include <utility>
 
 #include "configs/key_pattern.h"
@@ -13,6 +12,7 @@
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/megatron/model_keys.h"
+#include "migration/maps/map_findings.h"
 #include "strategies/contract/common_state.h"
 #include "strategies/views/converted_reader.h"
 #include "strategies/views/dequantized_reader.h"
@@ -20,9 +20,6 @@
 
 namespace dckpt {
 namespace {
-
-constexpr const char* kMtpLayers = "mtp_num_layers";
-constexpr std::size_t kShownDropped = 20;
 
 enum class ExtraStates : std::uint8_t { kNone, kLeaveOut };
 constexpr EnumNames<ExtraStates, 2> kExtraStatesNames{
@@ -146,7 +143,7 @@ Value megatron_common(const MapNumbers& numbers, const MappedKeys& keys) {
   args["pipeline_model_parallel_size"] = 1;
   if (keys.padded_rows) args["padded_vocab_size"] = *keys.padded_rows;
   if (keys.mtp_layers)  // Megatron says none for none, whatever config.json says
-    args[kMtpLayers] = *keys.mtp_layers > 0 ? Value(*keys.mtp_layers) : Value();
+    args["mtp_num_layers"] = *keys.mtp_layers > 0 ? Value(*keys.mtp_layers) : Value();
   Value content_metadata = Value::dict();
   set_layout(content_metadata, keys.to_layout);
   return Value::dict({{"args", namespace_of(std::move(args))},
@@ -164,13 +161,7 @@ std::string kind_of_object(const std::string& key) {
   return skeleton_of(key.substr(0, key.find('/')));
 }
 
-std::string name_of_keys(KeyNames names, MegatronLayout layout) {
-  return names == KeyNames::kHf
-             ? std::string("Hugging Face's")
-             : str_format("Megatron's ({})", std::string(name_of(kMegatronLayoutNames, layout)));
-}
-
-/// Returns a stored tensor with zeros after its first `rows`.
+/// A stored tensor with zeros behind its first `rows`.
 RearrangedTensor without_padding(const Metadata& metadata, std::uint32_t position,
                                  std::optional<std::int64_t> rows) {
   const TensorStorageMetadata& tensor = metadata.tensors[position];
@@ -284,8 +275,8 @@ class Mapping {
         rule.from.push_back(source_key + scales);
     }
     if (!rule.to.empty()) return rule;
-    for (const DroppedKeys& dropped : keys.dropped) {
-      if (stored.contains(key) && (dropped.keys == key || dropped.keys == skeleton_of(key)))
+    for (const KeyGroup& dropped : keys.dropped) {
+      if (stored.contains(key) && std::ranges::find(dropped.keys, key) != dropped.keys.end())
         rule.dropped = dropped.why;
     }
     return rule.dropped.empty() ? std::nullopt : std::optional(std::move(rule));
@@ -330,8 +321,8 @@ class Mapping {
         .tensors = std::exchange(keys.tensors, {}),
         .conventions = Conventions{.model_folder = source->info().conventions.model_folder}};
     const bool stays = keys.from == KeyNames::kMegatron && keys.to == KeyNames::kMegatron;
-    std::map<std::string, std::uint64_t> dropped;
-    std::unordered_map<std::string, std::size_t> extra_states;
+    std::map<std::string, std::vector<std::string>> dropped;
+    std::map<std::string, std::size_t> extra_states;
     for (std::size_t i = 0; i < metadata.objects.size(); ++i) {
       const std::string& key = metadata.objects[i].key;
       const auto of_map = keys.prefix.key(key);
@@ -340,7 +331,7 @@ class Mapping {
       else if (stays && !is_extra_state(key))
         contents.objects.push_back({key, i});
       else
-        ++dropped[kind_of_object(key)];
+        dropped[kind_of_object(key)].push_back(key);
     }
     for (ExtraState& wanted : keys.extra_states) {
       if (!stays && settings_.extra_states == ExtraStates::kNone) {
@@ -350,15 +341,14 @@ class Mapping {
         extra_states.erase(found);
       }
     }
-    for (const auto& [key, position] : extra_states) ++dropped[kind_of_object(key)];
-    for (const auto& [kind, count] : dropped)
+    for (const auto& [key, position] : extra_states) dropped[kind_of_object(key)].push_back(key);
+    for (auto& [kind, keys_of_kind] : dropped)
       report.dropped.push_back(
-          {kind, count,
+          {kind, std::move(keys_of_kind),
            stays ? "the map has no such module" : "Hugging Face files have no objects"});
     set_common(*source, keys, contents);
-    describe(keys, report);
-    describe_conversions(keys, metadata, report.findings);
-    describe_dtype(keys, report.findings);
+    report.findings = map_findings(report, *numbers_, metadata,
+                                   {.values = values(), .asked = settings_.target.dtype});
     return rearranged_reader(converted(std::move(source), keys.conversions), std::move(contents));
   }
 
@@ -379,105 +369,6 @@ class Mapping {
       common[kContentMetadataKey] = std::move(content_metadata);
       contents.common = std::move(common);
     }
-  }
-
-  void describe(const MappedKeys& keys, MapReport& report) const {
-    Findings& findings = report.findings;
-    findings.push_back(
-        {FindingCode::kKeysChanged,
-         str_format("keys: {} became {}, by the map {}", name_of_keys(keys.from, keys.from_layout),
-                    name_of_keys(keys.to, keys.to_layout), quote(map_.family))});
-    const auto padding = [](std::uint64_t elements) {
-      return elements == 0 ? std::string()
-                           : str_format(" and {} that pad the vocabulary", grouped(elements));
-    };
-    findings.push_back(
-        {FindingCode::kParameters,
-         str_format("parameters: {}{} before, {}{} after",
-                    grouped(keys.elements_in - keys.padding_in), padding(keys.padding_in),
-                    grouped(keys.elements_out - keys.padding_out), padding(keys.padding_out))});
-    for (const std::string& number : numbers_->overridden())
-      findings.push_back({FindingCode::kNumberOverridden, "numbers: " + number});
-    if (report.dequantized > 0)
-      findings.push_back({FindingCode::kValuesRounded,
-                          str_format("dequantized: {} {} now, on the way back, too; a round trip "
-                                     "compares these values",
-                                     counted(report.dequantized, "weight is", "weights are"),
-                                     std::string(name_of(kMapCastNames, values())))});
-    if (keys.prefix.is_of_text)
-      findings.push_back({FindingCode::kKeysChanged,
-                          str_format("only the language model is mapped, whose keys have {}",
-                                     quote(keys.prefix.stored))});
-    if (keys.mtp_layers == 0 && numbers_->is_true(kMtpLayers))
-      findings.push_back(
-          {FindingCode::kStateMissing, "there are no layers for multi-token prediction, although " +
-                                           numbers_->describe(kMtpLayers)});
-    if (keys.state_elements > 0)
-      findings.push_back(
-          {FindingCode::kFormChanged, str_format("the state of the optimizer goes along: {}",
-                                                 counted(keys.state_elements, "element"))});
-    if (keys.to == KeyNames::kHf && keys.padded_rows && !numbers_->find("vocab_size"))
-      findings.push_back(
-          {FindingCode::kVocabularyPadded,
-           str_format("the size of the vocabulary is not known: all {} rows are there, padding "
-                      "included; give "
-                      "it with --set vocab_size=NUMBER, or write {} into config.json",
-                      *keys.padded_rows, *keys.padded_rows)});
-    for (std::size_t i = 0; i < std::min(report.dropped.size(), kShownDropped); ++i) {
-      const DroppedKeys& dropped = report.dropped[i];
-      findings.push_back(
-          {FindingCode::kKeysDropped,
-           str_format("dropped: {}{}, as {}", quote(dropped.keys),
-                      dropped.count == 1 ? "" : str_format(" ({} keys)", grouped(dropped.count)),
-                      dropped.why)});
-    }
-    if (report.dropped.size() > kShownDropped)
-      findings.push_back(
-          {FindingCode::kKeysDropped,
-           str_format("dropped: {}", counted(report.dropped.size() - kShownDropped,
-                                             "more kind of keys", "more kinds of keys"))});
-    if (keys.from == KeyNames::kMegatron && keys.to == KeyNames::kHf)
-      findings.push_back({FindingCode::kCommonStateLeftOut,
-                          "dropped: the common state, which Hugging Face files do not have"});
-  }
-
-  /// Describes conversions, with tensors of the same kind in one sentence.
-  static void describe_conversions(const MappedKeys& keys, const Metadata& metadata,
-                                   Findings& findings) {
-    std::map<std::pair<FindingCode, std::string>, std::uint64_t> counts;
-    for (const auto& [position, conversion] : keys.conversions) {
-      const DType from = metadata.tensors[position].properties.dtype;
-      std::string what =
-          from == conversion.dtype
-              ? str_format("{} tensors", to_string(from))
-              : str_format("{} tensors became {}", to_string(from), to_string(conversion.dtype));
-      if (conversion.add != 0) what += str_format(", plus {}", conversion.add);
-      const bool rounded =
-          conversion.add != 0 ? conversion.rounded : !comes_back(from, conversion.dtype);
-      if (rounded && conversion.add != 0)
-        what += ", rounded; they do not come back as they were";
-      else if (rounded)
-        what += ", rounded; they stay so on the way back, and a round trip compares these values";
-      ++counts[{rounded ? FindingCode::kValuesRounded : FindingCode::kValuesCast, what}];
-    }
-    for (const auto& [what, count] : counts)
-      findings.push_back({what.first, str_format("converted: {} {}", grouped(count), what.second)});
-  }
-
-  /// Describes the tensors that the setting dtype has not changed.
-  void describe_dtype(const MappedKeys& keys, Findings& findings) const {
-    for (const DroppedKeys& kept : keys.other_types)
-      findings.push_back(
-          {FindingCode::kValuesNotCast,
-           str_format("not cast: {}{}, {}", quote(kept.keys),
-                      kept.count == 1 ? "" : str_format(" ({} keys)", grouped(kept.count)),
-                      kept.why)});
-    if (settings_.target.dtype && keys.conversions.empty())
-      findings.push_back(
-          {FindingCode::kValuesNotCast,
-           str_format("no tensor was cast: {} is {} already",
-                      keys.other_types.empty() ? "everything" : "the rest",
-                      std::string(name_of(kMapCastNames, *settings_.target.dtype)))});
   }
 
   Settings settings_;

@@ -11,7 +11,7 @@
 namespace dckpt {
 namespace {
 
-void append(std::vector<DroppedKeys>& to, std::vector<DroppedKeys> more) {
+void append(std::vector<KeyGroup>& to, std::vector<KeyGroup> more) {
   to.insert(to.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
 }
 
@@ -160,9 +160,9 @@ class Assignment {
         completeness_.unknown.add(stored);
     }
     add_others(others);
-    append(result_.dropped, ignored.dropped("the map ignores them"));
+    append(result_.dropped, ignored.groups("the map ignores them"));
     append(result_.dropped,
-           behind.dropped("layers behind num_hidden_layers, for multi-token prediction"));
+           behind.groups("layers behind num_hidden_layers, for multi-token prediction"));
     result_.rows.resize(map_.tensors.size());
     add_left_out(index, uses);
     find_kinds(uses);
@@ -187,7 +187,7 @@ class Assignment {
           "parts=text is for models of text and images, but no keys start with 'language_model.' "
           "or 'model.language_model.'");
     if (target_.text_only)
-      append(result_.dropped, others.dropped("only the language model is wanted (parts=text)"));
+      append(result_.dropped, others.groups("only the language model is wanted (parts=text)"));
     else if (!others.empty())
       completeness_.others = others;
   }

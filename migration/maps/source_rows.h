@@ -29,11 +29,9 @@ struct SourceRows {
   KeyPrefix prefix{};
   std::vector<RowTensors> rows{};  ///< same order as the map's
   LayerKinds kinds;
-  /// Numbers of layers and experts, by the names below.
-  std::map<std::string, std::int64_t, std::less<>> counts{};
-  /// Positions of optimizer state, by prefix of the key.
-  std::map<std::string, std::vector<std::uint32_t>> states{};
-  std::vector<DroppedKeys> dropped{};
+  std::map<std::string, std::int64_t, std::less<>> counts{};   ///< by the names below
+  std::map<std::string, std::vector<std::uint32_t>> states{};  ///< of optimizers, by prefix
+  std::vector<KeyGroup> dropped{};
 
   const KeyPattern& pattern(std::size_t row, std::size_t tensor) const;
 };

@@ -166,6 +166,39 @@ class ParameterValues {
   Tensor block_;
 };
 
+[[noreturn]] void refuse_guess(const std::set<std::string>& keys) {
+  const std::vector<std::string> list(keys.begin(), keys.end());
+  throw CheckpointError(
+      ErrorCode::kUnsupported,
+      str_format("{} have the same values, and in which order their state lies in the buckets is "
+                 "not known; train until they differ, or resume once in {}",
+                 quoted_list(list), kRemedy));
+}
+
+[[noreturn]] void refuse_float8(const std::string& key) {
+  throw CheckpointError(
+      ErrorCode::kUnsupported,
+      str_format("these are main parameters of float8 weights (--fp8-param-gather), which the "
+                 "model has rounded with scales that are not known here, so what the "
+                 "optimizer's state belongs to cannot be found out by values; resume once in {}, "
+                 "or convert the model alone (--exclude 'optimizer*')",
+                 kRemedy),
+      {.key = key});
+}
+
+[[noreturn]] void refuse_values(const std::string& key, std::int64_t from, std::int64_t end) {
+  throw CheckpointError(
+      ErrorCode::kMismatch,
+      str_format("the main parameters from element {} to {} are, rounded, not the values of any "
+                 "chunk of the model, so what the optimizer's state belongs to cannot be found "
+                 "out: a model of another iteration, or chunks that are not those "
+                 "of the save (convert --ranks); convert the checkpoint as it was saved, or "
+                 "resume it once in {}",
+                 grouped(static_cast<std::uint64_t>(from)),
+                 grouped(static_cast<std::uint64_t>(end)), kRemedy),
+      {.key = key});
+}
+
 class BucketSearch {
  public:
   BucketSearch(const CheckpointReader& reader, std::span<const StoredBucket> buckets,
@@ -254,7 +287,7 @@ class BucketSearch {
       if (!chunk) {
         if (buckets_[bucket].buffer.find(kFloat8Parameters) != std::string::npos)
           refuse_float8(reader_.metadata().tensors[param].key);
-        refuse(reader_.metadata().tensors[param].key, next, end);
+        refuse_values(reader_.metadata().tensors[param].key, next, end);
       }
       claim(*chunk, static_cast<std::uint32_t>(bucket), begin, values);
       in_parameter = true;
@@ -282,25 +315,18 @@ class BucketSearch {
     if (candidates.size() == 1) return candidates[0];
     const bool known = std::ranges::all_of(
         candidates, [&](std::size_t chunk) { return chunks_[chunk].known_place; });
-    if (!known) refuse_guess(candidates);
+    if (!known) {
+      std::set<std::string> keys;
+      for (const std::size_t chunk : candidates)
+        keys.insert(reader_.metadata().tensors[chunks_[chunk].tensor].key);
+      refuse_guess(keys);
+    }
     const std::size_t next = next_in_order(candidates);
     alike_.insert(chunks_[next].tensor);
     return next;
   }
 
-  [[noreturn]] void refuse_guess(const std::vector<std::size_t>& candidates) const {
-    std::set<std::string> keys;
-    for (const std::size_t chunk : candidates)
-      keys.insert(reader_.metadata().tensors[chunks_[chunk].tensor].key);
-    const std::vector<std::string> list(keys.begin(), keys.end());
-    throw CheckpointError(
-        ErrorCode::kUnsupported,
-        str_format("{} have the same values, and in which order their state lies in the buckets is "
-                   "not known; train until they differ, or resume once in {}",
-                   quoted_list(list), kRemedy));
-  }
-
-  /// Leaves only candidates whose elements are all equal to the parameters, rounded.
+  /// Leaves those of several whose elements are all equal to the parameters, rounded.
   void keep_equal(std::vector<std::size_t>& candidates, ParameterValues& values,
                   std::int64_t begin) {
     std::map<std::pair<std::int64_t, DType>, Fingerprint> rounded;  // by length
@@ -392,30 +418,6 @@ class BucketSearch {
       ++drifted_;
     used_[chunk] = true;
     previous_ = chunk;
-  }
-
-  [[noreturn]] static void refuse_float8(const std::string& key) {
-    throw CheckpointError(
-        ErrorCode::kUnsupported,
-        str_format("these are main parameters of float8 weights (--fp8-param-gather), which the "
-                   "model has rounded with scales that are not known here, so what the "
-                   "optimizer's state belongs to cannot be found out by values; resume once in {}, "
-                   "or convert the model alone (--exclude 'optimizer*')",
-                   kRemedy),
-        {.key = key});
-  }
-
-  [[noreturn]] void refuse(const std::string& key, std::int64_t from, std::int64_t end) const {
-    throw CheckpointError(
-        ErrorCode::kMismatch,
-        str_format("the main parameters from element {} to {} are, rounded, not the values of any "
-                   "chunk of the model, so what the optimizer's state belongs to cannot be found "
-                   "out: a model of another iteration, or chunks that are not those "
-                   "of the save (convert --ranks); convert the checkpoint as it was saved, or "
-                   "resume it once in {}",
-                   grouped(static_cast<std::uint64_t>(from)),
-                   grouped(static_cast<std::uint64_t>(end)), kRemedy),
-        {.key = key});
   }
 
   const CheckpointReader& reader_;

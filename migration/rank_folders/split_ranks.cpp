@@ -30,6 +30,93 @@ struct ExtraState {
   Value value;
 };
 
+[[noreturn]] void unsupported(const std::string& message, const std::string& key) {
+  throw CheckpointError(ErrorCode::kUnsupported, message, {.key = key});
+}
+
+bool is_model_name(std::string_view name) {
+  return name.starts_with("model") &&
+         name.find_first_not_of("0123456789", 5) == std::string_view::npos;
+}
+
+/// Says what Megatron is to be started with if it would pad the vocabulary otherwise.
+void tell_of_padding(const Metadata& metadata, const Value* args, const RankLayout& layout,
+                     Findings& findings) {
+  const auto multiple = run_arg(args, "make_vocab_size_divisible_by");
+  const TensorStorageMetadata* const words = metadata.find_tensor(kWordEmbeddings);
+  if (!multiple || *multiple < 1 || words == nullptr || words->global_shape().empty()) return;
+  const auto step = checked_mul(*multiple, layout.sizes.tensor);
+  const std::int64_t rows = words->global_shape()[0];
+  if (!step || rows % *step != 0)
+    findings.push_back(
+        {FindingCode::kVocabularyPadded,
+         str_format("Megatron pads the vocabulary to a multiple of make_vocab_size_divisible_by "
+                    "({}) times {} ranks, but it has {} rows; start Megatron with "
+                    "--make-vocab-size-divisible-by {}",
+                    *multiple, layout.sizes.tensor, rows, rows / layout.sizes.tensor)});
+}
+
+/// Returns the common state that the ranks' files share, but for args. `args` are those of `common`
+/// (null: there are none).
+Value common_of_ranks(Value common, const Value* args, const RankLayout& layout,
+                      const WholeModel& whole, const Metadata& metadata, Findings& findings) {
+  if (common.is_none()) common = Value::dict();
+  if (args == nullptr)
+    findings.push_back({FindingCode::kStateMissing,
+                        "the checkpoint has no args, so Megatron compares nothing with them and "
+                        "--use-checkpoint-args finds none"});
+  if (common.mutable_dict().erase("optimizer"))
+    findings.push_back(
+        {FindingCode::kOptimizerLeftOut,
+         "the optimizer's settings are left out with its state; load with --no-load-optim"});
+  common.mutable_dict().erase("content_metadata");  // of distributed checkpoints
+  for (const auto& [key, value] : common.as_dict()) {
+    if (key.is_str() && (is_model_name(key.as_str()) || key.as_str() == "rng_state"))
+      unsupported(str_format("the common state has an entry {}, which is the model's in rank "
+                             "folders; leave it out",
+                             quote(key.as_str())),
+                  key.as_str());
+  }
+  common["checkpoint_version"] = 3.0;
+  if (const std::vector<std::string> uneven = uneven_stages(args); !uneven.empty())
+    findings.push_back({FindingCode::kLayoutAssumed,
+                        str_format("all pipeline stages have {}; start Megatron without {}",
+                                   counted(layout.layers_of_chunk() * layout.chunks, "layer"),
+                                   quoted_list(uneven))});
+  tell_of_padding(metadata, args, layout, findings);
+  const auto share = run_arg(args, "expert_tensor_parallel_size");
+  if (whole.experts > 0 && share.value_or(layout.sizes.tensor) != layout.sizes.tensor)
+    findings.push_back({FindingCode::kLayoutAssumed,
+                        "experts are cut for the tensor-parallel ranks of the other parameters "
+                        "(expert_tensor_parallel_size)"});
+  return common;
+}
+
+/// Returns the part of a parameter that a rank has, of one layer and expert if it has such axes.
+RearrangedTensor part_of(const WholeParameter& parameter, const Metadata& metadata,
+                         std::int64_t tensor_ranks, std::string key, const ModelParallelRank& rank,
+                         std::int64_t layer, std::int64_t expert) {
+  RearrangedTensor made{.key = std::move(key),
+                        .properties = metadata.tensors[parameter.tensor].properties,
+                        .size = *local_shape(parameter.cut, parameter.shape, tensor_ranks),
+                        .parts = {}};
+  const std::size_t leading = parameter.leading();
+  for (CutPart& piece : cut_parts(parameter.cut, made.size, rank.tensor, tensor_ranks)) {
+    Box source{Shape(leading, 0), Shape(leading, 1)};
+    if (parameter.layers) source.offsets[0] = layer;
+    if (parameter.experts) source.offsets[leading - 1] = expert;
+    TensorPart part{.target = std::move(piece.local), .tensor = parameter.tensor};
+    for (std::size_t axis = 0; axis < piece.whole.dims(); ++axis) {
+      source.offsets.push_back(piece.whole.offsets[axis]);
+      source.sizes.push_back(piece.whole.sizes[axis]);
+      part.axes.push_back(static_cast<std::int32_t>(leading + axis));
+    }
+    part.source = std::move(source);
+    made.parts.push_back(std::move(part));
+  }
+  return made;
+}
+
 class Split {
  public:
   Split(const CheckpointReader& model, const RankFolderOptions& options)
@@ -50,7 +137,7 @@ class Split {
     whole_ = whole_model(metadata_, args_, layout_);
     choose_names();
     read_objects();
-    prepare_common();
+    common_ = common_of_ranks(std::move(common_), args_, layout_, whole_, metadata_, findings_);
     for (std::int64_t pipeline = 0; pipeline < layout_.sizes.pipeline; ++pipeline) {
       for (std::int64_t expert = 0; expert < layout_.sizes.expert; ++expert) {
         for (std::int64_t tensor = 0; tensor < layout_.sizes.tensor; ++tensor)
@@ -65,9 +152,6 @@ class Split {
  private:
   [[noreturn]] static void refuse(const std::string& message) {
     throw CheckpointError(ErrorCode::kInvalidArgument, message);
-  }
-  [[noreturn]] static void unsupported(const std::string& message, const std::string& key) {
-    throw CheckpointError(ErrorCode::kUnsupported, message, {.key = key});
   }
 
   static void refuse_optimizer(const std::string& key) {
@@ -140,58 +224,6 @@ class Split {
                            left_out});
   }
 
-  void prepare_common() {
-    if (common_.is_none()) common_ = Value::dict();
-    if (args_ == nullptr)
-      findings_.push_back({FindingCode::kStateMissing,
-                           "the checkpoint has no args, so Megatron compares nothing with them and "
-                           "--use-checkpoint-args finds none"});
-    if (common_.mutable_dict().erase("optimizer"))
-      findings_.push_back(
-          {FindingCode::kOptimizerLeftOut,
-           "the optimizer's settings are left out with its state; load with --no-load-optim"});
-    common_.mutable_dict().erase("content_metadata");  // it is for distributed checkpoints
-    for (const auto& [key, value] : common_.as_dict()) {
-      if (key.is_str() && (is_model_name(key.as_str()) || key.as_str() == "rng_state"))
-        unsupported(str_format("the common state has an entry {}, which is the model's in rank "
-                               "folders; leave it out",
-                               quote(key.as_str())),
-                    key.as_str());
-    }
-    common_["checkpoint_version"] = 3.0;
-    if (const std::vector<std::string> uneven = uneven_stages(args_); !uneven.empty())
-      findings_.push_back({FindingCode::kLayoutAssumed,
-                           str_format("all pipeline stages have {}; start Megatron without {}",
-                                      counted(layout_.layers_of_chunk() * layout_.chunks, "layer"),
-                                      quoted_list(uneven))});
-    tell_of_padding();
-    const auto share = run_arg(args_, "expert_tensor_parallel_size");
-    if (whole_.experts > 0 && share.value_or(layout_.sizes.tensor) != layout_.sizes.tensor)
-      findings_.push_back({FindingCode::kLayoutAssumed,
-                           "experts are cut for the tensor-parallel ranks of the other parameters "
-                           "(expert_tensor_parallel_size)"});
-  }
-
-  static bool is_model_name(std::string_view name) {
-    return name.starts_with("model") &&
-           name.find_first_not_of("0123456789", 5) == std::string_view::npos;
-  }
-
-  void tell_of_padding() {
-    const auto multiple = run_arg(args_, "make_vocab_size_divisible_by");
-    const TensorStorageMetadata* const words = metadata_.find_tensor(kWordEmbeddings);
-    if (!multiple || *multiple < 1 || words == nullptr || words->global_shape().empty()) return;
-    const auto step = checked_mul(*multiple, layout_.sizes.tensor);
-    const std::int64_t rows = words->global_shape()[0];
-    if (!step || rows % *step != 0)
-      findings_.push_back(
-          {FindingCode::kVocabularyPadded,
-           str_format("Megatron pads the vocabulary to a multiple of make_vocab_size_divisible_by "
-                      "({}) times {} ranks, but it has {} rows; start Megatron with "
-                      "--make-vocab-size-divisible-by {}",
-                      *multiple, layout_.sizes.tensor, rows, rows / layout_.sizes.tensor)});
-  }
-
   // The files.
 
   std::string folder_of(const ModelParallelRank& rank) const {
@@ -228,7 +260,8 @@ class Split {
                        quote(path)),
             metadata_.tensors[parameter.tensor].key);
       model[Value(path)] = Value();
-      contents_.tensors.push_back(part_of(parameter, prefix + path, rank, layer, expert));
+      contents_.tensors.push_back(
+          part_of(parameter, metadata_, layout_.sizes.tensor, prefix + path, rank, layer, expert));
     };
     const std::int64_t first = stage * layout_.layers_of_chunk();
     for (const WholeParameter& parameter : whole_.parameters) {
@@ -294,31 +327,6 @@ class Split {
     return metadata_.find_tensor(kOutputLayer) == nullptr &&
            metadata_.find_tensor(kWordEmbeddings) != nullptr &&
            !is_flag_set(args_, "untie_embeddings_and_output_weights");
-  }
-
-  RearrangedTensor part_of(const WholeParameter& parameter, std::string key,
-                           const ModelParallelRank& rank, std::int64_t layer,
-                           std::int64_t expert) const {
-    RearrangedTensor made{
-        .key = std::move(key),
-        .properties = metadata_.tensors[parameter.tensor].properties,
-        .size = *local_shape(parameter.cut, parameter.shape, layout_.sizes.tensor),
-        .parts = {}};
-    const std::size_t leading = parameter.leading();
-    for (CutPart& piece : cut_parts(parameter.cut, made.size, rank.tensor, layout_.sizes.tensor)) {
-      Box source{Shape(leading, 0), Shape(leading, 1)};
-      if (parameter.layers) source.offsets[0] = layer;
-      if (parameter.experts) source.offsets[leading - 1] = expert;
-      TensorPart part{.target = std::move(piece.local), .tensor = parameter.tensor};
-      for (std::size_t axis = 0; axis < piece.whole.dims(); ++axis) {
-        source.offsets.push_back(piece.whole.offsets[axis]);
-        source.sizes.push_back(piece.whole.sizes[axis]);
-        part.axes.push_back(static_cast<std::int32_t>(leading + axis));
-      }
-      part.source = std::move(source);
-      made.parts.push_back(std::move(part));
-    }
-    return made;
   }
 
   const CheckpointReader& model_;

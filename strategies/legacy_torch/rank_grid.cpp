@@ -56,6 +56,35 @@ std::string describe(const Layout& layout) {
                     layout.world ? std::to_string(*layout.world) : "unknown");
 }
 
+[[noreturn]] void fail(const Storage& storage, ErrorCode code, const std::string& message,
+                       const std::string& file) {
+  throw CheckpointError(code, message, {.file = storage.display_path(file)});
+}
+
+/// Refuses files of one size whose bytes are all the same. They are known to be equal up to `at`;
+/// only those that still are equal are read further.
+void compare(const Storage& storage, std::vector<const RankFile*> files, std::uint64_t size,
+             std::uint64_t at) {
+  constexpr std::uint64_t kStep = std::uint64_t{1} << 20;
+  for (; files.size() > 1; at += kStep) {
+    if (at >= size) {
+      fail(storage, ErrorCode::kCorrupt,
+           str_format("the file is a copy of {}, byte for byte, but ranks hold different parts{}",
+                      quote(files[0]->name()), kAdvice),
+           files[1]->name());
+    }
+    std::map<std::string, std::vector<const RankFile*>> by_content;
+    Bytes bytes(std::min(kStep, size - at));
+    for (const RankFile* file : files) {
+      storage.open(file->name())->read(at, bytes);
+      by_content[sha256_hex(bytes)].push_back(file);
+    }
+    if (by_content.size() == 1) continue;
+    for (auto& [digest, same] : by_content) compare(storage, std::move(same), size, at + kStep);
+    return;
+  }
+}
+
 class Grid {
  public:
   Grid(const Storage& storage, std::span<const RankFile> files)
@@ -74,7 +103,7 @@ class Grid {
  private:
   [[noreturn]] void fail(ErrorCode code, const std::string& message,
                          const std::string& file) const {
-    throw CheckpointError(code, message, {.file = storage_.display_path(file)});
+    dckpt::fail(storage_, code, message, file);
   }
 
   void find_main_files() {
@@ -275,30 +304,7 @@ class Grid {
       alike[{file.stem, size, run_arg(run_args(*file.state), "rank")}].push_back(&file);
     }
     for (auto& [key, candidates] : alike)
-      compare(std::move(candidates), std::get<std::uint64_t>(key), 0);
-  }
-
-  /// Compares files of one size that are the same up to `at`; reads on only in those that still
-  /// are.
-  void compare(std::vector<const RankFile*> files, std::uint64_t size, std::uint64_t at) const {
-    constexpr std::uint64_t kStep = std::uint64_t{1} << 20;
-    for (; files.size() > 1; at += kStep) {
-      if (at >= size) {
-        fail(ErrorCode::kCorrupt,
-             str_format("the file is a copy of {}, byte for byte, but ranks hold different parts{}",
-                        quote(files[0]->name()), kAdvice),
-             files[1]->name());
-      }
-      std::map<std::string, std::vector<const RankFile*>> by_content;
-      Bytes bytes(std::min(kStep, size - at));
-      for (const RankFile* file : files) {
-        storage_.open(file->name())->read(at, bytes);
-        by_content[sha256_hex(bytes)].push_back(file);
-      }
-      if (by_content.size() == 1) continue;
-      for (auto& [digest, same] : by_content) compare(std::move(same), size, at + kStep);
-      return;
-    }
+      compare(storage_, std::move(candidates), std::get<std::uint64_t>(key), 0);
   }
 
   const Storage& storage_;

@@ -1,0 +1,141 @@
+#include "migration/maps/map_findings.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <utility>
+
+#include "configs/key_map.h"
+#include "mapping/base/counted.h"
+#include "mapping/base/format.h"
+#include "mapping/base/text.h"
+
+namespace dckpt {
+namespace {
+
+constexpr std::size_t kShownDropped = 20;
+
+std::string kind_and_count(const KeyGroup& group) {
+  if (group.keys.size() == 1) return quote(group.kind);
+  return str_format("{} ({} keys)", quote(group.kind), grouped(group.keys.size()));
+}
+
+std::string name_of_keys(KeyNames names, MegatronLayout layout) {
+  return names == KeyNames::kHf
+             ? std::string("Hugging Face's")
+             : str_format("Megatron's ({})", std::string(name_of(kMegatronLayoutNames, layout)));
+}
+
+void describe_keys(const MapReport& report, const MapNumbers& numbers, DType values,
+                   Findings& findings) {
+  const MappedKeys& keys = report.keys;
+  findings.push_back(
+      {FindingCode::kKeysChanged,
+       str_format("keys: {} became {}, by the map {}", name_of_keys(keys.from, keys.from_layout),
+                  name_of_keys(keys.to, keys.to_layout), quote(report.map))});
+  const auto padding = [](std::uint64_t elements) {
+    return elements == 0 ? std::string()
+                         : str_format(" and {} that pad the vocabulary", grouped(elements));
+  };
+  findings.push_back(
+      {FindingCode::kParameters,
+       str_format("parameters: {}{} before, {}{} after",
+                  grouped(keys.elements_in - keys.padding_in), padding(keys.padding_in),
+                  grouped(keys.elements_out - keys.padding_out), padding(keys.padding_out))});
+  for (const std::string& number : numbers.overridden())
+    findings.push_back({FindingCode::kNumberOverridden, "numbers: " + number});
+  if (report.dequantized > 0)
+    findings.push_back({FindingCode::kValuesRounded,
+                        str_format("dequantized: {} {} now, on the way back, too; a round trip "
+                                   "compares these values",
+                                   counted(report.dequantized, "weight is", "weights are"),
+                                   std::string(name_of(kMapCastNames, values)))});
+  if (keys.prefix.is_of_text)
+    findings.push_back({FindingCode::kKeysChanged,
+                        str_format("only the language model is mapped, whose keys have {}",
+                                   quote(keys.prefix.stored))});
+  if (keys.mtp_layers == 0 && numbers.is_true("mtp_num_layers"))
+    findings.push_back(
+        {FindingCode::kStateMissing, "there are no layers for multi-token prediction, although " +
+                                         numbers.describe("mtp_num_layers")});
+  if (keys.state_elements > 0)
+    findings.push_back(
+        {FindingCode::kFormChanged, str_format("the state of the optimizer goes along: {}",
+                                               counted(keys.state_elements, "element"))});
+  if (keys.to == KeyNames::kHf && keys.padded_rows && !numbers.find("vocab_size"))
+    findings.push_back(
+        {FindingCode::kVocabularyPadded,
+         str_format("the size of the vocabulary is not known: all {} rows are there, padding "
+                    "included; give "
+                    "it with --set vocab_size=NUMBER, or write {} into config.json",
+                    *keys.padded_rows, *keys.padded_rows)});
+}
+
+void describe_dropped(const MapReport& report, Findings& findings) {
+  for (std::size_t i = 0; i < std::min(report.dropped.size(), kShownDropped); ++i) {
+    const KeyGroup& dropped = report.dropped[i];
+    findings.push_back({FindingCode::kKeysDropped,
+                        str_format("dropped: {}, as {}", kind_and_count(dropped), dropped.why),
+                        dropped.keys});
+  }
+  if (report.dropped.size() > kShownDropped) {
+    Finding more{FindingCode::kKeysDropped,
+                 str_format("dropped: {}", counted(report.dropped.size() - kShownDropped,
+                                                   "more kind of keys", "more kinds of keys"))};
+    for (std::size_t i = kShownDropped; i < report.dropped.size(); ++i)
+      more.keys.insert(more.keys.end(), report.dropped[i].keys.begin(),
+                       report.dropped[i].keys.end());
+    findings.push_back(std::move(more));
+  }
+  if (report.keys.from == KeyNames::kMegatron && report.keys.to == KeyNames::kHf)
+    findings.push_back({FindingCode::kCommonStateLeftOut,
+                        "dropped: the common state, which Hugging Face files do not have"});
+}
+
+/// Says in one sentence what happened to tensors of the same kind.
+void describe_conversions(const MappedKeys& keys, const Metadata& metadata, Findings& findings) {
+  std::map<std::pair<FindingCode, std::string>, std::uint64_t> counts;
+  for (const auto& [position, conversion] : keys.conversions) {
+    const DType from = metadata.tensors[position].properties.dtype;
+    std::string what =
+        from == conversion.dtype
+            ? str_format("{} tensors", to_string(from))
+            : str_format("{} tensors became {}", to_string(from), to_string(conversion.dtype));
+    if (conversion.add != 0) what += str_format(", plus {}", conversion.add);
+    const bool rounded =
+        conversion.add != 0 ? conversion.rounded : !comes_back(from, conversion.dtype);
+    if (rounded && conversion.add != 0)
+      what += ", rounded; they do not come back as they were";
+    else if (rounded)
+      what += ", rounded; they stay so on the way back, and a round trip compares these values";
+    ++counts[{rounded ? FindingCode::kValuesRounded : FindingCode::kValuesCast, what}];
+  }
+  for (const auto& [what, count] : counts)
+    findings.push_back({what.first, str_format("converted: {} {}", grouped(count), what.second)});
+}
+
+/// Names the tensors that the setting dtype has not changed.
+void describe_dtype(const MappedKeys& keys, std::optional<DType> asked, Findings& findings) {
+  for (const KeyGroup& kept : keys.other_types)
+    findings.push_back({FindingCode::kValuesNotCast,
+                        str_format("not cast: {}, {}", kind_and_count(kept), kept.why), kept.keys});
+  if (asked && keys.conversions.empty())
+    findings.push_back({FindingCode::kValuesNotCast,
+                        str_format("no tensor was cast: {} is {} already",
+                                   keys.other_types.empty() ? "everything" : "the rest",
+                                   std::string(name_of(kMapCastNames, *asked)))});
+}
+
+}  // namespace
+
+Findings map_findings(const MapReport& report, const MapNumbers& numbers, const Metadata& source,
+                      const MapDTypes& dtypes) {
+  Findings findings;
+  describe_keys(report, numbers, dtypes.values, findings);
+  describe_dropped(report, findings);
+  describe_conversions(report.keys, source, findings);
+  describe_dtype(report.keys, dtypes.asked, findings);
+  return findings;
+}
+
+}  // namespace dckpt

@@ -1,0 +1,24 @@
+#pragma once
+
+#include <optional>
+
+#include "mapping/base/finding.h"
+#include "mapping/geometry/dtype.h"
+#include "mapping/planning/metadata.h"
+#include "migration/maps/map_numbers.h"
+#include "migration/maps/mapped_reader.h"
+
+namespace dckpt {
+
+/// The dtypes that settings of a map ask for.
+struct MapDTypes {
+  DType values;                ///< of weights that were quantized
+  std::optional<DType> asked;  ///< of all weights (--dtype)
+};
+
+/// Describes what a map did to a checkpoint with the metadata `source`: keys, counts of
+/// parameters, casts, and what was dropped. Does not use `report.findings`.
+Findings map_findings(const MapReport& report, const MapNumbers& numbers, const Metadata& source,
+                      const MapDTypes& dtypes);
+
+}  // namespace dckpt
