@@ -238,7 +238,7 @@ class Assignment {
     if (!is_active(row, numbers_)) {
       const std::string& flag = row.unless.empty() ? row.only_if : row.unless;
       if (result_.side.names == KeyNames::kHf)
-        result_.dropped.push_back({key, 1, numbers_.describe(flag)});
+        result_.dropped.push_back({key, {key}, numbers_.describe(flag)});
       else
         completeness_.problems.push_back(
             str_format("{} contradicts that {}", quote(key), numbers_.describe(flag)));

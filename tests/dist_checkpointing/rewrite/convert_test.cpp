@@ -320,7 +320,7 @@ TEST_F(Convert, NobodyContinuesWithAnOptimizerOfWhichPartsAreLeftOut) {
   options.target.strategy = "zarr";
   options.source.keys.exclude = {"*_sq.output_layer.weight"};
   EXPECT_THAT(remarks(kState, options), Contains(HasSubstr("nothing, as 1 of its tensors")));
-  options = {.keys = {.exclude = {"optimizer*"}}, .dry_run = true};
+  options = {.source = {.keys = {.exclude = {"optimizer*"}}}, .dry_run = true};
   EXPECT_THAT(remarks(kState, options), Not(Contains(HasSubstr("the optimizer continues"))));
   options.source.keys.exclude = {"rng_state"};
   EXPECT_THAT(remarks(kState, options), Contains(HasSubstr("continues in: Megatron-Core 0.15")));
