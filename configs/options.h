@@ -10,7 +10,6 @@
 #include "configs/own_options.h"
 #include "mapping/base/api.h"
 #include "mapping/base/enum_names.h"
-#include "mapping/base/finding.h"
 #include "mapping/base/io_engine.h"
 #include "mapping/planning/planner_options.h"
 
@@ -18,6 +17,8 @@
 // docs/policies.md lists every field.
 
 namespace DCKPT_API dckpt {
+
+enum class FindingCode : std::uint8_t;  // mapping/base/finding.h
 
 /// The readers that must accept a written checkpoint.
 enum class Compat : std::uint8_t {

@@ -25,7 +25,7 @@ bool stays(const Value& leaf) {
   return leaf.is_sharded() || leaf.is(Value::Kind::kLocalNonpersistentObject);
 }
 
-/// Whether a tree has leaves that stay unchanged, and others.
+/// The kinds of leaves that a tree has: those that stay unchanged, and others.
 struct Leaves {
   bool staying = false;
   bool plain = false;

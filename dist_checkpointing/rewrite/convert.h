@@ -17,7 +17,7 @@
 
 namespace DCKPT_API dckpt {
 
-/// Which checkpoint a conversion reads, and how it sees it.
+/// The checkpoint that a conversion reads, its keys, and the selection of them.
 struct ConvertSource {
   /// The strategy that reads the source; see LoadOptions::strategy.
   StrategySpec strategy{.name = std::string(kAutoStrategy)};
@@ -39,24 +39,24 @@ struct ConvertSource {
   bool allow_partial = false;
 };
 
-/// Which checkpoint a conversion writes.
+/// The checkpoint that a conversion writes.
 struct ConvertTarget {
-  /// A save strategy of the registry ("torch_dist", "dcp", one's own). Empty: the one that `compat`
+  /// A save strategy of the registry ("torch_dist", "dcp", your own). Empty: the one that `compat`
   /// implies, or else the format of the source.
   std::string strategy{};
   std::optional<int> version{};  ///< of the strategy; empty: the newest
   OwnOptions options{};          ///< of the strategy, as in save.backend.options of a policy
-  /// For torch_dist: kMegatron or kMegatron019; for dcp: kDcp. Contradictions are refused. Empty:
-  /// kMegatron, or kMegatron019 for a source of that form if neither `strategy` nor the options of
-  /// the optimizer are given: such a copy keeps its form.
+  /// Allowed: for torch_dist, kMegatron or kMegatron019; for dcp, kDcp. Contradictions are refused.
+  /// Empty: kMegatron, or kMegatron019 for a source of that form if neither `strategy` nor the
+  /// options of the optimizer are given: such a copy keeps its form.
   std::optional<Compat> compat{};
   /// Cuts every tensor into shards for this many ranks (along its longest axis that allows it).
   /// Empty keeps the chunks, or joins them for a format that stores tensors whole.
   std::optional<int> ranks{};
   std::vector<RenameRule> rename{};  ///< of the keys in the result; see rename.h
-  /// For hf and safetensors: copies the files of this folder that belong to a model (config.json,
-  /// the tokenizer; no weights). Empty: those of the source, if it is such a folder. For all
-  /// formats: a map takes numbers from its config.json.
+  /// The folder whose model files (config.json, the tokenizer; no weights) are copied to hf and
+  /// safetensors. Empty: the source, if it is such a folder. For all formats, a map takes numbers
+  /// from its config.json.
   std::optional<Location> model_files{};
   std::string separation_hint{};  ///< see SaveOptions
   /// Writes integrity.json. Empty: if the source has one, and in formats whose data have no
@@ -75,14 +75,13 @@ struct ConvertOptimizer {
   /// kFullyShardedModelSpace sets `flattened` to kMegatron; the others need kBoxes.
   /// ConvertSource::keys and ConvertTarget::rename then name the keys of the new form.
   std::optional<OptimizerSharding> sharding{};
-  /// How to store optimizer state that Megatron 0.8 to 0.15 flattens: as boxes, which every reader
-  /// loads, or in the form from which only these releases resume. The latter is made from boxes if
-  /// the source (zarr) has them, or refused. Empty: as a source of the same format has it, else
-  /// boxes.
+  /// The form of optimizer state that Megatron 0.8 to 0.15 flattens: boxes, which every reader
+  /// loads, or the form from which only these releases resume. The latter is made from boxes if the
+  /// source (zarr) has them, or refused. Empty: as in a source of the same format, else boxes.
   std::optional<FlattenedForm> flattened{};
 };
 
-/// What a conversion compares and refuses before it publishes anything.
+/// The comparisons that a conversion makes before it publishes, and the findings that it refuses.
 struct ConvertChecks {
   /// Compares everything that is copied with its checksums, and first with integrity.json if the
   /// source has one; otherwise damage would get fresh, valid checksums.
@@ -98,9 +97,9 @@ struct ConvertChecks {
 
 /// The memory, in bytes, and the threads that a conversion uses.
 struct ConvertLimits {
-  /// For tensor bytes in flight; if it is small, fewer threads write.
+  /// The limit of tensor bytes in flight; if it is small, fewer threads write.
   std::uint64_t memory = std::uint64_t{256} << 20;
-  /// Temporary memory of all reads together, within `memory`.
+  /// The temporary memory of all reads together, within `memory`.
   std::uint64_t staging = std::uint64_t{64} << 20;
   /// Threads that check the source; empty: as many as write.
   std::optional<int> read_threads{};

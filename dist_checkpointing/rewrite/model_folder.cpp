@@ -199,7 +199,7 @@ void leave_modelopt(const CheckpointReader& source, Findings& findings) {
                                    quote(state->place))});
 }
 
-/// What the files say about the model.
+/// The facts that the files state about the model.
 void carry_annotations(const CheckpointReader& source, ChosenTarget& target, Findings& findings) {
   if (source.info().annotations.empty()) return;
   YamlNode all;
@@ -236,7 +236,7 @@ void leave_adapter(const Storage& folder, const ConvertOptions& options, Finding
       options.source.merge_adapter->directory()->absolute("") == folder.absolute(""))
     return;
   findings.push_back(
-      {.code = FindingCode::kModelFilesLeftOut,
+      {.code = FindingCode::kAdapterLeftOut,
        .message = str_format("the adapter beside the model was not merged and stays behind: {}; "
                              "--merge-adapter {} merges it",
                              quoted_list(left), quote(place)),

@@ -39,6 +39,8 @@ enum class FindingCode : std::uint8_t {
   kLayoutAssumed,       ///< parallel sizes that no option gives
   kModelFilesCopied,    ///< config.json, the tokenizer and others are copied, perhaps changed
   kModelFilesLeftOut,   ///< files that stay behind or are missing
+  kAdapterMerged,       ///< tensors that a LoRA adapter has changed
+  kAdapterLeftOut,      ///< an adapter beside a model that was not merged
   kIterationConflict,   ///< the names of folders and the contents disagree
   kReaders,             ///< the releases that load the result
   kNoEffect,            ///< an option, or a field of a policy, without effect
@@ -55,7 +57,7 @@ enum class FindingCode : std::uint8_t {
   kElementsOverlap,     ///< elements that two chunks hold
   kElementsMissing      ///< elements that no chunk holds
 };
-inline constexpr EnumNames<FindingCode, 35> kFindingCodeNames{{
+inline constexpr EnumNames<FindingCode, 37> kFindingCodeNames{{
     {FindingCode::kKeysChanged, "keys-changed"},
     {FindingCode::kKeysRenamed, "keys-renamed"},
     {FindingCode::kKeysKept, "keys-kept"},
@@ -77,6 +79,8 @@ inline constexpr EnumNames<FindingCode, 35> kFindingCodeNames{{
     {FindingCode::kLayoutAssumed, "layout-assumed"},
     {FindingCode::kModelFilesCopied, "model-files-copied"},
     {FindingCode::kModelFilesLeftOut, "model-files-left-out"},
+    {FindingCode::kAdapterMerged, "adapter-merged"},
+    {FindingCode::kAdapterLeftOut, "adapter-left-out"},
     {FindingCode::kIterationConflict, "iteration-conflict"},
     {FindingCode::kReaders, "readers"},
     {FindingCode::kNoEffect, "no-effect"},

@@ -251,7 +251,7 @@ class Merge {
                             quoted_list(added_, 4));
     keys.insert(keys.end(), replaced_.begin(), replaced_.end());
     keys.insert(keys.end(), added_.begin(), added_.end());
-    findings_.push_back({FindingCode::kParameters, std::move(message), std::move(keys)});
+    findings_.push_back({FindingCode::kAdapterMerged, std::move(message), std::move(keys)});
     if (!rounded_.empty())
       findings_.push_back(
           {FindingCode::kValuesRounded,

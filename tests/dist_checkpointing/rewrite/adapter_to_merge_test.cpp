@@ -133,7 +133,7 @@ TEST_F(ConvertAdapters, AnAdapterBesideAModelIsNeitherMergedNorMixedIn) {
                   .findings,
               says(kLeftOut));
   EXPECT_EQ(refusal_of([&] {
-              run("both", "refused", {.checks = {.error_on = {FindingCode::kModelFilesLeftOut}}});
+              run("both", "refused", {.checks = {.error_on = {FindingCode::kAdapterLeftOut}}});
             }).first,
             ErrorCode::kMismatch);
 

@@ -186,7 +186,7 @@ TEST(MergedAdapter, SaysWhatWasRoundedAndWhatHadNoEffect) {
   small.adapter.config.unknown = {"novelty"};
   const View view = small.merge(base);
   ASSERT_EQ(view.findings.size(), 3U);
-  EXPECT_EQ(view.findings[0].code, FindingCode::kParameters);
+  EXPECT_EQ(view.findings[0].code, FindingCode::kAdapterMerged);
   EXPECT_THAT(view.findings[0].keys, ElementsAre("model.q.weight"));
   EXPECT_EQ(view.findings[1].code, FindingCode::kValuesRounded);
   EXPECT_THAT(view.findings[2].message, HasSubstr("'novelty'"));
