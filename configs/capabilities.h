@@ -18,6 +18,9 @@ struct Capabilities {
   bool integrity = false;
   /// Keeps files that an interrupted attempt has finished (ItemSource::written).
   bool resume = false;
+  /// A file that is written last tells readers that a checkpoint is complete. Formats without one
+  /// need a storage with rename.
+  bool marker = true;
   bool separation_hint = false;  ///< separate files for some keys: SaveOptions::separation_hint
 
   /// The most that PlannerOptions::keep_plans may be. kFile requires that the metadata come back as

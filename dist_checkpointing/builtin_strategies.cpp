@@ -144,7 +144,10 @@ std::vector<SaveStrategyEntry> builtin_save_strategies() {
                      .version = 1,
                      .about = "Megatron's oldest format, a folder per model-parallel rank "
                               "(conversions only, without optimizer state)",
-                     .capabilities = {.common_state = false, .cut_tensors = false, .resume = true},
+                     .capabilities = {.common_state = false,
+                                      .cut_tensors = false,
+                                      .resume = true,
+                                      .marker = false},
                      .conventions = kRankFolderConventions,
                      .make = make_rank_folders,
                      .arrange = arrange_ranks,

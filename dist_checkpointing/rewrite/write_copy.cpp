@@ -95,6 +95,11 @@ std::optional<Interrupted> find_left(const Location& destination, const Conversi
                           str_format("the format {} cannot go on with an interrupted conversion; "
                                      "leave out --resume",
                                      quote(report.to)));
+  if (!destination.storage()->capabilities().rename)
+    throw CheckpointError(ErrorCode::kUnsupported,
+                          "this storage cannot rename, so an interrupted conversion leaves nothing "
+                          "to go on with; leave out --resume, and it starts from the beginning",
+                          {.file = destination.display()});
   std::optional<Interrupted> left = find_interrupted(destination, facts);
   if (left) report.kept_files = left->journal.files.size();
   return left;

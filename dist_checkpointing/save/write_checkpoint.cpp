@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "dist_checkpointing/integrity.h"
+#include "dist_checkpointing/registry.h"
 #include "dist_checkpointing/save/report_file.h"
 #include "dist_checkpointing/training_root/foreign_entries.h"
 #include "dist_checkpointing/training_root/removal.h"
@@ -57,9 +58,26 @@ Publication::Options publication_options(const Location& target, const SaveOptio
           .has_ended = made_by_ended_process};
 }
 
+[[noreturn]] void refuse_in_place(const Location& target) {
+  throw CheckpointError(ErrorCode::kUnsupported,
+                        "this format has no file that tells readers that it is complete, and this "
+                        "storage cannot rename a directory whose files are all there; save in "
+                        "another format, or to a file system",
+                        {.file = target.display()});
+}
+
+/// Throws (unsupported) if nothing in this format would be complete in the target's storage.
+void require_publishable(const Location& target, const SaveOptions& options) {
+  if (target.storage()->capabilities().rename) return;
+  const SaveStrategyEntry& format =
+      find_save_strategy(options.strategy.name, options.strategy.version);
+  if (!format.capabilities.marker) refuse_in_place(target);
+}
+
 }  // namespace
 
 Publication begin_publication(const Location& target, const SaveOptions& options) {
+  require_publishable(target, options);
   if (options.overwrite) check_replaceable(target);
   remove_dead_attempts(target);
   return Publication::begin(target.storage(), target.name(), staging_token(),
@@ -68,6 +86,7 @@ Publication begin_publication(const Location& target, const SaveOptions& options
 
 Publication begin_resumable(const Location& target, const SaveOptions& options,
                             const std::string& left) {
+  require_publishable(target, options);
   if (options.overwrite) check_replaceable(target);
   Publication::Options kept = publication_options(target, options);
   kept.keep_unfinished = true;
@@ -116,14 +135,8 @@ WrittenFiles publish_checkpoint(Publication publication, const WriteTarget& targ
   Storage& storage = meter.storage();
   strategy.write_index(storage, target.directory, metadata, common);
   const std::optional<MarkerFile> marker = strategy.marker(storage, metadata, common);
-  if (!marker && !storage.capabilities().rename) {
-    throw CheckpointError(
-        ErrorCode::kUnsupported,
-        "this format has no file that tells readers that it is complete, and this "
-        "storage cannot rename a directory whose files are all there; save in "
-        "another format, or to a file system",
-        {.file = target.storage->display_path(target.directory)});
-  }
+  if (!marker && !storage.capabilities().rename)
+    refuse_in_place(Location(target.storage, target.directory));
   const auto write = [&](const std::string& name, ByteView bytes) {
     write_small_file(storage, join_name(target.directory, name), bytes, sync);
   };

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -37,6 +38,9 @@ class Publication {
     /// In place only: returns whether the writer with this token has certainly ended, so that
     /// another one may take its place. By default no writer is known to have ended.
     std::function<bool(std::string_view token)> has_ended{};
+    /// In place only: a writer that has not renewed its claim for so long, by the clock of the
+    /// storage, has ended. A writer that was stopped longer than that publishes nothing.
+    std::chrono::milliseconds lease{std::chrono::minutes(2)};
   };
 
   /// `token` distinguishes jobs: two running jobs must not share one. Leftovers of earlier crashes

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <chrono>
 #include <exception>
 #include <set>
 #include <utility>
@@ -8,6 +9,7 @@
 #include "mapping/base/log.h"
 #include "mapping/base/storage_name.h"
 #include "mapping/base/text.h"
+#include "strategies/storage/lease.h"
 #include "strategies/storage/publication_body.h"
 
 // The protocol that makes the directory N a checkpoint in a storage without rename. Files appear
@@ -18,20 +20,28 @@
 //   1  refuse if something is at N that may not be replaced  nothing new
 //   2  claim N: create the first C = `N/.dckpt.saving-K`     N as it was, claimed
 //      that can be created, where the owner of each one
-//      before has certainly ended; C holds the token;
-//      refuse as in 1, since another job may have ended
+//      before has certainly ended; C holds the token and
+//      is a lease (lease.h), renewed from here on; refuse
+//      as in 1, since another job may have ended
 //   3  remove the markers of what is at N, then the rest     N incomplete, claimed
 //      but claims and what belongs to somebody else
 //   4  write the files into N (the caller)                   the same
-//   5  write the marker (the caller)                         N complete, claimed
+//   5  refuse if C was not renewed in time; write the        N complete, claimed
+//      marker (the caller)
 //   6  remove C                                              N complete
 //
-// Readers take N for incomplete until step 5 and ignore claims. The claim of a writer that has
-// ended is never removed by the next writer, which creates the claim after it: of two writers that
-// find it, one creates the next claim. Old claims are removed with the directory.
+// Readers take N for incomplete until step 5 and ignore claims. An owner has ended if its process
+// is known to have, or if its claim has not been renewed for the period of the lease. Its claim is
+// never removed by the next writer, which creates the claim after it: of two writers that find it,
+// one creates the next claim. Old claims are removed with the directory.
 //
-// If a step before 5 fails, the written files are removed, and C after them. A replaced checkpoint
-// is gone from step 3 on, and a warning says so.
+// A writer that was stopped for longer than the period publishes nothing and leaves everything in N
+// as it is, its own claim included: another one may have taken N and even have finished. What it
+// still creates between its return and step 5 cannot replace files of the other. From the check in
+// step 5 to the marker, a writer relies on being stopped for less than a period.
+//
+// If a step before 5 fails otherwise, the written files are removed, and C after them. A replaced
+// checkpoint is gone from step 3 on, and a warning says so.
 
 namespace dckpt {
 namespace {
@@ -56,27 +66,29 @@ class InPlace final : public Publication::Body {
       warn();
       clear();  // 3
     } catch (...) {
-      storage_->remove_all(claim_);
+      if (lease_->is_current()) lease_->release();
       throw;
     }
   }
 
   void commit(const std::function<void()>& write_marker) override {
     if (options_.sync) sync_tree(*storage_, name_);
+    require_mine();
     if (write_marker) write_marker();  // 5
     if (options_.sync) storage_->sync_directory(name_);
     close();
     try {
-      storage_->remove_all(claim_);  // 6
+      lease_->release();  // 6
     } catch (const std::exception& error) {
       log_warning(str_format("the checkpoint is saved, but {} is still in it; remove that file: {}",
-                             quote(storage_->display_path(claim_)), error.what()));
+                             quote(storage_->display_path(claim_of(number_))), error.what()));
     }
   }
 
   void abandon() override {
+    if (!lease_->is_current()) return;  // another writer may have taken the directory
     clear();
-    storage_->remove_all(claim_);
+    lease_->release();
     if (storage_->list(name_).empty()) storage_->remove_all(name_);
   }
 
@@ -105,20 +117,15 @@ class InPlace final : public Publication::Body {
     return any;
   }
 
+  std::string claim_of(int number) const {
+    return join_name(name_, kClaimPrefix + std::to_string(number));
+  }
+
   void claim(const std::string& token) {
-    for (int number = 1; number <= kMaxClaims; ++number) {
-      claim_ = join_name(name_, kClaimPrefix + std::to_string(number));
-      if (create_claim(token)) return;
-      const auto file = storage_->open(claim_);
-      const Bytes content = read_file(*file, kMaxTokenBytes);
-      const std::string owner(as_text(content));
-      if (options_.has_ended && options_.has_ended(owner)) continue;
-      throw CheckpointError(
-          ErrorCode::kAborted,
-          str_format("another job writes this checkpoint, {}: wait until it has ended; if it is "
-                     "known to have died, remove {}",
-                     quote(owner, 80), quote(storage_->display_path(claim_))),
-          {.file = storage_->display_path(name_)});
+    for (number_ = 1; number_ <= kMaxClaims; ++number_) {
+      lease_ = Lease::take(storage_, claim_of(number_), token, options_.lease, options_.sync);
+      if (lease_) return;
+      require_ended(token);
     }
     throw CheckpointError(
         ErrorCode::kAborted,
@@ -127,19 +134,45 @@ class InPlace final : public Publication::Body {
         {.file = storage_->display_path(name_)});
   }
 
-  /// Returns false if the claim exists.
-  bool create_claim(const std::string& token) {
-    if (storage_->stat(claim_)) return false;
-    try {
-      const auto file = storage_->create(claim_);
-      file->append(as_bytes(token));
-      if (options_.sync) file->sync();
-      file->close();
-      return true;
-    } catch (const CheckpointError& error) {
-      if (error.code() != ErrorCode::kAlreadyExists) throw;  // another job was faster
-      return false;
+  /// Throws (aborted) unless the owner of the claim number_ has certainly ended.
+  void require_ended(const std::string& token) {
+    const std::string claim = claim_of(number_);
+    const auto file = storage_->open(claim);
+    const Bytes content = read_file(*file, kMaxTokenBytes);
+    const std::string owner(as_text(content));
+    if (options_.has_ended && options_.has_ended(owner)) return;
+    const auto age =
+        Lease::age(*storage_, claim, join_name(name_, kClaimPrefix + ("time-" + token)));
+    if (age && *age >= options_.lease) {
+      log_warning(str_format("{} has not renewed its claim to write {} for {} s, so it has died",
+                             quote(owner, 80), quote(storage_->display_path(name_)),
+                             seconds(*age)));
+      return;
     }
+    throw CheckpointError(
+        ErrorCode::kAborted,
+        str_format(
+            "another job writes this checkpoint, {}: wait until it has ended; if it has "
+            "died, {}",
+            quote(owner, 80),
+            age ? str_format("its claim ends by itself in {} s", seconds(options_.lease - *age) + 1)
+                : "remove " + quote(storage_->display_path(claim))),
+        {.file = storage_->display_path(name_)});
+  }
+
+  static std::int64_t seconds(Lease::Period period) {
+    return std::chrono::duration_cast<std::chrono::seconds>(period).count();
+  }
+
+  void require_mine() const {
+    if (lease_->is_current()) return;
+    throw CheckpointError(
+        ErrorCode::kAborted,
+        str_format("the claim to write this checkpoint was not renewed for {} s, as if the process "
+                   "had been stopped, and another job may be writing it: nothing was published; "
+                   "save again",
+                   seconds(options_.lease)),
+        {.file = storage_->display_path(name_)});
   }
 
   void warn() const {
@@ -161,7 +194,8 @@ class InPlace final : public Publication::Body {
     }
   }
 
-  std::string claim_;
+  std::unique_ptr<Lease> lease_;
+  int number_ = 0;  ///< of the claim
   std::vector<std::string> foreign_;
 };
 

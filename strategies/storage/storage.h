@@ -78,6 +78,10 @@ struct StorageCapabilities {
   /// Two reads of a file are joined if no more bytes than this lie between them: reading those
   /// costs less than another request. Never less than the value of a local disk, 2 KiB.
   std::uint64_t cheap_gap = 0;
+  /// The number of requests that the storage serves at once without slowing down. Reading tensors
+  /// uses that many threads even if fewer are asked for, as far as the memory for reads allows:
+  /// threads that wait for a network need no core.
+  int concurrency = 1;
 };
 
 /// A lock that is held for the lifetime of the object.

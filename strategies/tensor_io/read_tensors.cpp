@@ -46,6 +46,13 @@ constexpr std::uint64_t kMostMapped = std::uint64_t{8} << 20;
 constexpr std::uint64_t kUncachedBatch = (std::uint64_t{4} << 20) - (std::uint64_t{8} << 10);
 constexpr std::uint64_t kLeastUncachedBatch = std::uint64_t{1} << 20;
 
+/// Returns the number of threads that are worth their memory: the requested one, or more if the
+/// storage serves more requests at once.
+std::uint64_t most_threads(const CheckpointReader& reader, const ReadOptions& options) {
+  return static_cast<std::uint64_t>(
+      std::max({options.threads, reader.storage().capabilities().concurrency, 1}));
+}
+
 class TensorReader {
  public:
   TensorReader(const CheckpointReader& reader, std::span<const ReadItem> items,
@@ -54,9 +61,8 @@ class TensorReader {
         metadata_(reader.metadata()),
         wholes_(items),
         options_(options),
-        threads_(
-            std::clamp<std::uint64_t>(options.staging / kLeastBuffer, 1,
-                                      static_cast<std::uint64_t>(std::max(options.threads, 1)))),
+        threads_(std::clamp<std::uint64_t>(options.staging / kLeastBuffer, 1,
+                                           most_threads(reader, options))),
         buffer_(std::min(options.staging / threads_, kMostBuffer)),
         engine_(options.staging / threads_ < kDirectStaging ? ReadEngine::kBuffered
                                                             : options.engine),

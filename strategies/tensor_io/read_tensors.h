@@ -17,6 +17,7 @@
 namespace dckpt {
 
 struct ReadOptions {
+  /// More are used for a storage that serves more requests at once (StorageCapabilities).
   int threads = 2;
   /// kAuto assumes that nobody else reads the same bytes. Reading past the page cache needs 8 MiB
   /// of `staging` for each thread.

@@ -5,7 +5,9 @@
 
 #include "dist_checkpointing/training_root/latest.h"
 #include "strategies/storage/counting.h"
+#include "tests/dist_checkpointing/rewrite/conversions.h"
 #include "tests/dist_checkpointing/training_run.h"
+#include "tests/support/golden.h"
 #include "tests/support/object_store.h"
 
 namespace dckpt::testing {
@@ -93,6 +95,40 @@ TEST_F(CheckpointerOnObjects, RequestsAreJoinedWhereThatIsCheaper) {
   };
   EXPECT_LT(reads_of(std::make_shared<ObjectStore>(ObjectStore::Pace{})) + kRows / 2,
             reads_of(memory_storage()));
+}
+
+TEST(Objects, ReadingUsesTheRequestsThatTheStorageServesAtOnce) {
+  const ObjectStore::Pace pace{.request = Milliseconds(5), .concurrency = 12};
+  const auto store = std::make_shared<ObjectStore>(pace);
+  StateDict state;
+  const Shape shape{16 * 1024, 1024};  // 64 MiB: many jobs
+  state["w"] = ShardedTensor::from_rank_offsets("w", Tensor::zeros(DType::kFloat32, shape), {});
+  save(state, Location(store, "it"));
+  load(state, Location(store, "it"), {.threads = 1});
+  EXPECT_GT(store->most_reads_at_once(), 6);
+  EXPECT_LE(store->most_reads_at_once(), 12);
+}
+
+TEST(Objects, FormatsWithoutALastFileAreRefusedBeforeAnythingIsWritten) {
+  const auto store = std::make_shared<ObjectStore>(ObjectStore::Pace{});
+  const Refusal refusal = refusal_of([&] {
+    convert(golden("mcore-0.14-flattened-tp2pp2dp2"), Location(store, "ranks"),
+            {.source = {.keys = {.exclude = {"optimizer*", "rng_state*"}}},
+             .target = {.strategy = "torch", .options = {{"transformer_impl", "local"}}}});
+  });
+  EXPECT_EQ(refusal.first, ErrorCode::kUnsupported);
+  EXPECT_THAT(refusal.second, HasSubstr("has no file that tells readers that it is complete"));
+  EXPECT_THAT(store->list(""), ::testing::IsEmpty());
+}
+
+TEST(Objects, AConversionCannotBeResumedThere) {
+  const auto store = std::make_shared<ObjectStore>(ObjectStore::Pace{});
+  const Refusal refusal = refusal_of([&] {
+    convert(golden("mcore-0.14-flattened-tp2pp2dp2"), Location(store, "copy"),
+            {.target = {.resume = true}});
+  });
+  EXPECT_EQ(refusal.first, ErrorCode::kUnsupported);
+  EXPECT_THAT(refusal.second, HasSubstr("leave out --resume"));
 }
 
 }  // namespace

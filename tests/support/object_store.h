@@ -27,6 +27,7 @@ class ObjectStore final : public ForwardingStorage {
   struct Pace {
     Milliseconds request{0};  ///< duration of each request
     Milliseconds late{0};     ///< delay until a list shows what was made or removed
+    int concurrency = 1;      ///< requests that are served at once
   };
 
   explicit ObjectStore(Pace pace, std::shared_ptr<Storage> objects = memory_storage("objects:"))
@@ -34,9 +35,15 @@ class ObjectStore final : public ForwardingStorage {
 
   /// Returns how often operations were attempted that capabilities() excludes.
   int forbidden() const { return forbidden_; }
+  /// Returns the largest number of reads that went on at the same time.
+  int most_reads_at_once() const { return most_; }
 
   StorageCapabilities capabilities() const override {
-    return {.rename = false, .exchange = false, .locks = false, .cheap_gap = 1U << 16};
+    return {.rename = false,
+            .exchange = false,
+            .locks = false,
+            .cheap_gap = 1U << 16,
+            .concurrency = pace_.concurrency};
   }
   std::unique_ptr<StorageLock> lock(const std::string&, const std::string&) override {
     return nullptr;
@@ -67,7 +74,12 @@ class ObjectStore final : public ForwardingStorage {
   }
   std::optional<FileInfo> stat(const std::string& name) const override {
     wait();
-    return storage_->stat(name);
+    std::optional<FileInfo> found = storage_->stat(name);
+    const std::lock_guard lock(mutex_);
+    const auto changed = changed_.find(name);
+    if (found && changed != changed_.end())
+      found->modified = changed->second.time_since_epoch().count();
+    return found;
   }
   std::unique_ptr<ReadableFile> open(const std::string& name) const override {
     wait();
@@ -98,6 +110,7 @@ class ObjectStore final : public ForwardingStorage {
     name_components(name);
     const std::lock_guard lock(mutex_);
     storage_->put(name, content);
+    changed_[name] = Clock::now();
   }
 
  private:
@@ -110,18 +123,22 @@ class ObjectStore final : public ForwardingStorage {
   class Object final : public ReadableFile {
    public:
     Object(std::unique_ptr<ReadableFile> file, const ObjectStore& store)
-        : file_(std::move(file)), request_(store.pace_.request) {}
+        : file_(std::move(file)), store_(store) {}
     const std::string& name() const noexcept override { return file_->name(); }
     std::uint64_t size() const noexcept override { return file_->size(); }
     void read(std::uint64_t offset, MutableByteView into) const override {
-      std::this_thread::sleep_for(request_);
+      const int now = ++store_.reading_;
+      for (int most = store_.most_; most < now && !store_.most_.compare_exchange_weak(most, now);) {
+      }
+      store_.wait();
       file_->read(offset, into);
+      --store_.reading_;
     }
     void prefetch(std::uint64_t, std::uint64_t) const override {}
 
    private:
     std::unique_ptr<ReadableFile> file_;
-    const Milliseconds request_;
+    const ObjectStore& store_;
   };
 
   /// A file that appears all at once when it is closed.
@@ -163,7 +180,7 @@ class ObjectStore final : public ForwardingStorage {
     file->append(content);
     file->close();
     removed_.erase(name);
-    made_[name] = Clock::now();
+    made_[name] = changed_[name] = Clock::now();
   }
 
   void forbid() {
@@ -173,8 +190,10 @@ class ObjectStore final : public ForwardingStorage {
 
   const Pace pace_;
   std::atomic<int> forbidden_{0};
+  mutable std::atomic<int> reading_{0}, most_{0};
   mutable std::mutex mutex_;
   std::map<std::string, Clock::time_point> made_;
+  std::map<std::string, Clock::time_point> changed_;
   std::map<std::string, Removed> removed_;
 };
 

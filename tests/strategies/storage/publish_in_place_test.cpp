@@ -1,6 +1,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <optional>
+#include <thread>
+
 #include "mapping/base/log.h"
 #include "mapping/base/text.h"
 #include "strategies/storage/publication.h"
@@ -14,6 +18,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 constexpr const char* kName = "run/iter_5";
+constexpr std::chrono::milliseconds kLease{400};
 
 class PublishInPlace : public ::testing::Test {
  protected:
@@ -103,6 +108,47 @@ TEST_F(PublishInPlace, TheClaimOfAWriterThatHasEndedIsPassed) {
   EXPECT_EQ(code_of([&] { const Publication refused = begin("late", {.has_ended = has_ended}); }),
             ErrorCode::kAborted);
   publish(std::move(heir), "1");
+  EXPECT_THAT(names(kName), ElementsAre(".dckpt.saving-1", "data", "marker"));
+}
+
+TEST_F(PublishInPlace, AClaimThatIsNotRenewedEnds) {
+  store_->make_directory(kName);
+  write("run/iter_5/.dckpt.saving-1", "on another host");
+  std::this_thread::sleep_for(kLease);
+  publish(begin("heir", {.lease = kLease}), "1");
+  EXPECT_EQ(content("run/iter_5/data"), "1");
+  EXPECT_THAT(warnings_, ElementsAre(HasSubstr("'on another host' has not renewed its claim")));
+  EXPECT_THAT(names(kName), ElementsAre(".dckpt.saving-1", "data", "marker"));
+}
+
+TEST_F(PublishInPlace, AWriterThatTakesLongerThanItsLeaseRenewsIt) {
+  Publication slow = begin("slow", {.lease = kLease});
+  std::this_thread::sleep_for(2 * kLease);
+  EXPECT_EQ(code_of([&] { const Publication refused = begin("late", {.lease = kLease}); }),
+            ErrorCode::kAborted);
+  publish(std::move(slow), "1");
+  EXPECT_THAT(names(kName), ElementsAre("data", "marker"));
+}
+
+/// A writer whose renewals fail, as if its process had been stopped.
+TEST_F(PublishInPlace, AWriterThatWasStoppedForTooLongPublishesNothing) {
+  struct Stopped final : ForwardingStorage {
+    using ForwardingStorage::ForwardingStorage;
+    void put(const std::string&, ByteView) override {
+      throw CheckpointError(ErrorCode::kIo, "no answer");
+    }
+  };
+  std::optional<Publication> stopped =
+      Publication::begin(std::make_shared<Stopped>(store_), kName, "stopped",
+                         {.markers = {"marker"}, .lease = kLease});
+  write("run/iter_5/data", "half");
+  std::this_thread::sleep_for(2 * kLease);
+  publish(begin("heir", {.lease = kLease}), "of the heir");
+
+  EXPECT_EQ(code_of([&] { stopped->commit([] { FAIL() << "a marker was written"; }); }),
+            ErrorCode::kAborted);
+  stopped.reset();
+  EXPECT_EQ(content("run/iter_5/data"), "of the heir");
   EXPECT_THAT(names(kName), ElementsAre(".dckpt.saving-1", "data", "marker"));
 }
 

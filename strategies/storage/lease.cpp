@@ -1,0 +1,96 @@
+#include "strategies/storage/lease.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "mapping/base/error.h"
+#include "mapping/base/format.h"
+#include "mapping/base/log.h"
+#include "mapping/base/text.h"
+
+namespace dckpt {
+
+std::unique_ptr<Lease> Lease::take(std::shared_ptr<Storage> storage, std::string name,
+                                   std::string owner, Period period, bool sync) {
+  if (storage->stat(name)) return nullptr;
+  // Its period begins before the file has a time.
+  std::unique_ptr<Lease> lease(
+      new Lease(std::move(storage), std::move(name), std::move(owner), period));
+  try {
+    const auto file = lease->storage_->create(lease->name_);
+    file->append(as_bytes(lease->owner_));
+    if (sync) file->sync();
+    file->close();
+  } catch (const CheckpointError& error) {
+    if (error.code() != ErrorCode::kAlreadyExists) throw;  // another owner was faster
+    return nullptr;
+  }
+  lease->thread_ =
+      std::jthread([held = lease.get()](const std::stop_token& stop) { held->renew(stop); });
+  return lease;
+}
+
+std::optional<Lease::Period> Lease::age(Storage& storage, const std::string& name,
+                                        const std::string& probe) {
+  storage.put(probe, {});
+  const auto now = storage.stat(probe);
+  storage.remove_all(probe);
+  const auto lease = storage.stat(name);
+  if (!now || !lease || now->modified == 0 || lease->modified == 0) return std::nullopt;
+  const std::chrono::nanoseconds age(std::max<std::int64_t>(now->modified - lease->modified, 0));
+  return std::chrono::duration_cast<Period>(age);
+}
+
+Lease::Lease(std::shared_ptr<Storage> storage, std::string name, std::string owner, Period period)
+    : storage_(std::move(storage)),
+      name_(std::move(name)),
+      owner_(std::move(owner)),
+      period_(period),
+      renewed_(Clock::now()) {}
+
+Lease::~Lease() {
+  end_renewing();
+}
+
+bool Lease::is_current() const {
+  const std::lock_guard lock(mutex_);
+  return Clock::now() - renewed_ < period_;
+}
+
+void Lease::release() {
+  end_renewing();
+  storage_->remove_all(name_);
+}
+
+void Lease::end_renewing() {
+  if (!thread_.joinable()) return;
+  thread_.request_stop();
+  thread_.join();
+}
+
+void Lease::renew(const std::stop_token& stop) {
+  bool warned = false;
+  for (;;) {
+    {
+      std::unique_lock lock(mutex_);
+      stopped_.wait_for(lock, stop, period_ / 4, [] { return false; });
+      if (stop.stop_requested()) return;
+      if (Clock::now() - renewed_ >= period_) return;  // another owner may rely on its end
+    }
+    const Clock::time_point begun = Clock::now();
+    try {
+      storage_->put(name_, as_bytes(owner_));
+      const std::lock_guard lock(mutex_);
+      renewed_ = begun;
+    } catch (const std::exception& error) {
+      if (std::exchange(warned, true)) continue;
+      log_warning(
+          str_format("cannot renew {}, which shows other jobs that this one still writes: "
+                     "{}",
+                     quote(storage_->display_path(name_)), error.what()));
+    }
+  }
+}
+
+}  // namespace dckpt
