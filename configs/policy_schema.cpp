@@ -5,6 +5,7 @@
 #include "configs/planner_names.h"
 #include "configs/rename.h"
 #include "configs/separation_hint.h"
+#include "mapping/base/finding.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 

@@ -55,9 +55,11 @@ enum class FindingCode : std::uint8_t {
   kRanksDiffer,         ///< values that differ between ranks, of which one rank's are saved for all
   kBoxesContradict,     ///< a box outside its tensor, a shape that does not fit its original
   kElementsOverlap,     ///< elements that two chunks hold
-  kElementsMissing      ///< elements that no chunk holds
+  kElementsMissing,     ///< elements that no chunk holds
+  kNotFinite,           ///< NaN or infinite elements
+  kStateImpossible      ///< optimizer state that no optimizer makes, such as a negative variance
 };
-inline constexpr EnumNames<FindingCode, 37> kFindingCodeNames{{
+inline constexpr EnumNames<FindingCode, 39> kFindingCodeNames{{
     {FindingCode::kKeysChanged, "keys-changed"},
     {FindingCode::kKeysRenamed, "keys-renamed"},
     {FindingCode::kKeysKept, "keys-kept"},
@@ -95,6 +97,8 @@ inline constexpr EnumNames<FindingCode, 37> kFindingCodeNames{{
     {FindingCode::kBoxesContradict, "boxes-contradict"},
     {FindingCode::kElementsOverlap, "elements-overlap"},
     {FindingCode::kElementsMissing, "elements-missing"},
+    {FindingCode::kNotFinite, "not-finite"},
+    {FindingCode::kStateImpossible, "state-impossible"},
 }};
 
 enum class Severity : std::uint8_t {
@@ -125,7 +129,9 @@ constexpr Severity usual_severity(FindingCode code) noexcept {
     case FindingCode::kRanksDiffer: return Severity::kWarning;
     case FindingCode::kBoxesContradict:
     case FindingCode::kElementsOverlap:
-    case FindingCode::kElementsMissing: return Severity::kError;
+    case FindingCode::kElementsMissing:
+    case FindingCode::kNotFinite:
+    case FindingCode::kStateImpossible: return Severity::kError;
     default: return Severity::kNote;
   }
 }
