@@ -42,9 +42,7 @@ std::optional<Box> PieceWalker::next() {
   return box;
 }
 
-namespace {
-
-void require_coverage(const TensorStorageMetadata& tensor) {
+void require_covered(const TensorStorageMetadata& tensor) {
   const std::vector<CoverageProblem> problems = validate_coverage(tensor);
   if (problems.empty()) return;
   const CoverageProblem& first = problems.front();
@@ -53,15 +51,13 @@ void require_coverage(const TensorStorageMetadata& tensor) {
       first.message, {.key = tensor.key});
 }
 
-}  // namespace
-
 TensorStream::TensorStream(const CheckpointReader& reader, std::size_t tensor,
                            const StreamOptions& options)
     : reader_(reader),
       tensor_(tensor),
       pieces_(reader.metadata().tensors[tensor].global_shape(),
               item_size(reader.metadata().tensors[tensor].properties.dtype), options.piece) {
-  require_coverage(reader.metadata().tensors[tensor]);
+  require_covered(reader.metadata().tensors[tensor]);
   read_.threads = options.threads;
   read_.staging = options.piece;
 }

@@ -29,6 +29,9 @@ class PieceWalker {
   bool done_ = false;
 };
 
+/// Throws CheckpointError (incomplete, corrupt) unless the chunks cover the tensor exactly.
+void require_covered(const TensorStorageMetadata& tensor);
+
 struct StreamOptions {
   std::uint64_t piece = std::uint64_t{64} << 20;  ///< bytes of the tensor in memory at a time
   int threads = 1;                                ///< threads that read one piece

@@ -9,8 +9,10 @@
 #include <string>
 
 #include "dist_checkpointing/inspect/run_facts.h"
+#include "dist_checkpointing/inspect/stats.h"
 #include "dist_checkpointing/integrity.h"
 #include "mapping/base/checked.h"
+#include "mapping/base/counted.h"
 #include "mapping/base/error_boundary.h"
 #include "mapping/base/format.h"
 #include "mapping/base/hash.h"
@@ -353,10 +355,36 @@ class Verifier {
   std::optional<ProgressCounter> progress_;
 };
 
+/// Adds a problem for each tensor with elements that are not finite.
+void find_special(const CheckpointReader& reader, const VerifyOptions& options,
+                  VerifyReport& report) {
+  if (!report.ok()) {
+    report.findings.push_back({FindingCode::kNoEffect,
+                               "no elements were searched for NaN, as the checkpoint has other "
+                               "problems"});
+    return;
+  }
+  attempt(report.problems, {}, [&] {
+    const StatsReport found =
+        stats(reader, {.threads = options.threads, .progress = options.progress});
+    for (const TensorStats& tensor : found.tensors) {
+      if (!tensor.elements || tensor.elements->finite() == tensor.elements->count) continue;
+      report.problems.emplace_back(
+          ErrorCode::kCorrupt,
+          str_format("of {}, {} NaN and {} infinite", counted(tensor.elements->count, "element"),
+                     counted(tensor.elements->nan, "is", "are"),
+                     grouped(tensor.elements->infinite)),
+          ErrorContext{.key = tensor.key});
+    }
+  });
+}
+
 }  // namespace
 
 VerifyReport verify(const CheckpointReader& reader, const VerifyOptions& options) try {
-  return Verifier(reader, options).run();
+  VerifyReport report = Verifier(reader, options).run();
+  if (options.nan) find_special(reader, options, report);
+  return report;
 } catch (...) {
   throw_checkpoint_error();
 }

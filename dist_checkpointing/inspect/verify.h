@@ -16,8 +16,10 @@ struct VerifyOptions {
   /// Also reads every byte and compares the checksums of chunks, objects and the common state, and
   /// the digests of integrity.json.
   bool deep = false;
+  /// Also reads every element of tensors and reports those that are NaN or infinite.
+  bool nan = false;
   int threads = 2;
-  Progress progress{};  ///< progress of the deep part
+  Progress progress{};  ///< progress of the deep part, then of the search for NaN
 };
 
 /// The counts of checked items, and all problems found.

@@ -20,6 +20,7 @@ struct Policy;
 struct RemovedTensors;
 struct RootSurvey;
 struct RootVerification;
+struct StatsReport;
 struct VerifyReport;
 
 // Reports as JSON: the output of the tool's commands with --json, byte for byte, with a newline at
@@ -38,6 +39,8 @@ std::string to_json(const VerifyReport& report);
 std::string to_json(const RootVerification& root);
 /// Returns the JSON of `digest`.
 std::string to_json(const Digests& digests);
+/// Returns the JSON of `stats`.
+std::string to_json(const StatsReport& report);
 /// Returns the JSON of `diff`.
 std::string to_json(const DiffReport& report);
 /// Returns the JSON of `convert`; `dry_run` as in its ConvertOptions.

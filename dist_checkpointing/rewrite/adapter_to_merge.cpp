@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "dist_checkpointing/integrity.h"
 #include "dist_checkpointing/rewrite/conversion_steps.h"
+#include "dist_checkpointing/rewrite/other_models.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
@@ -51,11 +51,7 @@ std::optional<AdapterToMerge> adapter_to_merge(const ConvertOptions& options) {
   AdapterToMerge opened{.adapter = open_peft_adapter(folder.directory()),
                         .folder = folder.display(),
                         .memory = std::min(kDefaultFactorMemory, options.limits.memory / 8)};
-  const CheckpointReader& reader = *opened.adapter.reader;
-  if (!options.checks.source) return opened;
-  if (const auto manifest = find_integrity_manifest(reader.storage()))
-    compare_digests(reader.storage(), entries_of(*manifest, files_of(reader)), 0, 1,
-                    options.limits.read_threads.value_or(options.limits.io.threads));
+  compare_beside(*opened.adapter.reader, options);
   return opened;
 }
 

@@ -11,6 +11,7 @@
 #include "dist_checkpointing/registry.h"
 #include "dist_checkpointing/rewrite/adapter_to_merge.h"
 #include "dist_checkpointing/rewrite/conversion_steps.h"
+#include "dist_checkpointing/rewrite/other_models.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
@@ -34,16 +35,18 @@ std::shared_ptr<const Storage> model_files_of(const ConvertOptions& options) {
   return with_hub_cache(options.target.model_files->directory());
 }
 
-std::unique_ptr<CheckpointReader> open_plain(const Location& source,
-                                             const ConvertOptions& options) {
-  return open_checkpoint(
-      source, {.iteration = options.source.iteration, .strategy = options.source.strategy});
+/// Opens the source, combined with other models; `report` gets the steps.
+std::unique_ptr<CheckpointReader> open_plain(const Location& source, const ConvertOptions& options,
+                                             ConvertReport& report) {
+  return combined(open_checkpoint(source, {.iteration = options.source.iteration,
+                                           .strategy = options.source.strategy}),
+                  options, report);
 }
 
 /// Opens the checkpoint that a map is applied to, with Megatron-FSDP's keys as Megatron-Core's,
 /// which maps know.
-View open_for_map(const Location& source, const ConvertOptions& options) {
-  auto reader = open_plain(source, options);
+View open_for_map(const Location& source, const ConvertOptions& options, ConvertReport& report) {
+  auto reader = open_plain(source, options, report);
   if (!reader->info().conventions.megatron_fsdp) return {std::move(reader)};
   return from_megatron_fsdp(std::move(reader));
 }
@@ -129,21 +132,22 @@ OpenedSource open_source(const Location& source, const ConvertOptions& options,
     if (options.checks.round_trip)
       throw CheckpointError(ErrorCode::kInvalidArgument,
                             "a round trip is checked through a map; name one");
-    opened.reader = open_plain(source, options);
+    opened.reader = open_plain(source, options, report);
     if (adapter) opened.reader = merge(std::move(opened.reader), *adapter, report);
     return opened;
   }
-  const bool merge_first = adapter && adapter->is_for(open_plain(source, options)->metadata());
+  ConvertReport before;  // report of the steps before the map, which may run several times
+  const bool merge_first =
+      adapter && adapter->is_for(open_plain(source, options, before)->metadata());
   const std::shared_ptr<const Storage> files = model_files_of(options);
   Findings said;
-  ConvertReport merged;  // report of the step before the map, which may run several times
   const MapRequest request{.open =
                                [&] {
-                                 View view = open_for_map(source, options);
+                                 before = {};
+                                 View view = open_for_map(source, options, before);
                                  said = std::move(view.findings);
                                  if (!merge_first) return std::move(view.reader);
-                                 merged = {};
-                                 return merge(std::move(view.reader), *adapter, merged);
+                                 return merge(std::move(view.reader), *adapter, before);
                                },
                            .map = options.source.map,
                            .keys = options.source.keys,
@@ -153,10 +157,8 @@ OpenedSource open_source(const Location& source, const ConvertOptions& options,
     opened.progress = check_round_trip(request, mapped, opened.memory, options);
   const bool to_hf = mapped.report.keys.to == KeyNames::kHf;
   opened.usual_format = to_hf ? "hf" : "torch_dist";
-  if (merge_first) {
-    report.steps.push_back(std::move(merged.steps.front()));
-    append(report.findings, std::move(merged.findings));
-  }
+  std::ranges::move(before.steps, std::back_inserter(report.steps));
+  append(report.findings, std::move(before.findings));
   Findings findings = std::move(said);
   append(findings, left_out(mapped, report));
   append(findings, std::move(mapped.report.findings));
@@ -183,8 +185,9 @@ void require_map_for_models(const CheckpointReader& reader, const Location& sour
       }))
     return;
   std::string fitting;
+  ConvertReport unused;
   for (const std::string& map :
-       fitting_maps(*open_for_map(source, options).reader, model_files_of(options).get()))
+       fitting_maps(*open_for_map(source, options, unused).reader, model_files_of(options).get()))
     fitting += (fitting.empty() ? "--map " : " or --map ") + map;
   throw CheckpointError(
       ErrorCode::kInvalidArgument,

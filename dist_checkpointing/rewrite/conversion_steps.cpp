@@ -58,13 +58,14 @@ std::string counts(const Metadata& metadata) {
 // Steps that change keys.
 
 bool becomes_a_model(const Draft& draft, const ConvertOptions& options) {
+  if (!options.source.average.empty()) return true;
   return draft.target.format->conventions.model_folder &&
          !draft.reader->info().conventions.model_folder && draft.keys.include.empty() &&
          !options.optimizer.sharding;
 }
 
-/// Leaves out the optimizer, unless it is requested: Hugging Face folders contain models.
-std::string leave_optimizer(Draft& draft, const ConvertOptions&, ConvertReport& report) {
+/// Leaves out the optimizer: of averages, and of Hugging Face folders unless it is requested.
+std::string leave_optimizer(Draft& draft, const ConvertOptions& options, ConvertReport& report) {
   std::vector<std::string> of_optimizer, of_model;
   for (const TensorStorageMetadata& tensor : draft.reader->metadata().tensors)
     (is_optimizer_key(tensor.key) ? of_optimizer : of_model).push_back(tensor.key);
@@ -74,10 +75,12 @@ std::string leave_optimizer(Draft& draft, const ConvertOptions&, ConvertReport& 
                             [&](const auto& key) { return glob_match(pattern, key); }))
       draft.keys.exclude.emplace_back(pattern);
   }
-  draft.findings.push_back({FindingCode::kOptimizerLeftOut,
-                            str_format("the optimizer stays behind: {}; --include '*' takes them",
-                                       counted(of_optimizer.size(), "tensor")),
-                            of_optimizer});
+  draft.findings.push_back(
+      {FindingCode::kOptimizerLeftOut,
+       str_format("the optimizer stays behind: {}{}", counted(of_optimizer.size(), "tensor"),
+                  options.source.average.empty() ? "; --include '*' takes them"
+                                                 : ", which have no average"),
+       of_optimizer});
   return "leaves the state of the optimizer out of a folder for models";
 }
 

@@ -29,6 +29,14 @@ struct ConvertSource {
   /// source has the tensors that the adapter changes, else after it. Takes up to an eighth of
   /// ConvertLimits::memory.
   std::optional<Location> merge_adapter{};
+  /// Averages these models with the source, before anything else: the elements of all become the
+  /// sum of weight × element, in float32, rounded once to the dtype of the source. All must have
+  /// the same tensors. The optimizer is left out; objects and the common state are the source's.
+  std::vector<Location> average{};
+  /// The weights of the source and of `average`, in their order, which sum to 1; empty: equal ones.
+  std::vector<double> weights{};
+  /// Adds the tensors that the source lacks from these models, each from the first that has it.
+  std::vector<Location> join{};
   /// Selects tensors and objects (objects by key or unique key) by their names in the source. The
   /// common state is always kept. With a map, patterns match names of either side: `exclude`
   /// removes keys of the source before the map sees them, and `include` selects among the keys that

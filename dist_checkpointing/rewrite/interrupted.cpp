@@ -126,6 +126,17 @@ ConversionFacts conversion_facts(const Location& source, const ConvertOptions& o
     facts.add_files(*source.directory(), "");
   else
     facts.add_file(*source.storage(), source.name());
+  for (const auto& [what, models] :
+       {std::pair("average", &options.source.average), std::pair("join", &options.source.join)}) {
+    for (const Location& model : *models) {
+      facts.add(what, quote(model.absolute()));
+      if (model.is_directory())
+        facts.add_files(*model.directory(), "");
+      else
+        facts.add_file(*model.storage(), model.name());
+    }
+  }
+  for (const double weight : options.source.weights) facts.add("weight", std::to_string(weight));
   if (options.source.merge_adapter) {
     facts.add("adapter", quote(options.source.merge_adapter->absolute()));
     facts.add_files(*options.source.merge_adapter->directory(), "");

@@ -10,8 +10,8 @@ namespace {
 
 constexpr std::int64_t kRows = 12, kColumns = 4;
 
-/// What one rank holds: some rows of the weight and of its momentum, and the bias, as every rank
-/// does.
+/// The part of a rank: some rows of the weight and of its momentum, and the bias, which every rank
+/// has.
 struct Model {
   Model(int rank, int size)
       : first_row(rank * kRows / size),

@@ -8,8 +8,8 @@
 
 namespace DCKPT_API dckpt {
 
-/// The places of the elements of a box: element (i, j, …) at `offset + i·strides[0] + j·strides[1]
-/// + …`, in elements.
+/// The places of the elements of a box, in elements: element (i, j, …) has the place
+/// offset + i·strides[0] + j·strides[1] and so on.
 struct StridedView {
   std::int64_t offset = 0;
   Shape strides;

@@ -88,11 +88,11 @@ struct MappedKeys {
   std::vector<KeyGroup> dropped;                 ///< of tensors
   std::map<std::string, std::string> spelled{};  ///< rows whose source has an alias: which
   std::map<std::string, std::size_t> forms{};    ///< rows whose source has another form: which
-  /// Of the source, by the map's keys, where a row casts or MapTarget::dtype is set.
+  /// The dtypes of the source, by the map's keys, where a row casts or MapTarget::dtype is set.
   std::map<std::string, DType> dtypes{};
   std::set<std::string> absent{};       ///< rows, by Megatron's keys, that are left out
   std::vector<KeyGroup> other_types{};  ///< of the result, that are not MapTarget::dtype
-  /// Of the source's elements, by position, before `tensors` are made of them.
+  /// The conversions of the source's elements, by position, before `tensors` are made of them.
   std::map<std::uint32_t, ElementConversion> conversions{};
   /// Positions of the source's tensors that the result has, and their number of rows without
   /// padding.

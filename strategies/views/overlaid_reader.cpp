@@ -2,6 +2,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
@@ -13,18 +14,26 @@
 namespace dckpt {
 namespace {
 
-/// Returns the name for a file of the other checkpoint, which is not that of any file of the first.
-std::string name_of_other(const std::string& file) {
-  return kJoinedFile + file;
+/// Returns names for the files of the other checkpoint that no file of the first has.
+std::vector<std::string> names_of_other(const Metadata& first, const Metadata& other) {
+  const std::set<std::string> taken(first.files.begin(), first.files.end());
+  std::vector<std::string> names = other.files;
+  for (std::string& name : names) {
+    do {
+      name = kJoinedFile + name;
+    } while (taken.contains(name));
+  }
+  return names;
 }
 
 /// The files of two checkpoints.
 class WithOtherFiles final : public ForwardingStorage {
  public:
-  WithOtherFiles(std::shared_ptr<Storage> storage, std::shared_ptr<const CheckpointReader> other)
+  WithOtherFiles(std::shared_ptr<Storage> storage, std::shared_ptr<const CheckpointReader> other,
+                 const std::vector<std::string>& names)
       : ForwardingStorage(std::move(storage)), other_(std::move(other)) {
-    for (const std::string& file : other_->metadata().files)
-      files_.emplace(name_of_other(file), file);
+    for (std::size_t i = 0; i < names.size(); ++i)
+      files_.emplace(names[i], other_->metadata().files[i]);
   }
 
   std::unique_ptr<ReadableFile> open(const std::string& name) const override {
@@ -53,8 +62,8 @@ class OverlaidReader final : public ForwardingReader {
         metadata_(source_->metadata()),
         from_other_(metadata_.tensors.size()) {
     const auto first_file = static_cast<std::uint32_t>(metadata_.files.size());
-    for (const std::string& file : other_->metadata().files)
-      metadata_.files.push_back(name_of_other(file));
+    const std::vector<std::string> names = names_of_other(metadata_, other_->metadata());
+    metadata_.files.insert(metadata_.files.end(), names.begin(), names.end());
     std::unordered_map<std::string_view, std::size_t> positions;
     for (std::size_t i = 0; i < source_->metadata().tensors.size(); ++i)
       positions.emplace(source_->metadata().tensors[i].key, i);
@@ -74,7 +83,7 @@ class OverlaidReader final : public ForwardingReader {
     }
     // Readers hand out their storage to be read only.
     storage_ = std::make_shared<WithOtherFiles>(
-        std::const_pointer_cast<Storage>(source_->storage().shared_from_this()), other_);
+        std::const_pointer_cast<Storage>(source_->storage().shared_from_this()), other_, names);
   }
 
   const Metadata& metadata() const noexcept override { return metadata_; }

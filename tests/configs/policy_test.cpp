@@ -7,6 +7,7 @@
 #include <sstream>
 
 #include "configs/yaml.h"
+#include "mapping/base/finding.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 

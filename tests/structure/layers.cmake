@@ -42,7 +42,7 @@ set(layer_strategies/parallel ${below_contract} strategies/contract strategies/t
 set(layer_strategies ${core} configs strategies)
 
 # What one of Megatron's checkpoints is to another kind of run: a reader that shows it so.
-foreach(room adapters maps megatron_fsdp optimizer rank_folders)
+foreach(room adapters maps megatron_fsdp models optimizer rank_folders)
   set(layer_migration/${room} ${core} configs strategies)
 endforeach()
 list(APPEND layer_migration/megatron_fsdp migration/optimizer)

@@ -31,6 +31,7 @@ TEST(ToolJson, IsWhatTheLibraryMakesOfACheckpoint) {
             to_json(inspect(*reader, {.chunks = true}), true));
   EXPECT_EQ(printed({"verify", path, "--deep"}), to_json(verify(*reader, {.deep = true})));
   EXPECT_EQ(printed({"digest", path}), to_json(digest(*reader)));
+  EXPECT_EQ(printed({"stats", path}), to_json(stats(*reader)));
   const std::string key = reader->metadata().tensors.front().key;
   EXPECT_EQ(printed({"explain", path, key}), to_json(explain(*reader, key)));
   EXPECT_EQ(printed({"extract", path, "--common"}), common_json(reader->common_state()));

@@ -43,14 +43,14 @@ TEST(Tool, WithoutArgumentsGivesAnOverview) {
   const ToolRun run = run_tool({});
   EXPECT_EQ(run.exit_code, 0);
   for (const char* const command :
-       {"inspect", "verify", "digest", "diff", "extract", "convert", "config", "formats"})
+       {"inspect", "verify", "digest", "stats", "diff", "extract", "convert", "config", "formats"})
     EXPECT_THAT(run.out, HasSubstr(command));
   EXPECT_THAT(run.err, IsEmpty());
 }
 
 TEST(Tool, EveryCommandExplainsItselfWithExamples) {
-  for (const char* const command :
-       {"inspect", "verify", "digest", "diff", "extract", "convert", "config", "formats"}) {
+  for (const char* const command : {"inspect", "verify", "digest", "stats", "diff", "extract",
+                                    "convert", "config", "formats"}) {
     const ToolRun run = run_tool({command, "--help"});
     EXPECT_EQ(run.exit_code, 0) << command;
     EXPECT_THAT(run.out, AllOf(HasSubstr("Example"), HasSubstr("--json"),
@@ -202,7 +202,7 @@ TEST(Tool, APolicySaysHowToOpenWhatIsLookedAt) {
   TempDir directory;
   const std::string policy = (directory / "zarr.yaml").string();
   std::ofstream(policy) << "version: 1\nload: {strategy: zarr}\n";
-  for (const char* const command : {"inspect", "verify", "digest"}) {
+  for (const char* const command : {"inspect", "verify", "digest", "stats"}) {
     const ToolRun run = run_tool({command, path_of(kModel), "--policy", policy});
     EXPECT_EQ(run.exit_code, 1) << command;
     EXPECT_THAT(run.err, HasSubstr("load.strategy asks for 'zarr'"));

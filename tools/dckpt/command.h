@@ -27,10 +27,13 @@ struct Command {
 Command add_inspect(CLI::App& program);
 Command add_verify(CLI::App& program);
 Command add_digest(CLI::App& program);
+Command add_stats(CLI::App& program);
 Command add_diff(CLI::App& program);
 Command add_explain(CLI::App& program);
 Command add_extract(CLI::App& program);
 Command add_convert(CLI::App& program);
+Command add_merge(CLI::App& program);
+Command add_join(CLI::App& program);
 Command add_remove(CLI::App& program);
 Command add_config(CLI::App& program);
 Command add_formats(CLI::App& program);

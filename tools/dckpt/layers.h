@@ -2,25 +2,12 @@
 
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <string>
-#include <string_view>
 
 #include "dist_checkpointing/inspect/inspect.h"
+#include "dist_checkpointing/inspect/layer_names.h"
 
 namespace dckpt::tool {
-
-/// The limit of layer numbers; larger numbers in keys do not count as layers.
-inline constexpr std::uint64_t kMostLayers = 100'000;
-
-/// The layer that a tensor belongs to according to its key: "decoder" and 3 for
-/// "decoder.layers.3.mlp.weight" and its optimizer state, "transformer" and 3 for
-/// "transformer.h.3.attn.weight".
-struct LayerName {
-  std::string stack;
-  std::uint64_t number = 0;
-};
-std::optional<LayerName> layer_of(std::string_view key);
 
 /// The maximum number of layer stacks for pictures by layer.
 inline constexpr std::size_t kMostStacks = 16;

@@ -295,6 +295,8 @@ Command add_verify(CLI::App& program) {
   add_backend(command, options->checkpoint);
   command.add_flag("--deep", options->verify.deep,
                    "Read everything; compare CRC-32 checksums and integrity.json");
+  command.add_flag("--nan", options->verify.nan,
+                   "Read every element, and report tensors with NaN or infinite ones");
   command.add_flag("--all", options->all,
                    "Every checkpoint of a training root, and which one a run would take");
   add_threads(command, options->verify.threads);

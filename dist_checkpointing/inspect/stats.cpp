@@ -1,0 +1,286 @@
+#include "dist_checkpointing/inspect/stats.h"
+
+#include <algorithm>
+#include <map>
+#include <numeric>
+#include <utility>
+
+#include "dist_checkpointing/inspect/layer_names.h"
+#include "dist_checkpointing/inspect/stream.h"
+#include "mapping/base/counted.h"
+#include "mapping/base/error.h"
+#include "mapping/base/error_boundary.h"
+#include "mapping/base/format.h"
+#include "mapping/base/parallel_for.h"
+#include "mapping/base/text.h"
+#include "mapping/geometry/cast.h"
+#include "mapping/megatron/optimizer_keys.h"
+#include "mapping/planning/load/read_plan.h"
+#include "strategies/tensor_io/read_tensors.h"
+
+namespace dckpt {
+namespace {
+
+constexpr std::uint64_t kMostPiece = std::uint64_t{8} << 20;  // memory of this size is reused
+
+/// A part of a tensor, of one layer if the tensor holds several.
+struct Piece {
+  std::uint32_t tensor = 0;  ///< in the metadata
+  std::size_t row = 0;       ///< in the report
+  std::optional<std::uint64_t> layer{};
+  Box box;
+  ElementStats stats{};
+};
+
+/// Returns whether a tensor is one of the weights, whose statistics can be put together.
+bool is_weight(const TensorStorageMetadata& tensor) {
+  return can_cast(tensor.properties.dtype, DType::kFloat32) && !is_optimizer_key(tensor.key);
+}
+
+class StatsReader {
+ public:
+  StatsReader(const CheckpointReader& reader, const StatsOptions& options)
+      : reader_(reader),
+        metadata_(reader.metadata()),
+        options_(options),
+        limit_(std::clamp<std::uint64_t>(
+            options.memory / static_cast<std::uint64_t>(std::max(options.threads, 1)), 1,
+            kMostPiece)) {}
+
+  StatsReport run() {
+    options_.keys.check({&metadata_});
+    find_stacks();
+    std::uint64_t total = 0;
+    for (std::size_t i = 0; i < metadata_.tensors.size(); ++i) {
+      const TensorStorageMetadata& tensor = metadata_.tensors[i];
+      if (!options_.keys(tensor.key)) continue;
+      report_.tensors.push_back({tensor.key, tensor.properties.dtype, tensor.global_shape()});
+      if (!has_stats(tensor.properties.dtype)) continue;
+      require_covered(tensor);
+      report_.tensors.back().elements.emplace();
+      total += tensor.nbytes();
+      add_pieces(static_cast<std::uint32_t>(i));
+    }
+    read(total);
+    collect();
+    return std::move(report_);
+  }
+
+ private:
+  /// Finds the stacks whose layers are the first axis of their tensors: all have the same extent.
+  void find_stacks() {
+    for (const TensorStorageMetadata& tensor : metadata_.tensors) {
+      const std::optional<std::string> stack = stack_of(tensor.key);
+      if (!stack || !is_weight(tensor)) continue;
+      const Shape& shape = tensor.global_shape();
+      const std::int64_t extent = shape.empty() ? 0 : shape[0];
+      const auto [found, added] = stacks_.emplace(*stack, extent);
+      if (!added && found->second != extent) found->second = 0;
+    }
+  }
+
+  bool holds_layers(const TensorStorageMetadata& tensor) const {
+    const std::optional<std::string> stack = stack_of(tensor.key);
+    const auto found = stack ? stacks_.find(*stack) : stacks_.end();
+    return found != stacks_.end() && found->second > 0 && is_weight(tensor);
+  }
+
+  void add_pieces(std::uint32_t index) {
+    const TensorStorageMetadata& tensor = metadata_.tensors[index];
+    if (tensor.flattened_shape) return add_pieces(index, whole(tensor.global_shape()));
+    for (std::size_t i = 0; i < tensor.chunks.size(); ++i) add_pieces(index, tensor.chunks[i]);
+  }
+
+  void add_pieces(std::uint32_t index, const Box& chunk) {
+    const TensorStorageMetadata& tensor = metadata_.tensors[index];
+    const bool by_layer = holds_layers(tensor);
+    const std::int64_t layers = by_layer ? chunk.sizes[0] : 1;
+    for (std::int64_t layer = 0; layer < layers; ++layer) {
+      Box part = chunk;
+      if (by_layer) {
+        part.offsets[0] += layer;
+        part.sizes[0] = 1;
+      }
+      PieceWalker walker(part.sizes, item_size(tensor.properties.dtype), limit_);
+      while (std::optional<Box> box = walker.next()) {
+        for (std::size_t axis = 0; axis < box->dims(); ++axis)
+          box->offsets[axis] += part.offsets[axis];
+        Piece& piece = pieces_.emplace_back();
+        piece.tensor = index;
+        piece.row = report_.tensors.size() - 1;
+        if (by_layer) piece.layer = static_cast<std::uint64_t>(part.offsets[0]);
+        piece.box = std::move(*box);
+      }
+    }
+  }
+
+  std::uint64_t bytes_of(const Piece& piece) const {
+    return static_cast<std::uint64_t>(numel(piece.box.sizes)) *
+           item_size(metadata_.tensors[piece.tensor].properties.dtype);
+  }
+
+  /// Reads consecutive pieces together, as many as fit into the memory of a thread.
+  void read(std::uint64_t total) {
+    std::vector<std::size_t> jobs{0};
+    std::uint64_t bytes = 0;
+    for (std::size_t i = 0; i < pieces_.size(); ++i) {
+      const std::uint64_t more = bytes_of(pieces_[i]);
+      if (bytes > 0 && bytes + more > limit_) {
+        jobs.push_back(i);
+        bytes = 0;
+      }
+      bytes += more;
+    }
+    jobs.push_back(pieces_.size());
+    ProgressCounter progress(options_.progress, total);
+    parallel_for(jobs.size() - 1, options_.threads, [&](std::size_t job) {
+      progress.add(read_job(std::span(pieces_).subspan(jobs[job], jobs[job + 1] - jobs[job])));
+    });
+  }
+
+  std::uint64_t read_job(std::span<Piece> pieces) const {
+    std::uint64_t bytes = 0;
+    for (const Piece& piece : pieces) bytes += bytes_of(piece);
+    Bytes buffer(bytes);
+    std::vector<WantedShard> wanted;
+    std::vector<Tensor> tensors;
+    std::byte* at = buffer.data();
+    for (const Piece& piece : pieces) {
+      wanted.push_back({.tensor = piece.tensor,
+                        .destination = static_cast<std::uint32_t>(tensors.size()),
+                        .box = piece.box});
+      tensors.emplace_back(metadata_.tensors[piece.tensor].properties.dtype, piece.box.sizes,
+                           row_major_strides(piece.box.sizes), at, nullptr);
+      at += bytes_of(piece);
+    }
+    read_tensors(reader_, plan_reads(metadata_, wanted), tensors,
+                 {.threads = 1, .staging = limit_});
+    for (std::size_t i = 0; i < pieces.size(); ++i)
+      add_elements(pieces[i].stats, tensors[i].dtype(), tensors[i].data(),
+                   static_cast<std::size_t>(tensors[i].numel()));
+    return bytes;
+  }
+
+  /// Puts the pieces together in their order.
+  void collect() {
+    std::map<std::pair<std::string, std::uint64_t>, ElementStats> layers;
+    for (const Piece& piece : pieces_) {
+      const TensorStorageMetadata& tensor = metadata_.tensors[piece.tensor];
+      report_.tensors[piece.row].elements->merge(piece.stats);
+      if (!is_weight(tensor)) continue;
+      report_.weights.merge(piece.stats);
+      if (piece.layer)
+        layers[{*stack_of(tensor.key), *piece.layer}].merge(piece.stats);
+      else if (const std::optional<LayerName> name = layer_of(tensor.key))
+        layers[{name->stack, name->number}].merge(piece.stats);
+    }
+    for (const auto& [name, stats] : layers)
+      report_.layers.push_back({name.first, name.second, stats});
+  }
+
+  const CheckpointReader& reader_;
+  const Metadata& metadata_;
+  const StatsOptions& options_;
+  const std::uint64_t limit_;
+  std::map<std::string, std::int64_t> stacks_;  // extent of their first axis, 0 if they differ
+  std::vector<Piece> pieces_;
+  StatsReport report_;
+};
+
+/// Finds elements that are not finite.
+void find_special(StatsReport& report) {
+  std::uint64_t nan = 0, infinite = 0;
+  std::vector<std::string> keys;
+  for (const TensorStats& tensor : report.tensors) {
+    if (!tensor.elements || tensor.elements->finite() == tensor.elements->count) continue;
+    nan += tensor.elements->nan;
+    infinite += tensor.elements->infinite;
+    keys.push_back(tensor.key);
+  }
+  if (keys.empty()) return;
+  report.findings.push_back(
+      {FindingCode::kNotFinite,
+       str_format("{} NaN and {} infinite, in {}", counted(nan, "element is", "elements are"),
+                  grouped(infinite), quoted_list(keys)),
+       keys});
+}
+
+/// Returns whether a key ends with this name, or names such state of Megatron's optimizers.
+bool is_state(const std::string& key, std::string_view name) {
+  return parse_optimizer_state_key(key).name == name ||
+         (is_optimizer_key(key) && key.ends_with("." + std::string(name)));
+}
+
+/// Finds second moments below zero, which are averages of squares.
+void find_negative_moments(StatsReport& report) {
+  std::vector<std::string> keys;
+  for (const TensorStats& tensor : report.tensors) {
+    if (tensor.elements && tensor.elements->min < 0 &&
+        (is_state(tensor.key, "exp_avg_sq") || is_state(tensor.key, "max_exp_avg_sq")))
+      keys.push_back(tensor.key);
+  }
+  if (keys.empty()) return;
+  report.findings.push_back(
+      {FindingCode::kStateImpossible,
+       str_format("{} elements below zero, although an average of squares has none: {}",
+                  counted(keys.size(), "second moment has", "second moments have"),
+                  quoted_list(keys)),
+       keys});
+}
+
+using Steps = std::map<double, std::vector<std::string>>;  // where each step is
+
+/// Adds the steps of the optimizer's groups of parameters.
+void add_steps(const Value& value, const std::string& path, int depth, Steps& steps) {
+  constexpr int kDeepest = 6;
+  if (depth > kDeepest) return;
+  if (value.is_list()) {
+    for (std::size_t i = 0; i < value.items().size(); ++i)
+      add_steps(value.items()[i], path + "[" + std::to_string(i) + "]", depth + 1, steps);
+  } else if (value.is_dict()) {
+    for (const auto& [key, entry] : value.as_dict()) {
+      if (!key.is_str()) continue;
+      const std::string inner = path.empty() ? key.as_str() : path + "." + key.as_str();
+      if (key.as_str() == "step" && entry.is_int() && path.find("param_groups") != path.npos)
+        steps[static_cast<double>(entry.as_int())].push_back(inner);
+      else
+        add_steps(entry, inner, depth + 1, steps);
+    }
+  }
+}
+
+/// Finds steps that differ, as after parts of two saves were mixed.
+void find_steps(const CheckpointReader& reader, StatsReport& report) {
+  Steps steps;
+  for (const TensorStats& tensor : report.tensors) {
+    if (!tensor.elements || tensor.elements->finite() == 0 || !is_state(tensor.key, "step"))
+      continue;
+    steps[tensor.elements->min].push_back(tensor.key);
+    if (tensor.elements->max != tensor.elements->min)
+      steps[tensor.elements->max].push_back(tensor.key);
+  }
+  add_steps(reader.common_state(), "", 0, steps);
+  if (steps.size() < 2) return;
+  const auto& [first, at_first] = *steps.begin();
+  const auto& [last, at_last] = *steps.rbegin();
+  report.findings.push_back(
+      {.code = FindingCode::kStateImpossible,
+       .message = str_format("the optimizer's steps differ: {} in {}, {} in {}", first,
+                             quoted_list(at_first, 3), last, quoted_list(at_last, 3)),
+       .keys = {},
+       .severity = Severity::kWarning});
+}
+
+}  // namespace
+
+StatsReport stats(const CheckpointReader& reader, const StatsOptions& options) try {
+  StatsReport report = StatsReader(reader, options).run();
+  find_special(report);
+  find_negative_moments(report);
+  find_steps(reader, report);
+  return report;
+} catch (...) {
+  throw_checkpoint_error();
+}
+
+}  // namespace dckpt

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "dist_checkpointing/key_filter.h"
+#include "mapping/base/api.h"
+#include "mapping/base/finding.h"
+#include "mapping/base/progress.h"
+#include "mapping/geometry/element_stats.h"
+#include "strategies/contract/reader.h"
+
+namespace DCKPT_API dckpt {
+
+struct TensorStats {
+  std::string key;
+  DType dtype = DType::kFloat32;
+  Shape shape;
+  /// Empty for elements that are not real numbers (has_stats()).
+  std::optional<ElementStats> elements{};
+};
+
+/// The statistics of the weights in a layer: of all tensors that name its number, and of its part
+/// of those that hold all layers of the stack along their first axis, as Megatron stores them.
+struct LayerStats {
+  std::string stack;  ///< "decoder" for "decoder.layers.3.mlp.weight"
+  std::uint64_t layer = 0;
+  ElementStats elements{};
+};
+
+struct StatsOptions {
+  KeyFilter keys{};
+  int threads = 2;
+  std::uint64_t memory = std::uint64_t{128}
+                         << 20;  ///< bytes of tensors in memory at a time, over all threads
+  Progress progress{};
+};
+
+struct StatsReport {
+  std::vector<TensorStats> tensors;  ///< in the order of the metadata
+  std::vector<LayerStats> layers;    ///< by stack and number; without optimizer state
+  ElementStats weights{};            ///< all tensors but the optimizer's
+  /// Elements that are not finite (not-finite), and values that no optimizer makes
+  /// (state-impossible).
+  Findings findings{};
+};
+
+/// Reads the elements of all tensors once, in the order of their chunks. The last digits of sums
+/// depend on the chunks, not on the threads. Throws CheckpointError if a tensor is not covered
+/// exactly or cannot be read.
+[[nodiscard]] StatsReport stats(const CheckpointReader& reader, const StatsOptions& options = {});
+
+}  // namespace dckpt

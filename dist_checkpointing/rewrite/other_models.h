@@ -1,0 +1,22 @@
+#pragma once
+
+#include <memory>
+
+#include "dist_checkpointing/rewrite/convert.h"
+#include "strategies/contract/reader.h"
+
+namespace dckpt {
+
+/// Combines the source with the other models that ConvertSource names; returns it as it is if there
+/// are none. `report` gets the steps. If a folder of another model has an integrity.json, its files
+/// are compared with it, unless ConvertChecks::source is off. Throws CheckpointError as
+/// averaged_models(), joined_models() and compare_digests() do, and (invalid argument) for weights
+/// whose number does not fit.
+std::unique_ptr<CheckpointReader> combined(std::unique_ptr<CheckpointReader> source,
+                                           const ConvertOptions& options, ConvertReport& report);
+
+/// Compares the files of a checkpoint that is read beside the source with their integrity.json, if
+/// there is one and ConvertChecks::source is set.
+void compare_beside(const CheckpointReader& reader, const ConvertOptions& options);
+
+}  // namespace dckpt

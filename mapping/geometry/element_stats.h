@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+
+#include "mapping/base/api.h"
+#include "mapping/geometry/dtype.h"
+
+namespace DCKPT_API dckpt {
+
+/// Statistics of elements. NaN and infinite elements are counted and take no part in the rest.
+/// Sums are in double precision; their last digits depend on the parts that were merged.
+struct ElementStats {
+  std::uint64_t count = 0;  ///< all elements
+  std::uint64_t nan = 0;
+  std::uint64_t infinite = 0;
+  std::uint64_t zero = 0;
+  std::uint64_t denormal = 0;  ///< in their own dtype
+  double mean = 0;
+  double squares = 0;  ///< sum of squared distances from the mean
+  double min = std::numeric_limits<double>::infinity();
+  double max = -std::numeric_limits<double>::infinity();
+
+  std::uint64_t finite() const noexcept { return count - nan - infinite; }
+  /// Returns the deviation of the whole population, not of a sample; 0 without finite elements.
+  double deviation() const noexcept;
+  double l2() const noexcept;
+  /// Returns the largest absolute value; 0 without finite elements.
+  double abs_max() const noexcept;
+  /// Returns the distance of the furthest element from the mean, in deviations; 0 if all are equal.
+  double furthest() const noexcept;
+
+  /// Adds the elements of `other`.
+  void merge(const ElementStats& other) noexcept;
+};
+
+/// Returns whether elements of this type are real numbers: floating types, integers and bool. Not
+/// complex, packed, scale and quantized types.
+bool has_stats(DType dtype) noexcept;
+
+/// Adds `count` elements, little-endian, of any alignment. Requires has_stats(dtype).
+void add_elements(ElementStats& stats, DType dtype, const std::byte* elements,
+                  std::size_t count) noexcept;
+
+}  // namespace dckpt

@@ -1,0 +1,171 @@
+#include "migration/models/combined_models.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <map>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <utility>
+
+#include "mapping/base/counted.h"
+#include "mapping/base/error.h"
+#include "mapping/base/format.h"
+#include "mapping/base/problem_list.h"
+#include "mapping/base/text.h"
+#include "mapping/megatron/optimizer_keys.h"
+#include "strategies/tensor_io/read_tensors.h"
+#include "strategies/views/averaged_reader.h"
+#include "strategies/views/converted_reader.h"
+#include "strategies/views/overlaid_reader.h"
+
+namespace dckpt {
+namespace {
+
+constexpr std::uint64_t kMostCompared = std::uint64_t{64} << 20;  // bytes of a tensor in memory
+
+std::unordered_map<std::string_view, std::uint32_t> positions_of(const Metadata& metadata) {
+  std::unordered_map<std::string_view, std::uint32_t> positions;
+  for (std::size_t i = 0; i < metadata.tensors.size(); ++i)
+    positions.emplace(metadata.tensors[i].key, static_cast<std::uint32_t>(i));
+  return positions;
+}
+
+void require_weights(double weight, const std::vector<OtherModel>& others) {
+  double sum = weight;
+  for (const OtherModel& other : others) sum += other.weight;
+  if (std::abs(sum - 1) <= 1e-6) return;
+  throw CheckpointError(ErrorCode::kInvalidArgument,
+                        str_format("the weights of an average sum to {}, expected 1", sum));
+}
+
+/// Adds a problem if tensors that cannot be averaged differ.
+void require_equal(const CheckpointReader& a, std::uint32_t in_a, const OtherModel& b,
+                   std::uint32_t in_b, ProblemList& problems) {
+  const TensorStorageMetadata& tensor = a.metadata().tensors[in_a];
+  const DType dtype = b.reader->metadata().tensors[in_b].properties.dtype;
+  if (tensor.properties.dtype != dtype)
+    return problems.add(str_format("{} is {}, and {} in {}", quote(tensor.key),
+                                   to_string(tensor.properties.dtype), to_string(dtype),
+                                   quote(b.name)));
+  if (tensor.nbytes() > kMostCompared)
+    throw CheckpointError(ErrorCode::kUnsupported,
+                          str_format("tensors of {} are not averaged; dequantize them first, or "
+                                     "leave them out",
+                                     to_string(dtype)),
+                          {.key = tensor.key});
+  const Box all = whole(tensor.global_shape());
+  const Tensor mine = read_box(a, in_a, all), its = read_box(*b.reader, in_b, all);
+  if (!std::ranges::equal(mine.bytes(), its.bytes()))
+    problems.add(str_format("{} is {}, which is not averaged, and differs in {}", quote(tensor.key),
+                            to_string(dtype), quote(b.name)));
+}
+
+/// The sums of all tensors of a model.
+class Average {
+ public:
+  Average(const CheckpointReader& first, double weight) : first_(first), weight_(weight) {}
+
+  void add(const OtherModel& other) {
+    const auto positions = positions_of(other.reader->metadata());
+    std::unordered_set<std::string_view> known;
+    for (std::size_t i = 0; i < first_.metadata().tensors.size(); ++i) {
+      const TensorStorageMetadata& tensor = first_.metadata().tensors[i];
+      if (is_optimizer_key(tensor.key)) continue;
+      known.insert(tensor.key);
+      const auto found = positions.find(tensor.key);
+      if (found == positions.end())
+        problems_.add(str_format("{} is missing in {}", quote(tensor.key), quote(other.name)));
+      else
+        add(static_cast<std::uint32_t>(i), other, found->second);
+    }
+    for (const TensorStorageMetadata& tensor : other.reader->metadata().tensors) {
+      if (!is_optimizer_key(tensor.key) && !known.contains(tensor.key))
+        problems_.add(str_format("{} is only in {}", quote(tensor.key), quote(other.name)));
+    }
+  }
+
+  std::map<std::uint32_t, WeightedSum> take() {
+    problems_.raise_if_any(ErrorCode::kMismatch,
+                           "only models with the same tensors are averaged (convert those whose "
+                           "keys or padding of the vocabulary differ first):");
+    return std::move(sums_);
+  }
+
+ private:
+  void add(std::uint32_t position, const OtherModel& other, std::uint32_t its_position) {
+    const TensorStorageMetadata& mine = first_.metadata().tensors[position];
+    const TensorStorageMetadata& its = other.reader->metadata().tensors[its_position];
+    if (mine.global_shape() != its.global_shape())
+      return problems_.add(str_format("{} has the shape {}, and {} in {}", quote(mine.key),
+                                      to_string(mine.global_shape()), to_string(its.global_shape()),
+                                      quote(other.name)));
+    if (mine.flattened_shape || !is_convertible(mine.properties.dtype) ||
+        !is_convertible(its.properties.dtype))
+      return require_equal(first_, position, other, its_position, problems_);
+    WeightedSum& sum = sums_[position];
+    sum.weight = weight_;
+    sum.others.push_back({other.reader, its_position, other.weight});
+  }
+
+  const CheckpointReader& first_;
+  const double weight_;
+  std::map<std::uint32_t, WeightedSum> sums_;
+  ProblemList problems_;
+};
+
+}  // namespace
+
+View averaged_models(std::unique_ptr<CheckpointReader> first, double weight,
+                     const std::vector<OtherModel>& others) {
+  require_weights(weight, others);
+  Average average(*first, weight);
+  for (const OtherModel& other : others) average.add(other);
+  std::map<std::uint32_t, WeightedSum> sums = average.take();
+  View view;
+  std::vector<std::string> rounded;
+  for (const auto& [position, sum] : sums) {
+    const TensorStorageMetadata& tensor = first->metadata().tensors[position];
+    if (!comes_back(DType::kFloat32, tensor.properties.dtype)) rounded.push_back(tensor.key);
+  }
+  if (!rounded.empty())
+    view.findings.push_back({FindingCode::kValuesRounded,
+                             str_format("averages in float32 were rounded to the dtypes of the "
+                                        "first model: {}",
+                                        counted(rounded.size(), "tensor")),
+                             rounded});
+  view.reader = averaged_reader(std::move(first), std::move(sums));
+  return view;
+}
+
+View joined_models(std::unique_ptr<CheckpointReader> first, const std::vector<OtherModel>& others) {
+  View view{std::move(first)};
+  for (const OtherModel& other : others) {
+    const auto known = positions_of(view.reader->metadata());
+    std::vector<OverlaidTensor> added;
+    std::vector<std::string> twice;
+    const std::vector<TensorStorageMetadata>& tensors = other.reader->metadata().tensors;
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      if (known.contains(tensors[i].key))
+        twice.push_back(tensors[i].key);
+      else
+        added.push_back({tensors[i].key, i});
+    }
+    if (added.empty())
+      throw CheckpointError(ErrorCode::kMismatch,
+                            "this model has no tensor that those before it lack, so joining it "
+                            "would change nothing; leave it out",
+                            {.file = other.name});
+    if (!twice.empty())
+      view.findings.push_back({FindingCode::kKeysLeftOut,
+                               str_format("{} of {} {} taken from a model before it: {}",
+                                          counted(twice.size(), "tensor"), quote(other.name),
+                                          twice.size() == 1 ? "is" : "are", quoted_list(twice, 4)),
+                               twice});
+    view.reader = overlaid_reader(std::move(view.reader), other.reader, added);
+  }
+  return view;
+}
+
+}  // namespace dckpt

@@ -1,0 +1,130 @@
+#include "mapping/geometry/element_stats.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <random>
+#include <vector>
+
+#include "mapping/geometry/cast.h"
+
+namespace dckpt {
+namespace {
+
+template <typename T>
+ElementStats stats_of(const std::vector<T>& values, DType dtype) {
+  ElementStats stats;
+  add_elements(stats, dtype, reinterpret_cast<const std::byte*>(values.data()), values.size());
+  return stats;
+}
+
+/// The plain definition, in two passes over long doubles.
+void expect_plain(const ElementStats& stats, const std::vector<double>& values) {
+  long double sum = 0, squares = 0, distances = 0;
+  for (const double value : values) sum += value;
+  const long double mean = sum / static_cast<long double>(values.size());
+  for (const double value : values) {
+    squares += static_cast<long double>(value) * value;
+    distances += (value - mean) * (value - mean);
+  }
+  const auto deviation =
+      static_cast<double>(std::sqrt(distances / static_cast<long double>(values.size())));
+  EXPECT_EQ(stats.finite(), values.size());
+  EXPECT_NEAR(stats.mean, static_cast<double>(mean), 1e-12 * deviation);
+  EXPECT_NEAR(stats.deviation(), deviation, 1e-9 * deviation);
+  EXPECT_NEAR(stats.l2(), static_cast<double>(std::sqrt(squares)), 1e-9 * stats.l2());
+  EXPECT_EQ(stats.min, *std::ranges::min_element(values));
+  EXPECT_EQ(stats.max, *std::ranges::max_element(values));
+}
+
+TEST(ElementStats, EveryFloatingTypeAndEveryLengthIsCountedAsItsDefinitionSays) {
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal(0.25F, 3);
+  for (const DType dtype : {DType::kFloat64, DType::kFloat32, DType::kBFloat16, DType::kFloat16,
+                            DType::kFloat8E4M3FN, DType::kFloat8E5M2}) {
+    for (const std::size_t count : {1U, 3U, 4U, 7U, 1023U, 1024U, 1025U, 5001U}) {
+      SCOPED_TRACE(std::string(to_string(dtype)) + " " + std::to_string(count));
+      std::vector<float> floats(count);
+      for (float& value : floats) value = normal(random);
+      if (count > 1) floats[1] = 0;
+      std::vector<std::byte> stored(count * item_size(dtype));
+      cast_elements(DType::kFloat32, reinterpret_cast<const std::byte*>(floats.data()), dtype,
+                    stored.data(), count);
+      cast_elements(dtype, stored.data(), DType::kFloat32,
+                    reinterpret_cast<std::byte*>(floats.data()), count);
+      ElementStats stats;
+      add_elements(stats, dtype, stored.data(), count);
+      if (count > 1) expect_plain(stats, {floats.begin(), floats.end()});
+      EXPECT_EQ(stats.count, count);
+      EXPECT_EQ(stats.zero, static_cast<std::uint64_t>(std::ranges::count(floats, 0.0F)));
+    }
+  }
+}
+
+TEST(ElementStats, SpecialElementsAreCountedAndLeftOut) {
+  const float nan = std::nanf(""), infinity = INFINITY, denormal = 1e-40F;
+  for (const std::size_t padding : {0U, 1U, 4U, 2000U}) {
+    std::vector<float> values(padding, 2.0F);
+    values.insert(values.end(),
+                  {nan, 1.0F, -infinity, 0.0F, -0.0F, denormal, infinity, -nan, 3.0F});
+    const ElementStats stats = stats_of(values, DType::kFloat32);
+    EXPECT_EQ(stats.count, padding + 9);
+    EXPECT_EQ(stats.nan, 2U);
+    EXPECT_EQ(stats.infinite, 2U);
+    EXPECT_EQ(stats.zero, 2U);
+    EXPECT_EQ(stats.denormal, 1U);
+    EXPECT_EQ(stats.min, 0.0);
+    EXPECT_EQ(stats.max, 3.0);
+    EXPECT_NEAR(stats.mean,
+                (2.0 * static_cast<double>(padding) + 4) / static_cast<double>(padding + 5), 1e-12);
+  }
+}
+
+TEST(ElementStats, DenormalsAreThoseOfTheStoredType) {
+  EXPECT_EQ(stats_of<std::uint16_t>({0x03FF, 0x0400, 0x8001, 0}, DType::kFloat16).denormal, 2U);
+  EXPECT_EQ(stats_of<std::uint16_t>({0x007F, 0x0080, 0x8001, 0}, DType::kBFloat16).denormal, 2U);
+  EXPECT_EQ(stats_of<std::uint8_t>({0x07, 0x08, 0x81, 0}, DType::kFloat8E4M3FN).denormal, 2U);
+  EXPECT_EQ(stats_of<double>({1e-310, 1e-300, 0}, DType::kFloat64).denormal, 1U);
+}
+
+TEST(ElementStats, EqualElementsHaveNoDeviation) {
+  const ElementStats stats = stats_of(std::vector<float>(5000, 0.1F), DType::kFloat32);
+  EXPECT_EQ(stats.mean, static_cast<double>(0.1F));
+  EXPECT_EQ(stats.deviation(), 0.0);
+  EXPECT_EQ(stats.furthest(), 0.0);
+}
+
+TEST(ElementStats, NothingFiniteIsZeroEverywhere) {
+  const ElementStats stats = stats_of<float>({NAN, NAN}, DType::kFloat32);
+  EXPECT_EQ(stats.finite(), 0U);
+  EXPECT_EQ(stats.deviation() + stats.l2() + stats.abs_max() + stats.furthest(), 0.0);
+}
+
+TEST(ElementStats, IntegersAndBoolsAreNumbersOthersAreNot) {
+  EXPECT_EQ(stats_of<std::int64_t>({-3, 0, 9}, DType::kInt64).mean, 2.0);
+  EXPECT_EQ(stats_of<std::uint8_t>({1, 0, 1, 1}, DType::kBool).zero, 1U);
+  EXPECT_EQ(stats_of<std::int8_t>({-128, 127}, DType::kInt8).abs_max(), 128.0);
+  for (const DType dtype : {DType::kComplex64, DType::kFloat4E2M1FNx2, DType::kQInt8})
+    EXPECT_FALSE(has_stats(dtype)) << to_string(dtype);
+}
+
+TEST(ElementStats, PartsMakeUpTheWhole) {
+  std::vector<double> values(10'000);
+  std::iota(values.begin(), values.end(), -300);
+  ElementStats whole = stats_of(values, DType::kFloat64), parts;
+  for (std::size_t at = 0; at < values.size(); at += 2500)
+    parts.merge(
+        stats_of(std::vector<double>(values.begin() + static_cast<std::ptrdiff_t>(at),
+                                     values.begin() + static_cast<std::ptrdiff_t>(at) + 2500),
+                 DType::kFloat64));
+  EXPECT_EQ(parts.count, whole.count);
+  EXPECT_NEAR(parts.mean, whole.mean, 1e-9);
+  EXPECT_NEAR(parts.deviation(), whole.deviation(), 1e-9);
+  whole.merge(ElementStats());
+  EXPECT_EQ(whole.count, values.size());
+}
+
+}  // namespace
+}  // namespace dckpt

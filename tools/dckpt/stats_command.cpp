@@ -1,0 +1,167 @@
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <functional>
+#include <optional>
+#include <thread>
+
+#include "dist_checkpointing/inspect/stats.h"
+#include "dist_checkpointing/json/reports.h"
+#include "mapping/base/counted.h"
+#include "mapping/base/error.h"
+#include "mapping/base/format.h"
+#include "mapping/base/text.h"
+#include "tools/dckpt/command.h"
+#include "tools/dckpt/exit_code.h"
+#include "tools/dckpt/progress_line.h"
+#include "tools/dckpt/table.h"
+#include "tools/dckpt/terminal.h"
+
+namespace dckpt::tool {
+namespace {
+
+constexpr std::size_t kShownTensors = 20;
+constexpr int kMostThreads = 1024;
+
+struct Options {
+  CheckpointArgument checkpoint;
+  StatsOptions stats;
+  std::optional<int> threads;
+  bool layers = false;
+  bool all = false;
+  bool json = false;
+};
+
+/// Returns four digits, in the shortest form: "0.01234", "1.234e-08".
+std::string number(double value) {
+  std::array<char, 32> text{};
+  std::snprintf(text.data(), text.size(), "%.4g", value);
+  return text.data();
+}
+
+std::string count_or_dash(std::uint64_t count) {
+  return count == 0 ? "-" : grouped(count);
+}
+
+Table table_of(Table::Column last) {
+  using Align = Table::Align;
+  return Table({{"ELEMENTS", Align::kRight},
+                {"MEAN", Align::kRight},
+                {"DEVIATION", Align::kRight},
+                {"ABS MAX", Align::kRight},
+                {"FURTHEST", Align::kRight},
+                {"L2", Align::kRight},
+                {"ZERO", Align::kRight},
+                {"DENORMAL", Align::kRight},
+                {"NAN", Align::kRight},
+                {"INF", Align::kRight},
+                std::move(last)},
+               "");
+}
+
+std::vector<std::string> cells(const ElementStats& stats, std::string last) {
+  const auto of_finite = [&](double value) { return stats.finite() > 0 ? number(value) : "-"; };
+  return {grouped(stats.count),
+          of_finite(stats.mean),
+          of_finite(stats.deviation()),
+          of_finite(stats.abs_max()),
+          of_finite(stats.furthest()),
+          of_finite(stats.l2()),
+          count_or_dash(stats.zero),
+          count_or_dash(stats.denormal),
+          count_or_dash(stats.nan),
+          count_or_dash(stats.infinite),
+          std::move(last)};
+}
+
+/// Sorts tensors with elements that are not finite first, then by their furthest element.
+std::vector<TensorStats> outliers_first(std::vector<TensorStats> tensors) {
+  std::ranges::stable_sort(tensors, std::greater<>(), [](const TensorStats& tensor) {
+    const ElementStats stats = tensor.elements.value_or(ElementStats());
+    return std::pair(stats.count - stats.finite(), stats.furthest());
+  });
+  return tensors;
+}
+
+void print_tensors(const StatsReport& report, bool all) {
+  const std::vector<TensorStats> tensors = outliers_first(report.tensors);
+  const std::size_t shown_tensors = all ? tensors.size() : std::min(tensors.size(), kShownTensors);
+  Table table = table_of(Table::names("KEY"));
+  std::size_t without = 0;
+  for (std::size_t i = 0; i < shown_tensors; ++i) {
+    if (tensors[i].elements) table.add(cells(*tensors[i].elements, shown(tensors[i].key)));
+  }
+  for (const TensorStats& tensor : tensors) without += tensor.elements ? 0 : 1;
+  table.add(cells(report.weights, "all weights"));
+  table.print();
+  if (shown_tensors < tensors.size())
+    print(str_format("… and {}, whose elements lie closer to their mean (--all)\n",
+                     counted(tensors.size() - shown_tensors, "more tensor")));
+  if (without > 0)
+    print(str_format("note: {} no real numbers, and no statistics\n",
+                     counted(without, "tensor has", "tensors have")));
+}
+
+void print_layers(const StatsReport& report) {
+  Table table = table_of({"LAYER"});
+  for (const LayerStats& layer : report.layers)
+    table.add(cells(layer.elements, str_format("{} {}", shown(layer.stack), layer.layer)));
+  if (table.empty()) return print("no key names a layer\n");
+  table.print();
+}
+
+int run_stats(const Options& options) {
+  const auto reader = options.checkpoint.open();
+  StatsOptions stats_options = options.stats;
+  stats_options.threads =
+      options.threads.value_or(static_cast<int>(std::max(std::thread::hardware_concurrency(), 1U)));
+  StatsReport report;
+  {
+    ProgressLine progress("stats ");
+    stats_options.progress = [&](std::uint64_t done, std::uint64_t total) {
+      progress.update(done, total);
+    };
+    report = with_context({.file = options.checkpoint.path},
+                          [&] { return stats(*reader, stats_options); });
+  }
+  if (options.json) {
+    print_json(to_json(report));
+  } else {
+    options.layers ? print_layers(report) : print_tensors(report, options.all);
+    for (const Finding& finding : report.findings)
+      print(str_format("{}  {}\n", styled(Style::kRed, name_of(kFindingCodeNames, finding.code)),
+                       safe_message(finding.message)));
+  }
+  const bool wrong = std::ranges::any_of(
+      report.findings, [](const Finding& finding) { return finding.severity == Severity::kError; });
+  return wrong ? kDiffers : kOk;
+}
+
+}  // namespace
+
+Command add_stats(CLI::App& program) {
+  const auto options = std::make_shared<Options>();
+  Parser command(program, "stats", "Mean, deviation, extremes, NaN and zeros of each tensor");
+  command.footer(
+      "FURTHEST is the distance of the furthest element from the mean, in deviations. Tensors with "
+      "NaN or infinite elements come first, then those with the furthest elements. Exit code 1: "
+      "there are such elements, or the optimizer's state is impossible (a second moment below "
+      "zero).\n\n"
+      "Examples:\n"
+      "  dckpt stats iter_0001000\n"
+      "  dckpt stats iter_0001000 --layers\n"
+      "  dckpt stats iter_0001000 --keys 'optimizer.*' --all\n"
+      "  dckpt stats model --json");
+  add_checkpoint(command, options->checkpoint);
+  add_backend(command, options->checkpoint);
+  add_map(command, options->checkpoint.map);
+  add_key_filter(command, options->stats.keys);
+  command.add_flag("--layers", options->layers, "One row for the weights of each layer")
+      .excludes(command.add_flag("--all", options->all, "All tensors, not the first 20"));
+  add_number(command, "--threads", "Threads that read and compute [all cores]", kMostThreads,
+             [options](int threads) { options->threads = threads; });
+  add_json(command, options->json);
+  return {&command.app(), [options] { return run_stats(*options); }};
+}
+
+}  // namespace dckpt::tool
