@@ -1,6 +1,7 @@
 #include "configs/key_map.h"
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 #include <tuple>
@@ -40,6 +41,21 @@ TextPlace place_of_number(const YamlNode& root, const std::string& name) {
   return number != nullptr ? number->place : numbers != nullptr ? numbers->place : root.place;
 }
 
+/// Returns the numbers from which a number follows if it is not given.
+std::vector<std::string> needs(const MapNumber& number) {
+  std::vector<std::string> names{number.part_of};
+  for (const auto& [word, name] : number.words) names.push_back(name);
+  const auto formula = parse_formula(number.otherwise);
+  if (!number.otherwise.empty() && formula) {
+    names.push_back(formula->left);
+    names.push_back(formula->right);
+  }
+  return names;
+}
+
+/// The users of a number.
+enum class NumberUse : std::uint8_t { kOfModel, kOfLayers };
+
 /// Checks that need the whole map.
 class WholeMap {
  public:
@@ -52,7 +68,7 @@ class WholeMap {
     for (const MapNumber& number : map_.numbers) {
       const TextPlace place = place_of_number(root_, number.name);
       for (const std::string& other : needs(number))
-        require(other, "numbers." + number.name, place);
+        require(other, "numbers." + number.name, place, NumberUse::kOfLayers);
       std::set<std::string> seen;
       if (leads_to(number, number.name, seen))
         problems_.push_back(
@@ -78,17 +94,6 @@ class WholeMap {
   }
 
  private:
-  /// Returns the numbers from which a number follows if it is not given.
-  static std::vector<std::string> needs(const MapNumber& number) {
-    std::vector<std::string> names{number.part_of};
-    const auto formula = parse_formula(number.otherwise);
-    if (!number.otherwise.empty() && formula) {
-      names.push_back(formula->left);
-      names.push_back(formula->right);
-    }
-    return names;
-  }
-
   bool leads_to(const MapNumber& number, const std::string& name,
                 std::set<std::string>& seen) const {
     return std::ranges::any_of(needs(number), [&](const std::string& other) {
@@ -98,11 +103,18 @@ class WholeMap {
     });
   }
 
-  /// Reports a text that is neither a number nor the name of one.
-  void require(const std::string& name, const std::string& user, TextPlace place) {
-    if (name.empty() || name == "true" || name == "false" || parse_u64(name) ||
-        map_.find_number(name) != nullptr)
+  /// Reports a text that is neither a number nor the name of one, and a number that differs by
+  /// layer where layers are not known.
+  void require(const std::string& name, const std::string& user, TextPlace place,
+               NumberUse use = NumberUse::kOfModel) {
+    if (name.empty() || name == "true" || name == "false" || parse_u64(name)) return;
+    if (map_.find_number(name) != nullptr) {
+      if (use == NumberUse::kOfModel && map_.differs_by_layer(name))
+        problems_.push_back({place, str_format("{}: the number {} differs by layer; it is for "
+                                               "'columns' and 'transform' of rows with {{l}}",
+                                               user, quote(name))});
       return;
+    }
     const auto close = nearest(name, names_);
     problems_.push_back(
         {place, str_format("{}: there is no number {}{}; 'numbers' says where each "
@@ -126,31 +138,40 @@ class WholeMap {
                            close ? str_format(" (did you mean {}?)", quote(*close)) : "")});
   }
 
-  void require_for(const HfTensors& hf, const std::string& user, TextPlace place) {
+  void require_for(const HfTensors& hf, const std::string& user, TextPlace place, NumberUse use) {
     for (const std::string& key : hf.keys) {
       if (KeyPattern(key).counts_on()) require("num_layers", user, place);
     }
+    const auto require_if_there = [&](const char* name) {
+      if (map_.find_number(name) != nullptr) require(name, user, place, use);
+    };
     for (const MapTransform& transform : hf.transform) {
-      for (const std::string& part : transform.parts) require(part, user, place);
+      for (const std::string& part : transform.parts) require(part, user, place, use);
       if (transform.step == MapStep::kQkvInterleave ||
           transform.step == MapStep::kGatedQkvInterleave) {
-        require("num_attention_heads", user, place);
-        require("num_query_groups", user, place);
+        require("num_attention_heads", user, place, use);
+        require("num_query_groups", user, place, use);
+        require_if_there("kv_channels");
       } else if (transform.step == MapStep::kPadRows) {
         require("vocab_size", user, place);
         require("padded_vocab_size", user, place);
+      } else if (transform.step == MapStep::kRopeInterleave ||
+                 transform.step == MapStep::kRopeDeinterleave) {
+        require_if_there("rotary_dim");
       }
     }
   }
 
   void check_row(const MapRow& row) {
     const TextPlace place = place_of_row(root_, row);
-    require(row.columns, row.megatron, place);
+    const NumberUse use =
+        KeyPattern(row.megatron).has("l") ? NumberUse::kOfLayers : NumberUse::kOfModel;
+    require(row.columns, row.megatron, place, use);
     require(row.only_if, row.megatron, place);
     require(row.unless, row.megatron, place);
     require(row.add.only_if, row.megatron, place);
-    require_for(row.hf, row.megatron, place);
-    for (const HfTensors& other : row.or_hf) require_for(other, row.megatron, place);
+    require_for(row.hf, row.megatron, place, use);
+    for (const HfTensors& other : row.or_hf) require_for(other, row.megatron, place, use);
     require_kind(row, place);
     for (const std::string& key : row.megatron_keys()) once(rows_, row, key, place);
     for (const std::string& key : row.hf.keys) once(hf_rows_, row, key, place);
@@ -213,6 +234,11 @@ std::vector<std::string> MapRow::megatron_keys() const {
   return keys;
 }
 
+bool MapNumber::is_by_layer() const {
+  return std::ranges::any_of(
+      hf, [](const std::string& path) { return path.find(kLayerInPath) != path.npos; });
+}
+
 const MapKind* MapKinds::find(std::string_view name) const {
   const auto found = std::ranges::find(layers, name, &MapKind::name);
   return found == layers.end() ? nullptr : &*found;
@@ -230,6 +256,20 @@ std::vector<MapKinds> KeyMap::all_kinds() const {
 const MapNumber* KeyMap::find_number(std::string_view name) const {
   const auto found = std::ranges::find(numbers, name, &MapNumber::name);
   return found == numbers.end() ? nullptr : &*found;
+}
+
+bool KeyMap::differs_by_layer(const std::string& name) const {
+  std::set<std::string> seen;
+  std::vector<std::string> open{name};
+  while (!open.empty()) {
+    const std::string next = std::move(open.back());
+    open.pop_back();
+    const MapNumber* const number = find_number(next);
+    if (number == nullptr || !seen.insert(next).second) continue;
+    if (number->is_by_layer()) return true;
+    std::ranges::copy(needs(*number), std::back_inserter(open));
+  }
+  return false;
 }
 
 KeyMap KeyMap::find(const std::string& name_or_file) {

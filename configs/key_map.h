@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
@@ -23,6 +24,7 @@ namespace dckpt {
 /// along axis 0, and is undone on the way back.
 enum class MapStep : std::uint8_t {
   kTranspose,           ///< each tensor of two axes
+  kSqueeze,             ///< each tensor without its first axis, of extent 1
   kSplitRows,           ///< one tensor into several
   kConcatRows,          ///< several tensors into one
   kSplitGroups,         ///< one tensor into several, each with a part of every group
@@ -32,8 +34,9 @@ enum class MapStep : std::uint8_t {
   kRopeDeinterleave,    ///< the opposite
   kPadRows,             ///< vocab_size rows to padded_vocab_size
 };
-inline constexpr EnumNames<MapStep, 9> kMapStepNames{
+inline constexpr EnumNames<MapStep, 10> kMapStepNames{
     {{MapStep::kTranspose, "transpose"},
+     {MapStep::kSqueeze, "squeeze"},
      {MapStep::kSplitRows, "split_rows"},
      {MapStep::kConcatRows, "concat_rows"},
      {MapStep::kSplitGroups, "split_groups"},
@@ -137,19 +140,27 @@ struct MapRow {
   std::vector<std::string> megatron_keys() const;  ///< `megatron` and `more`
 };
 
+/// The part of a path in config.json that stands for the number of a layer.
+inline constexpr const char* kLayerInPath = "{l}";
+
 /// A number in the model's configuration. True is 1.
 struct MapNumber {
   std::string name{};
   std::vector<std::string> args{};  ///< names in Megatron's args or run_config.yaml, in this order
   std::string args_if{};            ///< a flag there without which `args` means nothing
   std::string args_not{};           ///< a flag there that says the opposite
-  /// Names in config.json, in this order; "a.b.0" is the first of the list b in a.
+  /// Names in config.json, in this order; "a.b.0" is the first of the list b in a. "a.{l}.b" is the
+  /// number b of each layer in the list a.
   std::vector<std::string> hf{};
+  /// The numbers that words in config.json stand for; empty: it has the number itself.
+  std::map<std::string, std::string> words{};
   std::string part_of{};  ///< the number of which args and config.json give a fraction, such as 0.5
   /// The default: a number, true or false, or a formula of other numbers, "hidden_size /
   /// num_attention_heads" (key_map_numbers.h).
   std::string otherwise{};
   friend bool operator==(const MapNumber&, const MapNumber&) = default;
+
+  bool is_by_layer() const;  ///< `hf` has {l}
 };
 
 /// A model that the map would convert wrongly.
@@ -186,6 +197,8 @@ struct KeyMap {
   friend bool operator==(const KeyMap&, const KeyMap&) = default;
 
   const MapNumber* find_number(std::string_view name) const;
+  /// Returns whether a number, or one from which it follows, is given for each layer.
+  bool differs_by_layer(const std::string& name) const;
   /// Returns `kinds`, and dense and moe unless `kinds` names one of them.
   std::vector<MapKinds> all_kinds() const;
 

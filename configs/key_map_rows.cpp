@@ -52,7 +52,8 @@ const char* what_it_takes(MapStep step) {
     case MapStep::kRopeInterleave:
     case MapStep::kRopeDeinterleave:
       return "the heads of each tensor, as in 'rope_interleave: [num_attention_heads]'";
-    case MapStep::kTranspose: return "no parts";
+    case MapStep::kTranspose:
+    case MapStep::kSqueeze: return "no parts";
     case MapStep::kPadRows: break;
   }
   return "one tensor, and no parts";
@@ -382,7 +383,8 @@ std::optional<std::size_t> tensors_after(const MapTransform& transform, std::siz
       return before == 1 && parts.size() > 2 && parts.size() <= kMaxMapParts
                  ? std::optional(parts.size() - 1)
                  : std::nullopt;
-    case MapStep::kTranspose: return has_parts ? std::nullopt : std::optional(before);
+    case MapStep::kTranspose:
+    case MapStep::kSqueeze: return has_parts ? std::nullopt : std::optional(before);
     case MapStep::kPadRows: return has_parts || before != 1 ? std::nullopt : std::optional(before);
     case MapStep::kQkvInterleave:
     case MapStep::kGatedQkvInterleave:

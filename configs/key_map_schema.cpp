@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -17,17 +18,41 @@ using namespace config;
 
 constexpr std::int64_t kMapVersion = 1;
 
-/// The type of words with dots between them.
+/// The type of words with dots between them, one of which may be {l}, the number of a layer.
 Type<std::string> path_of_words(const std::string& expected) {
   const Type<std::string> any = text(expected);
   return {[any, expected](const YamlNode& node, const std::string& path, std::string& into,
                           ConfigProblems& problems) {
-            if (node.kind == YamlNode::Kind::kText &&
-                !std::ranges::all_of(split(node.text, '.'), is_word))
+            std::vector<std::string> words = split(node.text, '.');
+            const auto layer = std::ranges::find(words, kLayerInPath);
+            if (layer != words.begin() && layer != words.end()) words.erase(layer);  // at most one
+            if (node.kind == YamlNode::Kind::kText && !std::ranges::all_of(words, is_word))
               return report_unfit(node, path, expected, problems);
             any.read(node, path, into, problems);
           },
           any.show};
+}
+
+/// The type of a mapping of words in config.json to the numbers that they stand for.
+Type<std::map<std::string, std::string>> words() {
+  const Type<std::string> name = word("a number, or the name of one");
+  using Words = std::map<std::string, std::string>;
+  return {
+      [=](const YamlNode& node, const std::string& path, Words& into, ConfigProblems& problems) {
+        if (node.kind != YamlNode::Kind::kMap || node.keys.empty())
+          return report_unfit(node, path, "{WORD: NUMBER}", problems);
+        for (std::size_t i = 0; i < node.keys.size(); ++i)
+          name.read(node.values[i], path, into[node.keys[i].text], problems);
+      },
+      [=](const Words& words) {
+        YamlNode map;
+        map.kind = YamlNode::Kind::kMap;
+        for (const auto& [in_config, number] : words) {
+          map.keys.push_back(YamlNode::string(in_config));
+          map.values.push_back(name.show(number));
+        }
+        return map;
+      }};
 }
 
 Type<MapNumber> number() {
@@ -45,14 +70,21 @@ Type<MapNumber> number() {
                    "between them",
                    problems);
   };
-  return section(Schema<MapNumber>{{
-      optional_field("args", &MapNumber::args, names),
-      optional_field("args_if", &MapNumber::args_if, word("the name of a flag")),
-      optional_field("args_not", &MapNumber::args_not, word("the name of a flag")),
-      optional_field("hf", &MapNumber::hf, paths),
-      optional_field("part_of", &MapNumber::part_of, word("the name of a number")),
-      optional_field("else", &MapNumber::otherwise, formula),
-  }});
+  return section(Schema<MapNumber>{
+      {
+          optional_field("args", &MapNumber::args, names),
+          optional_field("args_if", &MapNumber::args_if, word("the name of a flag")),
+          optional_field("args_not", &MapNumber::args_not, word("the name of a flag")),
+          optional_field("hf", &MapNumber::hf, paths),
+          optional_field("words", &MapNumber::words, words()),
+          optional_field("part_of", &MapNumber::part_of, word("the name of a number")),
+          optional_field("else", &MapNumber::otherwise, formula),
+      },
+      [](const YamlNode& node, const std::string& path, const MapNumber& number,
+         ConfigProblems& problems) {
+        if (!number.words.empty() && !number.part_of.empty())
+          problems.push_back({node.place, path + ": 'words' and 'part_of' exclude each other"});
+      }});
 }
 
 /// The type of a mapping of names; the numbers of the extended map stay unless they are given

@@ -1,6 +1,7 @@
 #include "migration/maps/arrange_rows.h"
 
 #include <algorithm>
+#include <array>
 #include <tuple>
 #include <unordered_map>
 #include <utility>
@@ -47,6 +48,8 @@ class Arrangement {
         result_(result),
         completeness_(completeness) {
     for (const MapRow& row : map.tensors) patterns_.emplace_back(row.megatron);
+    differs_by_layer_ = std::ranges::any_of(
+        map.numbers, [&](const MapNumber& number) { return number.is_by_layer(); });
   }
 
   void run() {
@@ -159,7 +162,20 @@ class Arrangement {
     }
   }
 
+  /// Returns the numbers of an instance's layer. Relations are not those of the last layer if it
+  /// has numbers of its own.
+  const MapNumbers& numbers_of(std::size_t row, const RowNumbers& instance) {
+    if (!differs_by_layer_ || !patterns_[row].has(kLayer)) return numbers_;
+    const std::int64_t layer = pick(patterns_[row], instance, {kLayer}).front();
+    if (std::exchange(layer_, layer) != layer) {
+      of_layer_ = numbers_.of_layer(layer);
+      relations_.row = SIZE_MAX;
+    }
+    return *of_layer_;
+  }
+
   void arrange(std::size_t row, const RowNumbers& instance) {
+    const MapNumbers& numbers = numbers_of(row, instance);
     const SideForm& from = rows_.side.rows[row][rows_.rows[row].form.value_or(0)];
     std::vector<SourceTensor> sources;
     std::vector<Shape> shapes;
@@ -181,18 +197,18 @@ class Arrangement {
       const auto steps = [&](const SideForm& form) {
         return steps_without_second_turn(map_.tensors[row], form.steps, numbers_);
       };
-      known.from = relate(steps(from), shapes, padded_rows(from, shapes), numbers_);
+      known.from = relate(steps(from), shapes, padded_rows(from, shapes), numbers);
       const SideForm& to = target_form(row);
       known.to =
-          relate(steps(to), tensors_of(to.steps, to.tensors.size(), known.from.whole, numbers_),
-                 known.from.whole.empty() ? 0 : known.from.whole.front(), numbers_);
+          relate(steps(to), tensors_of(to.steps, to.tensors.size(), known.from.whole, numbers),
+                 known.from.whole.empty() ? 0 : known.from.whole.front(), numbers);
       if (known.to.whole != known.from.whole)
         throw CheckpointError(ErrorCode::kMismatch,
                               str_format("the shape {} became {}", to_string(known.from.whole),
                                          to_string(known.to.whole)));
       known.common = common_pieces();
     }
-    require_columns(map_.tensors[row], known.from.whole);
+    require_columns(map_.tensors[row], known.from.whole, numbers);
     if (result_.from != result_.to) require_axes(map_.tensors[row], known.from.whole);
     std::optional<std::int64_t> rows;
     if (has_step(map_.tensors[row].hf.transform, MapStep::kPadRows) && !known.from.whole.empty()) {
@@ -250,9 +266,10 @@ class Arrangement {
         rows_.side.rows[row][rows_.rows[row].form.value_or(0)].steps;
     const std::vector<MapTransform>& to = target_form(row).steps;
     const bool moves = !from.empty() || !to.empty();
-    const bool transposes =
-        has_step(from, MapStep::kTranspose) || has_step(to, MapStep::kTranspose);
-    if (!transposes && (!moves || tensor.global_shape().size() > 1)) return;
+    const bool changes_axes = std::ranges::any_of(
+        std::array{MapStep::kTranspose, MapStep::kSqueeze},
+        [&](MapStep step) { return has_step(from, step) || has_step(to, step); });
+    if (!changes_axes && (!moves || tensor.global_shape().size() > 1)) return;
     throw CheckpointError(
         ErrorCode::kUnsupported,
         str_format("the map {} would take apart elements of 4 bits that share a byte; dequantize "
@@ -262,12 +279,12 @@ class Arrangement {
   }
 
   /// Checks that there are as many columns as the configuration says, if it does.
-  void require_columns(const MapRow& row, const Shape& whole) const {
-    const auto said = row.columns.empty() ? std::nullopt : numbers_.find(row.columns);
+  static void require_columns(const MapRow& row, const Shape& whole, const MapNumbers& numbers) {
+    const auto said = row.columns.empty() ? std::nullopt : numbers.find(row.columns);
     if (!said || whole.empty() || whole.back() == *said) return;
     throw CheckpointError(
         ErrorCode::kMismatch,
-        str_format("there are {} columns, but {}", whole.back(), numbers_.describe(row.columns)));
+        str_format("there are {} columns, but {}", whole.back(), numbers.describe(row.columns)));
   }
 
   /// Returns the overlaps of the two relations' pieces, which are the parts.
@@ -358,12 +375,10 @@ class Arrangement {
     const StridedBox place = place_in_tensor(from, common);
     part.source = behind(source.prefix, place.box());
     part.source_steps = steps_behind(source.prefix, place);
-    part.axes.assign(to_prefix.size(), kNoAxis);
-    for (std::size_t axis = 0; axis < common.sizes.size(); ++axis) {
-      const bool swapped = axis < 2 && to.transposed != from.transposed;
-      part.axes.push_back(
-          static_cast<std::int32_t>(source.prefix.size() + (swapped ? 1 - axis : axis)));
-    }
+    part.axes.assign(part.target.dims(), kNoAxis);
+    for (std::size_t axis = 0; axis < common.sizes.size(); ++axis)
+      part.axes[to_prefix.size() + to.axes[axis]] =
+          static_cast<std::int32_t>(source.prefix.size() + from.axes[axis]);
     return part;
   }
 
@@ -525,6 +540,9 @@ class Arrangement {
   Completeness& completeness_;
   std::vector<KeyPattern> patterns_;  // rows by Megatron's names
   MapSide to_;
+  bool differs_by_layer_ = false;        // some numbers do
+  std::optional<std::int64_t> layer_{};  // the last layer, and its numbers
+  std::optional<MapNumbers> of_layer_{};
   Relations relations_;
   std::vector<Made> made_;
   std::unordered_map<std::string, std::size_t> by_key_;

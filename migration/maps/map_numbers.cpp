@@ -1,5 +1,6 @@
 #include "migration/maps/map_numbers.h"
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <cmath>
@@ -20,6 +21,8 @@ namespace {
 
 constexpr const char* kHfConfig = "config.json";
 constexpr const char* kRunConfig = "run_config.yaml";
+/// The argument of Megatron that has a config.json as text, from which it takes what layers are.
+constexpr const char* kHfInArgs = "heterogeneous_layers_config_encoded_json";
 constexpr const char* kOfMap = "by the map";
 constexpr std::array kTrue{"true", "True", "TRUE"};
 constexpr std::array kFalse{"false", "False", "FALSE"};
@@ -111,19 +114,26 @@ CheckpointError mismatch(const std::string& message) {
   return {ErrorCode::kMismatch, message};
 }
 
-/// Evaluates numbers and formulas that refer to each other.
+/// Evaluates numbers and formulas that refer to each other, those of the whole model or of a layer.
 class Evaluation {
  public:
   Evaluation(const KeyMap& map, const ModelConfig& config,
              const std::map<std::string, std::string>& given,
-             std::map<std::string, KnownNumber>& known, std::vector<std::string>& overridden)
-      : map_(map), config_(config), given_(given), known_(known), overridden_(overridden) {}
+             std::map<std::string, KnownNumber>& known, std::vector<std::string>& overridden,
+             std::optional<std::int64_t> layer = {})
+      : map_(map),
+        config_(config),
+        given_(given),
+        known_(known),
+        overridden_(overridden),
+        layer_(layer) {}
 
   std::optional<KnownNumber> evaluate(const std::string& name) {
     if (const auto literal = number_of(name, kOfMap)) return literal;
     if (const auto found = known_.find(name); found != known_.end()) return found->second;
     const MapNumber* const number = map_.find_number(name);
     if (number == nullptr || !open_.insert(name).second) return std::nullopt;
+    if (!layer_ && !given_.contains(name) && map_.differs_by_layer(name)) return std::nullopt;
     std::optional<KnownNumber> result = look_up(*number);
     open_.erase(name);
     if (!result) return std::nullopt;
@@ -162,15 +172,21 @@ class Evaluation {
   std::array<std::optional<KnownNumber>, 2> said(const MapNumber& number) {
     std::optional<KnownNumber> megatron = in_megatron(number, config_.args, "args");
     if (!megatron) megatron = in_megatron(number, config_.run_config, kRunConfig);
-    return {std::move(megatron), in_hf(number)};
+    if (!megatron) megatron = in_hf(number, config_.hf_in_args, kHfInArgs);
+    return {std::move(megatron), in_hf(number, config_.hf, kHfConfig)};
   }
 
-  std::optional<KnownNumber> in_hf(const MapNumber& number) {
-    for (const std::string& name : number.hf) {
-      for (const Value* const config : {config_.hf.find(kHfTextConfig), &config_.hf}) {
+  std::optional<KnownNumber> in_hf(const MapNumber& number, const Value& hf,
+                                   const std::string& where) {
+    for (std::string path : number.hf) {
+      if (const std::size_t at = path.find(kLayerInPath); at != path.npos) {
+        if (!layer_) continue;
+        path.replace(at, std::string_view(kLayerInPath).size(), std::to_string(*layer_));
+      }
+      for (const Value* const config : {hf.find(kHfTextConfig), &hf}) {
         if (config == nullptr) continue;
         if (auto found =
-                value_of(number, find_path(*config, name), str_format("{} of {}", name, kHfConfig)))
+                value_of(number, find_path(*config, path), str_format("{} of {}", path, where)))
           return found;
       }
     }
@@ -193,10 +209,17 @@ class Evaluation {
     return opposite;
   }
 
-  /// Returns a value, rounded down, if it is a part of another number, as in Megatron and
-  /// transformers.
+  /// Returns the number that a word stands for, or a value, rounded down, if it is a part of
+  /// another number, as in Megatron and transformers.
   std::optional<KnownNumber> value_of(const MapNumber& number, const Value* value,
                                       const std::string& origin) {
+    if (!number.words.empty()) {
+      if (value == nullptr || !value->is_str()) return std::nullopt;
+      const auto meant = number.words.find(value->as_str());
+      if (meant != number.words.end()) return evaluate(meant->second);
+      throw mismatch(str_format("{} is {} ({}), a word for which the map has no number",
+                                number.name, quote(value->as_str()), origin));
+    }
     if (number.part_of.empty()) return number_of(value, origin);
     if (value == nullptr || !(value->is_int() || value->is(Value::Kind::kFloat)))
       return std::nullopt;
@@ -242,6 +265,7 @@ class Evaluation {
   const std::map<std::string, std::string>& given_;
   std::map<std::string, KnownNumber>& known_;
   std::vector<std::string>& overridden_;
+  std::optional<std::int64_t> layer_;
   std::set<std::string> open_;
 };
 
@@ -265,6 +289,12 @@ ModelConfig model_config(const CheckpointReader& reader, const Storage* model_fi
     if (!root) raise_if_any(std::move(problems), file->name());
     const YamlNode* const model = root ? root->find("model") : nullptr;
     if (model != nullptr) config.run_config = plain_values(*model);
+  }
+  for (const Value* const megatron : {&config.run_config, &config.args}) {
+    const Value* const text = megatron->find(kHfInArgs);
+    if (text != nullptr && text->is_str() && !text->as_str().empty())
+      config.hf_in_args =
+          parse_json(as_bytes(text->as_str()), kHfInArgs, {.max_bytes = kMaxHfConfig});
   }
   return config;
 }
@@ -290,6 +320,14 @@ MapNumbers::MapNumbers(const KeyMap& map, const ModelConfig& config,
     known_[kHfRotaryInterleaved] = {1, true, *type};
   Evaluation evaluation(map, config, given, known_, overridden_);
   for (const std::string& name : names) evaluation.evaluate(name);
+}
+
+MapNumbers MapNumbers::of_layer(std::int64_t layer) const {
+  MapNumbers result = *this;
+  const std::map<std::string, std::string> given;  // these are known already
+  Evaluation evaluation(*map_, config_, given, result.known_, result.overridden_, layer);
+  for (const MapNumber& number : map_->numbers) evaluation.evaluate(number.name);
+  return result;
 }
 
 std::optional<std::int64_t> MapNumbers::find(const std::string& name) const {
@@ -349,6 +387,8 @@ Value MapNumbers::as_args() const {
     if (!number.args_if.empty()) args[number.args_if] = true;
     if (!number.args_not.empty()) args[number.args_not] = known.value == 0;
   }
+  if (std::ranges::any_of(map_->numbers, &MapNumber::is_by_layer) && config_.hf.is_dict())
+    args[kHfInArgs] = to_json(config_.hf);
   return args;
 }
 

@@ -15,9 +15,10 @@ namespace dckpt {
 
 /// A model's configuration, as far as a checkpoint has it. Missing parts are none.
 struct ModelConfig {
-  Value args;        ///< Megatron's args, as a dict
-  Value run_config;  ///< the section `model` of Megatron-Bridge's run_config.yaml, as a dict
-  Value hf;          ///< config.json, as a dict
+  Value args;          ///< Megatron's args, as a dict
+  Value run_config;    ///< the section `model` of Megatron-Bridge's run_config.yaml, as a dict
+  Value hf;            ///< config.json, as a dict
+  Value hf_in_args{};  ///< the config.json that Megatron keeps in its args if layers differ
 };
 
 /// The section of config.json in which a model of text and images has the values that other models
@@ -54,6 +55,8 @@ class MapNumbers {
   /// Returns the number. Throws CheckpointError (mismatch) naming its possible origins if it is
   /// unknown.
   std::int64_t require(const std::string& name) const;
+  /// Returns the numbers of a layer: these, and those that differ by layer.
+  MapNumbers of_layer(std::int64_t layer) const;
   /// Returns "num_query_groups is 2 (num_key_value_heads of config.json)".
   std::string describe(const std::string& name) const;
 

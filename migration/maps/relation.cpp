@@ -41,16 +41,28 @@ void require_same_columns(const std::vector<Shape>& shapes) {
   }
 }
 
-void transpose(Canvas& canvas) {
-  const auto swapped = [](Shape& shape) { std::swap(shape[0], shape[1]); };
-  if (canvas.shape.size() < 2) return;
-  swapped(canvas.shape);
+/// Changes the axes of a canvas, and all that its pieces have by axis.
+template <typename Change>
+void change_axes(Canvas& canvas, const Change& change) {
+  change(canvas.shape);
   for (RelationPiece& piece : canvas.pieces) {
-    swapped(piece.box.offsets);
-    swapped(piece.box.sizes);
-    swapped(piece.box.steps);
-    piece.transposed = !piece.transposed;
+    change(piece.box.offsets);
+    change(piece.box.sizes);
+    change(piece.box.steps);
+    change(piece.axes);
   }
+}
+
+void transpose(Canvas& canvas) {
+  if (canvas.shape.size() < 2) return;
+  change_axes(canvas, [](auto& of_axes) { std::swap(of_axes[0], of_axes[1]); });
+}
+
+void squeeze(Canvas& canvas) {
+  if (rows_of(canvas.shape) != 1)
+    fail(str_format("squeeze takes away a first axis of extent 1, but the shape is {}",
+                    to_string(canvas.shape)));
+  change_axes(canvas, [](auto& of_axes) { of_axes.erase(of_axes.begin()); });
 }
 
 Shape with_rows(Shape shape, std::int64_t rows) {
@@ -67,7 +79,7 @@ void put_rows(Canvas& to, std::int64_t to_row, std::int64_t step, const Canvas& 
   for (const RelationPiece& piece : from.pieces) {
     std::optional<StridedBox> common = intersect(piece.box, wanted);
     if (!common) continue;
-    RelationPiece part{.box = *common, .tensor = piece.tensor, .transposed = piece.transposed};
+    RelationPiece part{.box = *common, .tensor = piece.tensor, .axes = piece.axes};
     part.in_tensor = place_in_tensor(piece, *common);
     const Progression taken = common->on(0);
     part.box.set(0, {to_row + (taken.first - rows.first) / rows.step * step, taken.count,
@@ -284,7 +296,7 @@ StridedBox place_in_tensor(const RelationPiece& piece, const StridedBox& box) {
   if (piece.tensor == RelationPiece::kPadding) return {};
   StridedBox place = piece.in_tensor;
   for (std::size_t axis = 0; axis < box.sizes.size(); ++axis) {
-    const std::size_t there = piece.transposed && axis < 2 ? 1 - axis : axis;
+    const std::size_t there = piece.axes[axis];
     const Progression own = piece.box.on(axis);
     const std::int64_t step = piece.in_tensor.steps[there];
     place.set(there,
@@ -299,12 +311,18 @@ Relation relate(std::span<const MapTransform> steps, std::vector<Shape> tensors,
   std::vector<Canvas> canvases;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const StridedBox all{whole(tensors[i])};
-    canvases.push_back({tensors[i], {{.box = all, .tensor = i, .in_tensor = all}}});
+    std::vector<std::size_t> axes(tensors[i].size());
+    std::iota(axes.begin(), axes.end(), 0);
+    canvases.push_back(
+        {tensors[i], {{.box = all, .tensor = i, .in_tensor = all, .axes = std::move(axes)}}});
   }
   for (const MapTransform& step : steps) {
     switch (step.step) {
       case MapStep::kTranspose:
         for (Canvas& canvas : canvases) transpose(canvas);
+        break;
+      case MapStep::kSqueeze:
+        for (Canvas& canvas : canvases) squeeze(canvas);
         break;
       case MapStep::kSplitRows: canvases = split(step, canvases.front(), numbers); break;
       case MapStep::kConcatRows: canvases = {concat(step, canvases, numbers)}; break;
@@ -339,6 +357,9 @@ std::vector<Shape> tensors_of(std::span<const MapTransform> steps, std::size_t c
         for (Shape& shape : shapes) {
           if (shape.size() > 1) std::swap(shape[0], shape[1]);
         }
+        break;
+      case MapStep::kSqueeze:
+        for (Shape& shape : shapes) shape.insert(shape.begin(), 1);
         break;
       case MapStep::kRopeInterleave:
       case MapStep::kRopeDeinterleave: break;

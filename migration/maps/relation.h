@@ -37,7 +37,8 @@ struct RelationPiece {
   StridedBox box;
   std::size_t tensor = 0;  ///< kPadding if the elements are zero and not stored
   StridedBox in_tensor{};
-  bool transposed = false;  ///< the first two axes are swapped
+  /// The tensor's axis for each of the box's; extents of other axes of the tensor are 1.
+  std::vector<std::size_t> axes{};
 
   static constexpr std::size_t kPadding = SIZE_MAX;
 };

@@ -210,15 +210,17 @@ void require_axes(const MapRow& row, const Shape& shape) {
   const auto matches = [](const auto& globs, const std::string& key) {
     return std::ranges::any_of(globs, [&](const char* glob) { return glob_match(glob, key); });
   };
-  const bool squeezed = std::ranges::any_of(
-      row.hf.keys, [&](const std::string& key) { return matches(kSqueezed, key); });
-  if (!squeezed && (shape.size() < 2 || !matches(kOfOneAxis, row.megatron))) return;
+  const bool lacks_squeeze =
+      std::ranges::any_of(row.hf.keys,
+                          [&](const std::string& key) { return matches(kSqueezed, key); }) &&
+      std::ranges::find(row.hf.transform, MapStep::kSqueeze, &MapTransform::step) ==
+          row.hf.transform.end();
+  if (!lacks_squeeze && (shape.size() < 2 || !matches(kOfOneAxis, row.megatron))) return;
   throw CheckpointError(
       ErrorCode::kUnsupported,
-      str_format("{} has one axis in Megatron, and {} has another one in Hugging Face files, which "
-                 "maps cannot take away or add{}",
-                 quote(row.megatron), quote(row.hf.keys.front()),
-                 squeezed ? "" : str_format(": the shape is {}", to_string(shape))));
+      str_format("{} has one axis in Megatron, and {} has another one in Hugging Face files: the "
+                 "shape is {}; the step squeeze takes away a first axis of extent 1",
+                 quote(row.megatron), quote(row.hf.keys.front()), to_string(shape)));
 }
 
 }  // namespace dckpt

@@ -10,6 +10,7 @@
 namespace dckpt {
 namespace {
 
+using ::testing::Contains;
 using ::testing::ElementsAre;
 using testing::error_of;
 using ::testing::HasSubstr;
@@ -70,7 +71,7 @@ tensors:
 }
 
 TEST(KeyMap, EveryShippedMapIsSoundAndPrintsAsItself) {
-  EXPECT_EQ(shipped_maps().size(), 28);
+  EXPECT_EQ(shipped_maps().size(), 31);
   for (const ShippedPolicy& shipped : shipped_maps()) {
     const KeyMap map = KeyMap::find(std::string(shipped.name));
     EXPECT_EQ(map.family, shipped.name);
@@ -117,7 +118,7 @@ tensors:
 )"),
       ElementsAre(
           "m.yaml:4:38: numbers.heads has no field 'otherwise'; it has args, args_if, args_not, "
-          "hf, part_of and else",
+          "hf, words, part_of and else",
           "m.yaml:5:16: numbers.size.else: found 'a + b', expected a number, true, false, "
           "the name of a number, or two with *, / or round_up between them",
           HasSubstr("m.yaml:7:5: tensors[0]: 2 tensors of Hugging Face are left where "
@@ -209,6 +210,39 @@ TEST(KeyMap, SeveralKeysOfMegatronAreWhatTheLastStepMakes) {
 )"),
               ElementsAre("m.yaml:5:5: 'a' is named twice in a row",
                           HasSubstr("m.yaml:7:5: 'c' is in two rows, with 'c' and with 'e'")));
+}
+
+TEST(KeyMap, NumbersThatDifferByLayerAreForRowsOfLayers) {
+  const auto problems = [](const std::string& rest) {
+    return problems_of(R"(version: 1
+family: mine
+numbers:
+  size: {hf: "blocks.{l}.size"}
+  half: {else: size / 2}
+)" + rest);
+  };
+  EXPECT_THAT(problems(R"(tensors: [{megatron: "decoder.{l}.a", hf: "{l}.a", columns: half}])"),
+              IsEmpty());
+  const std::string message =
+      "the number 'half' differs by layer; it is for 'columns' and 'transform' of rows with {l}";
+  for (const char* const row : {R"({megatron: "a", hf: "b", columns: half})",
+                                R"({megatron: "a", hf: "b", transform: {rope_interleave: half}})",
+                                R"({megatron: "decoder.{l}.a", hf: "{l}.a", if: half})"})
+    EXPECT_THAT(problems(std::string("tensors: [") + row + "]"), ElementsAre(HasSubstr(message)))
+        << row;
+  const auto number = [](const std::string& text) {
+    return problems_of("version: 1\nfamily: mine\nnumbers: {n: " + text +
+                       "}\ntensors: [{megatron: a, hf: b}]\n");
+  };
+  EXPECT_THAT(number(R"({hf: "kinds.{l}", words: {wide: 2, narrow: 1}})"), IsEmpty());
+  for (const char* const path : {"{l}", "{l}.a", "a.{l}.{l}", "a.{e}"})
+    EXPECT_THAT(number(std::string("{hf: \"") + path + "\"}"), ElementsAre(HasSubstr("numbers.n")))
+        << path;
+  EXPECT_THAT(number("{hf: kind, words: {}}"), ElementsAre(HasSubstr("{WORD: NUMBER}")));
+  EXPECT_THAT(number("{hf: kind, words: {wide: rows}}"),
+              ElementsAre(HasSubstr("there is no number 'rows'")));
+  EXPECT_THAT(number("{hf: kind, words: {wide: 2}, part_of: n}"),
+              Contains(HasSubstr("'words' and 'part_of' exclude each other")));
 }
 
 TEST(KeyMap, BlocksOfScalesHaveRowsAndColumns) {

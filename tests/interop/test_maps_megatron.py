@@ -19,11 +19,13 @@ from megatron.core import dist_checkpointing, parallel_state
 from megatron.core.dist_checkpointing.validation import StrictHandling
 from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec, get_gpt_mtp_block_spec
 from megatron.core.models.gpt.gpt_model import GPTModel
+from megatron.core.models.gpt.heterogeneous.heterogeneous_layer_specs import get_gpt_heterogeneous_layer_spec
 from megatron.core.process_groups_config import ProcessGroupCollection
 from megatron.core.ssm import gated_delta_net as gated_delta_net_module, mamba_mixer as mamba_mixer_module
 from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinear
 from megatron.core.transformer import multi_latent_attention
 from megatron.core.transformer.dot_product_attention import DotProductAttention
+from megatron.core.transformer.heterogeneous.heterogeneous_config import HeterogeneousTransformerConfig
 from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 from megatron.core.models.common.embeddings.rope_utils import _apply_rotary_pos_emb_bshd as rotate
 from megatron.core.models.common.embeddings.rotary_pos_embedding import RotaryEmbedding
@@ -150,6 +152,24 @@ class Maps(unittest.TestCase):
             tool.run("convert", tool.ROOT / "tests/data/hf_pairs/glm4_moe/hf", folder + "/megatron", "--map", "auto", "--set", "names=local")
             run_ranks(1, loads)
 
+
+    def test_megatron_builds_llama_nemotron_from_the_args_and_loads_it(self):
+        def loads(rank: int) -> None:
+            parallel_state.initialize_model_parallel()
+            args = dist_checkpointing.load_common_state_dict(folder + "/megatron")["args"]
+            config = HeterogeneousTransformerConfig(
+                **{name: getattr(args, name) for name in ("num_layers", "hidden_size", "num_attention_heads", "kv_channels", "heterogeneous_layers_config_encoded_json")},
+                normalization="RMSNorm", add_bias_linear=False, gated_linear_unit=True, activation_func=torch.nn.functional.silu, use_cpu_initialization=True,
+                perform_initialization=False)
+            found = GPTModel(config, get_gpt_heterogeneous_layer_spec(config), vocab_size=128, max_sequence_length=32, share_embeddings_and_output_weights=False,
+                             position_embedding_type="rope").bfloat16()
+            made, wanted = (dist_checkpointing.load(found.sharded_state_dict(), place, strict=StrictHandling.RAISE_UNEXPECTED)
+                            for place in (folder + "/megatron", str(PAIRS / "llama_nemotron" / "mcore")))
+            assert all(torch.equal(made[name], wanted[name]) for name in dict(found.named_parameters()))
+
+        with tempfile.TemporaryDirectory() as folder:
+            tool.run("convert", PAIRS / "llama_nemotron" / "hf", folder + "/megatron", "--map", "auto")
+            run_ranks(1, loads)
 
     def test_mixers_of_mamba_load(self):
         wanted = safetensors.torch.load_file(PAIRS / "nemotron_h" / "hf" / "model.safetensors")

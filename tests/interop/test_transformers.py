@@ -24,7 +24,7 @@ BLOCK = 16
 EXPERTS = dict(num_experts=4, num_experts_per_tok=2)
 FAMILIES = {"gemma": "Gemma", "gemma2": "Gemma2", "gemma3": "Gemma3", "phi3": "Phi3", "glm4": "Glm4", "nemotron": "Nemotron", "starcoder2": "Starcoder2", "olmo2": "Olmo2",
             "olmoe": "Olmoe", "exaone4": "Exaone4", "gpt_oss": "GptOss", "glm4_moe": "Glm4Moe", "minimax_m2": "MiniMaxM2", "gpt_neox": "GPTNeoX",
-            "glm4_moe_lite": "Glm4MoeLite", "llama4": "Llama4", "nemotron_h": "NemotronH", "qwen3_next": "Qwen3Next"}     # map → classes of transformers
+            "glm4_moe_lite": "Glm4MoeLite", "llama4": "Llama4", "nemotron_h": "NemotronH", "qwen3_next": "Qwen3Next", "ernie4_5": "Ernie4_5", "ernie4_5_moe": "Ernie4_5_Moe"}     # map → classes of transformers
 MORE = {"gemma": dict(head_dim=16), "gemma2": dict(head_dim=16), "gemma3": dict(head_dim=16), "glm4": dict(head_dim=8, attention_bias=True), "olmoe": EXPERTS, "gpt_oss": dict(head_dim=8, num_local_experts=4, num_experts_per_tok=2),
         "glm4_moe": dict(head_dim=16, attention_bias=True, use_qk_norm=True, moe_intermediate_size=32, n_routed_experts=4, num_experts_per_tok=2, n_shared_experts=2),
         "minimax_m2": dict(head_dim=16, rotary_dim=8, num_local_experts=4, num_experts_per_tok=2), "gpt_neox": dict(num_key_value_heads=None),
@@ -33,7 +33,8 @@ MORE = {"gemma": dict(head_dim=16), "gemma2": dict(head_dim=16), "gemma3": dict(
         "nemotron_h": dict(hybrid_override_pattern="ME*-", mamba_num_heads=4, mamba_head_dim=8, ssm_state_size=8, n_groups=2, head_dim=8, n_routed_experts=4,
                            moe_intermediate_size=24, moe_shared_expert_intermediate_size=32),
         "qwen3_next": dict(EXPERTS, layer_types=["linear_attention", "full_attention"], head_dim=16, linear_num_key_heads=2, linear_num_value_heads=4, linear_key_head_dim=8,
-                           linear_value_head_dim=12, moe_intermediate_size=24, shared_expert_intermediate_size=32)}
+                           linear_value_head_dim=12, moe_intermediate_size=24, shared_expert_intermediate_size=32),
+        "ernie4_5": dict(use_bias=True), "ernie4_5_moe": dict(moe_intermediate_size=24, moe_num_experts=4, moe_k=2, tie_word_embeddings=False)}
 TYPES = {"gemma3": "gemma3_text", "llama4": "llama4_text"}      # of the text model
 
 

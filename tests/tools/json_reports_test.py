@@ -65,7 +65,7 @@ class Folder:
             "  backend: {name: dcp, version: 1}\n  map: {name: llama, set: [vocab_size=32]}\n"
             "  rename: [{from: a, to: b}]\n  missing: [{keys: a, action: keep}]\n")
         (self.path / "map.yaml").write_text(
-            "version: 1\nextends: qwen2\nfamily: own\ntensors:\n"
+            "version: 1\nextends: qwen2\nfamily: own\nnumbers: {kv_channels: {hf: \"layer_types.{l}\", words: {wide: 64, narrow: 32}}}\ntensors:\n"
             "  - {megatron: a, hf: [b, c], transform: {concat_rows: [2, 1]},\n"
             "     cast: {megatron: float32, hf: bfloat16}, add: {value: 1, if: tied, rounded: true}}\n")
         (self.path / "keep.yaml").write_text("version: 1\nretention: {keep_last: 1}\n")

@@ -41,7 +41,8 @@ INSTANTIATE_TEST_SUITE_P(Families, HfPair,
                                            "gemma2", "gemma3", "phi3", "glm4", "nemotron",
                                            "starcoder2", "olmo2", "olmoe", "exaone4", "gpt_oss",
                                            "nemotron_h", "qwen3_next", "glm4_moe", "minimax_m2",
-                                           "gpt_neox", "glm4_moe_lite", "llama4"),
+                                           "gpt_neox", "glm4_moe_lite", "llama4", "ernie4_5",
+                                           "ernie4_5_moe", "llama_nemotron"),
                          [](const auto& pair) { return std::string(pair.param); });
 
 TEST_P(HfPair, MegatronBecomesWhatTransformersWrote) {

@@ -3,6 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cstring>
+#include <numeric>
+#include <set>
+
 #include "tests/migration/maps/small_model.h"
 
 namespace dckpt {
@@ -10,6 +15,7 @@ namespace {
 
 using testing::add_file;
 using ::testing::Contains;
+using testing::contents_of;
 using testing::error_of;
 using ::testing::HasSubstr;
 using testing::llama;
@@ -136,6 +142,102 @@ tensors: [{megatron: a, hf: b}]
   EXPECT_THAT(message(Value::dict({{"rows", 8}, {"percent", 0.5}}),
                       Value::dict({{"rope", Value::dict({{"factor", 0.25}})}})),
               HasSubstr("turning is 4 (0.5 of rows, by percent of args), but 2"));
+}
+
+/// A model whose second layer has one query group instead of two.
+class NumbersByLayer : public ::testing::Test {
+ protected:
+  static Model model(const std::string& config) {
+    Model model = llama();
+    for (const char* const name : {"k_proj", "v_proj"})
+      model = model.with(std::string("model.layers.1.self_attn.") + name + ".weight", {2, 8});
+    model.config.insert(1, config);
+    return model;
+  }
+  std::unique_ptr<CheckpointReader> to_megatron(const std::string& config) const {
+    return mapped_reader(model(config).open(), {{}, {"layout=non-homogeneous"}}, nullptr, nullptr,
+                         &map_);
+  }
+  std::string error(const std::string& config) const {
+    return error_of([&] { to_megatron(config); }).message();
+  }
+  static std::string shape_of(const CheckpointReader& reader, const std::string& key) {
+    return contents_of(reader).at(key).substr(0, 13);
+  }
+
+  KeyMap map_ = KeyMap::from_text(R"(version: 1
+extends: llama
+family: tern
+numbers:
+  heads_in_group: {hf: "blocks.{l}.heads_in_group"}
+  groups_of_all: {hf: num_key_value_heads}
+  num_query_groups: {hf: "types.{l}", words: {narrow: 1, wide: groups_of_all}, else: num_attention_heads / heads_in_group}
+)");
+};
+
+TEST_F(NumbersByLayer, EachLayerIsCutByItsOwn) {
+  for (const char* const config : {R"("blocks": [{"heads_in_group": 2}, {"heads_in_group": 4}], )",
+                                   R"("types": ["wide", "narrow"], )"}) {
+    const auto megatron = to_megatron(config);
+    EXPECT_EQ(shape_of(*megatron, "decoder.layers.0.self_attention.linear_qkv.weight"),
+              "int32 (16, 8)");
+    EXPECT_EQ(shape_of(*megatron, "decoder.layers.1.self_attention.linear_qkv.weight"),
+              "int32 (12, 8)");
+    // The way back takes the numbers from args, where Megatron keeps config.json.
+    const auto back = mapped_reader(to_megatron(config), {}, nullptr, nullptr, &map_);
+    EXPECT_EQ(contents_of(*back), contents_of(*model(config).open()));
+  }
+}
+
+/// Four heads of two rows in two groups, then two heads of four rows in one: in the second layer,
+/// query, key and value follow each other.
+TEST_F(NumbersByLayer, LayersOfTheSameShapeAreCutDifferently) {
+  map_ = KeyMap::from_text(R"(version: 1
+extends: llama
+family: tern
+numbers:
+  num_attention_heads: {hf: "blocks.{l}.heads"}
+  num_query_groups: {else: num_attention_heads / 2}
+)");
+  Model model = llama();
+  model.config.insert(1, R"("blocks": [{"heads": 4}, {"heads": 2}], )");
+  const auto megatron = mapped_reader(model.open(), {}, nullptr, nullptr, &map_);
+  const auto& tensors = megatron->metadata().tensors;
+  const auto qkv = std::ranges::find(tensors, "decoder.layers.self_attention.linear_qkv.weight",
+                                     &TensorStorageMetadata::key);
+  const auto steps = [&](std::int64_t layer) {
+    const Tensor content = read_box(*megatron, static_cast<std::size_t>(qkv - tensors.begin()),
+                                    {.offsets = {layer, 0, 0}, .sizes = {1, 16, 8}});
+    std::vector<std::int32_t> values(16 * 8);
+    std::memcpy(values.data(), content.bytes().data(), content.bytes().size());
+    std::adjacent_difference(values.begin(), values.end(), values.begin());
+    return std::set<std::int32_t>(values.begin() + 1, values.end());
+  };
+  EXPECT_NE(steps(0), std::set<std::int32_t>{1});
+  EXPECT_EQ(steps(1), std::set<std::int32_t>{1});
+}
+
+TEST_F(NumbersByLayer, WhatDoesNotFitIsNamed) {
+  EXPECT_THAT(error(R"("blocks": [{"heads_in_group": 2}, {"heads_in_group": 2}], )"),
+              HasSubstr("num_query_groups is 2 (num_attention_heads / heads_in_group)"));
+  EXPECT_THAT(error(R"("blocks": [{"heads_in_group": 2}, {"heads_in_group": 3}], )"),
+              HasSubstr("heads_in_group is 3 (blocks.1.heads_in_group of config.json)"));
+  EXPECT_THAT(error(R"("blocks": [{"heads_in_group": 2}], )"),
+              HasSubstr("num_query_groups is not known (looked for: types.{l} of config.json"));
+  EXPECT_THAT(error(R"("types": ["wide", "flat"], )"),
+              HasSubstr("num_query_groups is 'flat' (types.1 of config.json), a word for which the "
+                        "map has no number"));
+}
+
+TEST_F(NumbersByLayer, TheConfigurationInArgsMustBeSoundAndOfThisModel) {
+  Model model = NumbersByLayer::model(R"("types": ["wide", "narrow"], )");
+  const auto error = [&](const char* in_args) {
+    model.args = Value::dict({{"heterogeneous_layers_config_encoded_json", in_args}});
+    return error_of([&] { mapped_reader(model.open(), {}, nullptr, nullptr, &map_); });
+  };
+  EXPECT_EQ(error("{").code(), ErrorCode::kCorrupt);
+  EXPECT_THAT(error(R"({"types": ["wide", "wide"]})").message(),
+              HasSubstr("num_query_groups is 2 (num_key_value_heads of config.json), but 1"));
 }
 
 TEST(MapNumbers, TiedEmbeddingsHaveNoOutputLayer) {

@@ -64,6 +64,26 @@ TEST(GatedQkvInterleave, AGroupHasItsQueriesThenTheirGates) {
               HasSubstr("query with gates has 4 rows for 8 heads"));
 }
 
+TEST(Squeeze, TakesAwayAFirstAxisOfExtentOne) {
+  const KeyMap map;
+  const MapNumbers numbers(map, {}, {});
+  const std::vector<MapTransform> steps{
+      {.step = MapStep::kTranspose}, {.step = MapStep::kSqueeze}, {.step = MapStep::kConcatRows}};
+  const Relation relation = relate(steps, {{3, 1}, {3, 1}}, 0, numbers);
+  EXPECT_EQ(relation.whole, (Shape{6}));
+  ASSERT_THAT(relation.pieces, SizeIs(2));
+  EXPECT_THAT(relation.pieces[1].axes, ElementsAre(0));
+  const StridedBox place =
+      place_in_tensor(relation.pieces[1], StridedBox{Box{.offsets = {4}, .sizes = {2}}});
+  EXPECT_EQ(place.offsets, (Shape{1, 0}));
+  EXPECT_EQ(place.sizes, (Shape{2, 1}));
+  EXPECT_THAT(tensors_of(steps, 2, {6}, numbers), ElementsAre(Shape{3, 1}, Shape{3, 1}));
+  EXPECT_EQ(error_of([&] {
+              relate(steps, {{3, 2}, {3, 2}}, 0, numbers);
+            }).message(),
+            "squeeze takes away a first axis of extent 1, but the shape is (2, 3)");
+}
+
 class RopeSteps : public ::testing::Test {
  protected:
   Relation relate(MapStep step, std::vector<std::string> heads, std::vector<Shape> tensors) {

@@ -146,6 +146,17 @@ TEST(WeightArguments, TensorsWithAnAxisMoreThanMegatronsAreRefused) {
   EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
   EXPECT_THAT(error.message(), HasSubstr("'decoder.final_layernorm.weight' has one axis in "
                                          "Megatron, and 'model.norm.weight' has another one"));
+  // On the way to Hugging Face, only the name tells.
+  const KeyMap map = KeyMap::from_text(R"(version: 1
+extends: ernie4_5_moe
+family: tern
+tensors:
+  - {megatron: "decoder.layers.{l}.mlp.router.expert_bias", layers: moe, hf: "model.layers.{l}.mlp.moe_statics.e_score_correction_bias"}
+)");
+  EXPECT_THAT(error_of([&] {
+                mapped_reader(testing::megatron_of("ernie4_5_moe"), {}, nullptr, nullptr, &map);
+              }).message(),
+              HasSubstr("the step squeeze takes away a first axis"));
 }
 
 }  // namespace
