@@ -141,14 +141,18 @@ class WholeMap {
   void require_for(const HfTensors& hf, const std::string& user, TextPlace place, NumberUse use) {
     for (const std::string& key : hf.keys) {
       if (KeyPattern(key).counts_on()) require("num_layers", user, place);
+      if (map_.towers.have(key) != map_.towers.have(user))
+        problems_.push_back({place, str_format("only one of {} and {} is of a tower; 'towers' has "
+                                               "the beginnings of keys of both sides",
+                                               quote(user), quote(key))});
     }
     const auto require_if_there = [&](const char* name) {
       if (map_.find_number(name) != nullptr) require(name, user, place, use);
     };
     for (const MapTransform& transform : hf.transform) {
       for (const std::string& part : transform.parts) require(part, user, place, use);
-      if (transform.step == MapStep::kQkvInterleave ||
-          transform.step == MapStep::kGatedQkvInterleave) {
+      if (transform.parts.empty() && (transform.step == MapStep::kQkvInterleave ||
+                                      transform.step == MapStep::kGatedQkvInterleave)) {
         require("num_attention_heads", user, place, use);
         require("num_query_groups", user, place, use);
         require_if_there("kv_channels");
@@ -183,9 +187,9 @@ class WholeMap {
   /// Reports a key that two rows make.
   void once(RowOfKey& rows, const MapRow& row, const std::string& key, TextPlace place) {
     const KeyPattern pattern(key);
+    const std::string same = pattern.numbers().empty() ? key : pattern.skeleton();
     const auto [first, inserted] = rows.emplace(
-        std::tuple(pattern.skeleton(), pattern.counts_on(), row.layers, row.only_if, row.unless),
-        &row);
+        std::tuple(same, pattern.counts_on(), row.layers, row.only_if, row.unless), &row);
     if (inserted) return;
     const MapRow& other = *first->second;
     problems_.push_back(
@@ -224,7 +228,7 @@ KeyMap map_of(const PolicyText& found, const std::optional<std::filesystem::path
 
 bool MapRow::has_extra_state() const {
   const KeyPattern pattern(megatron);
-  return extra_state.value_or((pattern.has("l") || pattern.has("m")) &&
+  return extra_state.value_or((pattern.has("l") || pattern.has("m") || pattern.has("v")) &&
                               megatron.ends_with(".weight"));
 }
 
@@ -237,6 +241,11 @@ std::vector<std::string> MapRow::megatron_keys() const {
 bool MapNumber::is_by_layer() const {
   return std::ranges::any_of(
       hf, [](const std::string& path) { return path.find(kLayerInPath) != path.npos; });
+}
+
+bool MapTowers::have(std::string_view key) const {
+  return std::ranges::any_of(keys,
+                             [&](const std::string& tower) { return key.starts_with(tower); });
 }
 
 const MapKind* MapKinds::find(std::string_view name) const {

@@ -51,7 +51,8 @@ struct MapTransform {
   /// For split_rows and concat_rows, the proportion of the parts, as numbers or names of numbers;
   /// for split_rows, a single number is a count of equal parts. Empty for concat_rows: equal parts.
   /// For split_groups, the count of groups, then the proportion of the parts of each. For
-  /// rope_interleave and rope_deinterleave, the heads of each tensor, 0 if it stays as it is.
+  /// rope_interleave and rope_deinterleave, the heads of each tensor, 0 if it stays as it is. For
+  /// qkv_interleave, the heads and the groups, if they are not those of the language model.
   std::vector<std::string> parts{};
   friend bool operator==(const MapTransform&, const MapTransform&) = default;
 };
@@ -113,8 +114,8 @@ struct MapPlace {
 };
 
 /// A Megatron tensor of a layer (or expert), or several, and the Hugging Face tensors that make it
-/// up. Keys are patterns (key_pattern.h): {l} counts layers and {e} experts, and Megatron's layout
-/// decides whether they are in its key or axes of the tensor.
+/// up. Keys are patterns (key_pattern.h): {l} counts layers, {v} layers of a vision tower and {e}
+/// experts, and Megatron's layout decides whether they are in its key or axes of the tensor.
 struct MapRow {
   std::string megatron{};              ///< the name with Transformer Engine
   std::vector<std::string> more{};     ///< the tensors after this one, if the last step splits
@@ -179,6 +180,17 @@ struct MapDequantize {
   friend bool operator==(const MapDequantize&, const MapDequantize&) = default;
 };
 
+/// The parts of a model beside its language model, such as a vision tower. The rows of the language
+/// model have keys without a prefix, as in a model without towers.
+struct MapTowers {
+  std::vector<std::string> keys{};  ///< beginnings of their keys in rows, on either side: "visual."
+  /// The prefix of the language model's keys in Hugging Face files: "model.language_model.".
+  std::string hf_text_prefix{};
+  friend bool operator==(const MapTowers&, const MapTowers&) = default;
+
+  bool have(std::string_view key) const;
+};
+
 struct KeyMap {
   std::string family{};
   std::vector<std::string> architectures{};  ///< names in config.json
@@ -187,6 +199,7 @@ struct KeyMap {
   std::string hf_prefix{};
   std::vector<MapNumber> numbers{};
   std::vector<MapKinds> kinds{};
+  MapTowers towers{};
   MapDequantize dequantize{};  ///< empty: weights stay as they are
   std::vector<MapRow> tensors{};
   /// Modules without tensors for which Megatron asks for an _extra_state.

@@ -43,7 +43,7 @@ Type<MapTransform> transform() {
 
 const char* what_it_takes(MapStep step) {
   switch (step) {
-    case MapStep::kQkvInterleave:
+    case MapStep::kQkvInterleave: return "three tensors (with parts: their heads and groups)";
     case MapStep::kGatedQkvInterleave: return "three tensors";
     case MapStep::kConcatRows: return "two tensors or more (with parts: as many)";
     case MapStep::kSplitRows: return "one tensor, and parts, as in 'split_rows: 3'";
@@ -248,8 +248,8 @@ Type<MapAdd> add() {
           }};
 }
 
-/// Checks that another key has the numbers of the row, or axes of the tensor instead of {l} and
-/// {e}.
+/// Checks that another key has the numbers of the row, or axes of the tensor instead of {l}, {v}
+/// and {e}.
 void check_numbers(const KeyPattern& of_row, const std::string& key, bool may_lack,
                    const YamlNode& node, const std::string& path, ConfigProblems& problems) {
   const KeyPattern other(key);
@@ -260,7 +260,7 @@ void check_numbers(const KeyPattern& of_row, const std::string& key, bool may_la
                                   quote("{" + number + "}"), quote(of_row.text()))});
   }
   for (const std::string& number : of_row.numbers()) {
-    if (!other.has(number) && !(may_lack && (number == "l" || number == "e")))
+    if (!other.has(number) && !(may_lack && (number == "l" || number == "v" || number == "e")))
       problems.push_back(
           {node.place, str_format("{}: {} lacks the number {} of {}", path, quote(key),
                                   quote("{" + number + "}"), quote(of_row.text()))});
@@ -387,8 +387,11 @@ std::optional<std::size_t> tensors_after(const MapTransform& transform, std::siz
     case MapStep::kSqueeze: return has_parts ? std::nullopt : std::optional(before);
     case MapStep::kPadRows: return has_parts || before != 1 ? std::nullopt : std::optional(before);
     case MapStep::kQkvInterleave:
-    case MapStep::kGatedQkvInterleave:
-      return has_parts || before != 3 ? std::nullopt : std::optional<std::size_t>(1);
+    case MapStep::kGatedQkvInterleave: {
+      const bool fits =
+          !has_parts || (parts.size() == 2 && transform.step == MapStep::kQkvInterleave);
+      return !fits || before != 3 ? std::nullopt : std::optional<std::size_t>(1);
+    }
     case MapStep::kRopeInterleave:
     case MapStep::kRopeDeinterleave:
       return parts.size() == before ? std::optional(before) : std::nullopt;

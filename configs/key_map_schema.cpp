@@ -193,6 +193,17 @@ Type<MapKinds> kinds() {
       }});
 }
 
+Type<MapTowers> towers() {
+  return section(Schema<MapTowers>{
+      {field("keys", &MapTowers::keys,
+             list_of(text("what keys start with"), "a list of what keys start with")),
+       optional_field("hf_text_prefix", &MapTowers::hf_text_prefix, text("what keys start with"))},
+      [](const YamlNode& node, const std::string& path, const MapTowers& towers,
+         ConfigProblems& problems) {
+        if (towers.keys.empty()) problems.push_back({node.place, path + ": 'keys' is missing"});
+      }});
+}
+
 Type<MapDequantize> dequantize() {
   return section(Schema<MapDequantize>{
       {field("scales", &MapDequantize::scales, text("how the keys of scales end")),
@@ -300,6 +311,7 @@ const config::Type<KeyMap>& key_map_type() {
           field("numbers", &KeyMap::numbers, numbers()),
           optional_field("kinds", &KeyMap::kinds,
                          list_of(kinds(), "a list of {layers: KINDS, args: NAMES, hf: NAMES}")),
+          optional_field("towers", &KeyMap::towers, towers()),
           optional_field("dequantize", &KeyMap::dequantize, dequantize()),
           understood(optional_field("dequantise", &KeyMap::dequantize, dequantize())),
           field("tensors", &KeyMap::tensors, map_rows_type()),

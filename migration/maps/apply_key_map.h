@@ -48,8 +48,10 @@ struct MapTarget {
   std::optional<DType> dtype{};
   /// Drop everything beside the language model of a model of text and images.
   bool text_only = false;
-  /// The prefix of keys: "language_model.", or Hugging Face's "model.language_model.".
+  /// The prefix of keys: "language_model.", or Hugging Face's "model.language_model.". By default
+  /// that of the map's towers, if they are wanted.
   std::string prefix{};
+  bool keys_of_map = false;  ///< keys get no prefix at all, for the way back of a round trip
   /// The names that the source of a round trip uses for rows, for the way back:
   /// MappedKeys::spelled.
   std::map<std::string, std::string> spelled{};

@@ -139,7 +139,8 @@ class Arrangement {
     const MapRow& entry = map_.tensors[row];
     const RowTensors& table = rows_.rows[row];
     if (!is_active(entry, numbers_)) return;
-    if (!table.form && (table.left_out || target_.absent.contains(entry.megatron)))
+    const bool unwanted = target_.text_only && map_.towers.have(entry.megatron);
+    if (!table.form && (unwanted || table.left_out || target_.absent.contains(entry.megatron)))
       return void(result_.absent.insert(entry.megatron));
     if (!table.form && (entry.optional || partial_)) return;
     if (rows_.side.names == KeyNames::kMegatron && table.name > 0)
@@ -147,8 +148,8 @@ class Arrangement {
     if (rows_.side.names == KeyNames::kHf && table.form.value_or(0) > 0)
       result_.forms.emplace(entry.megatron, *table.form);
     const std::vector<RowNumbers> all = instances(patterns_[row], entry.layers);
-    if (all.empty() && patterns_[row].numbers() == std::vector<std::string>{kLayer} &&
-        entry.layers.empty())
+    const std::vector<std::string>& counted = patterns_[row].numbers();
+    if (all.empty() && counted.size() == 1 && counted.front() != kMtpLayer && entry.layers.empty())
       return completeness_.missing.add(entry.megatron);
     try {
       for (const RowNumbers& instance : all) arrange(row, instance);
@@ -251,7 +252,7 @@ class Arrangement {
     std::string expected;
     for (const std::string& name : stacked)
       expected += str_format("{}{} {}", expected.empty() ? "" : " and ", rows_.counts.at(name),
-                             name == kLayer ? "layers" : "experts");
+                             name == kExpert ? "experts" : "layers");
     throw CheckpointError(ErrorCode::kMismatch,
                           str_format("{} has the shape {}, expected leading axes for {}",
                                      quote(key), to_string(size), expected));
@@ -480,10 +481,13 @@ class Arrangement {
   }
 
   KeyPrefix wanted_prefix() const {
-    const std::string& text = target_.prefix;
-    if (text.empty() || text == kTextPrefix) return {.stored = text};
+    if (target_.keys_of_map) return {};
+    std::string text = target_.prefix;
+    if (text.empty() && !map_.towers.keys.empty() && !target_.text_only)
+      text = to_.names == KeyNames::kHf ? map_.towers.hf_text_prefix : kTextPrefix;
+    if (text.empty() || text == kTextPrefix) return text_prefix(map_, text);
     if (to_.names == KeyNames::kHf && text == map_.hf_prefix + kTextPrefix)
-      return {.stored = text, .of_map = map_.hf_prefix};
+      return text_prefix(map_, text, map_.hf_prefix);
     throw CheckpointError(
         ErrorCode::kInvalidArgument,
         str_format("keys cannot start with {} here, but with {}{}", quote(text), quote(kTextPrefix),

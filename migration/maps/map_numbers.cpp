@@ -354,6 +354,7 @@ std::int64_t MapNumbers::require(const std::string& name) const {
 }
 
 std::string MapNumbers::describe(const std::string& name) const {
+  if (number_of(name, "")) return name;
   const auto found = known_.find(name);
   if (found == known_.end()) return name + " is not known";
   const std::string value = !found->second.flag        ? std::to_string(found->second.value)

@@ -70,7 +70,7 @@ RowNumbers pick(const KeyPattern& row, std::span<const std::int64_t> instance,
 
 KeyPattern in_layout(const KeyPattern& pattern, MegatronLayout layout) {
   switch (layout) {
-    case MegatronLayout::kHomogeneous: return pattern.without("l").without("e");
+    case MegatronLayout::kHomogeneous: return pattern.without("l").without("v").without("e");
     case MegatronLayout::kNonHomogeneous: return pattern.without("e");
     case MegatronLayout::kSingleton: break;
   }

@@ -293,6 +293,7 @@ class Mapping {
     const MapTarget source{.names = keys.from,
                            .layout = keys.from_layout,
                            .local_names = false,
+                           .keys_of_map = true,
                            .spelled = keys.spelled,
                            .forms = keys.forms,
                            .dtypes = keys.dtypes,

@@ -115,46 +115,54 @@ std::vector<std::int64_t> row_counts(const MapTransform& step, std::size_t count
   return shares;
 }
 
+/// The heads of a step, which are those of the language model unless it names others.
 struct Heads {
   std::int64_t heads;
   std::int64_t groups;
+  std::optional<std::int64_t> rows{};  ///< of a head, if they are known
+  std::string said{};                  ///< the origin of the numbers
   std::int64_t per_group() const { return heads / groups; }
+
+  /// Returns the rows of a head, and checks that they agree with the configuration.
+  std::int64_t rows_of_one(std::int64_t all, std::int64_t count, const std::string& what) const {
+    if (all % count != 0 || (rows && all / count != *rows))
+      fail(str_format("{} has {} rows for {} heads of query, key and value; {}", what, all, count,
+                      said));
+    return all / count;
+  }
 };
 
-Heads heads_of(const MapNumbers& numbers) {
-  const Heads result{numbers.require("num_attention_heads"), numbers.require("num_query_groups")};
+Heads heads_of(const MapTransform& step, const MapNumbers& numbers) {
+  const bool of_text = step.parts.empty();
+  const std::string heads = of_text ? "num_attention_heads" : step.parts[0];
+  const std::string groups = of_text ? "num_query_groups" : step.parts[1];
+  Heads result{numbers.require(heads), numbers.require(groups)};
+  result.said = str_format("{}, {}", numbers.describe(heads), numbers.describe(groups));
   if (result.heads <= 0 || result.groups <= 0 || result.heads % result.groups != 0 ||
       result.heads > (std::int64_t{1} << 20))
-    fail(str_format("{}, and {}: groups must divide the heads",
-                    numbers.describe("num_attention_heads"), numbers.describe("num_query_groups")));
+    fail(result.said + ": groups must divide the heads");
+  if (!of_text) return result;
+  result.rows = numbers.find("kv_channels");
+  result.said += ", " + numbers.describe("kv_channels");
   return result;
-}
-
-/// Returns the rows of a head, and checks that they agree with the configuration.
-std::int64_t head_rows(std::int64_t rows, std::int64_t heads, const std::string& what,
-                       const MapNumbers& numbers) {
-  const auto said = numbers.find("kv_channels");
-  if (rows % heads != 0 || (said && rows / heads != *said))
-    fail(str_format("{} has {} rows for {} heads of query, key and value; {}, {}, {}", what, rows,
-                    heads, numbers.describe("num_attention_heads"),
-                    numbers.describe("num_query_groups"), numbers.describe("kv_channels")));
-  return rows / heads;
 }
 
 /// Interleaves query, key and value by group. With a gate, each head of the query is followed by
 /// its gate; a group of the result has the heads of its queries, then their gates.
-Canvas interleave(const std::vector<Canvas>& qkv, bool gated, const MapNumbers& numbers) {
-  const Heads heads = heads_of(numbers);
+Canvas interleave(const std::vector<Canvas>& qkv, const MapTransform& step,
+                  const MapNumbers& numbers) {
+  const Heads heads = heads_of(step, numbers);
+  const bool gated = step.step == MapStep::kGatedQkvInterleave;
   require_same_columns({qkv[0].shape, qkv[1].shape, qkv[2].shape});
   const std::int64_t parts = gated ? 2 : 1;  // per query head
-  const std::int64_t rows = head_rows(rows_of(qkv[0].shape), heads.heads * parts,
-                                      gated ? "query with gates" : "query", numbers);
+  const std::int64_t rows = heads.rows_of_one(rows_of(qkv[0].shape), heads.heads * parts,
+                                              gated ? "query with gates" : "query");
   for (const std::size_t i : {1, 2})
-    head_rows(rows_of(qkv[i].shape), heads.groups, i == 1 ? "key" : "value", numbers);
+    heads.rows_of_one(rows_of(qkv[i].shape), heads.groups, i == 1 ? "key" : "value");
   if (qkv[1].shape != qkv[2].shape || rows_of(qkv[1].shape) != heads.groups * rows)
-    fail(str_format("query, key and value have the shapes {}, {} and {}; {}, {}",
+    fail(str_format("query, key and value have the shapes {}, {} and {}; {}",
                     to_string(qkv[0].shape), to_string(qkv[1].shape), to_string(qkv[2].shape),
-                    numbers.describe("num_attention_heads"), numbers.describe("num_query_groups")));
+                    heads.said));
   Canvas result = without_rows(qkv[0].shape);
   for (std::int64_t group = 0; group < heads.groups; ++group) {
     const std::int64_t first = group * heads.per_group();
@@ -328,9 +336,7 @@ Relation relate(std::span<const MapTransform> steps, std::vector<Shape> tensors,
       case MapStep::kConcatRows: canvases = {concat(step, canvases, numbers)}; break;
       case MapStep::kSplitGroups: canvases = split_groups(step, canvases.front(), numbers); break;
       case MapStep::kQkvInterleave:
-      case MapStep::kGatedQkvInterleave:
-        canvases = {interleave(canvases, step.step == MapStep::kGatedQkvInterleave, numbers)};
-        break;
+      case MapStep::kGatedQkvInterleave: canvases = {interleave(canvases, step, numbers)}; break;
       case MapStep::kRopeInterleave:
       case MapStep::kRopeDeinterleave:
         for (std::size_t i = 0; i < canvases.size(); ++i)
@@ -381,11 +387,11 @@ std::vector<Shape> tensors_of(std::span<const MapTransform> steps, std::size_t c
       }
       case MapStep::kQkvInterleave:
       case MapStep::kGatedQkvInterleave: {
-        const Heads heads = heads_of(numbers);
+        const Heads heads = heads_of(step, numbers);
         const std::int64_t parts = step.step == MapStep::kGatedQkvInterleave ? 2 : 1;
         const Shape like = shapes.front();
         const std::int64_t rows =
-            head_rows(rows_of(like), heads.heads * parts + 2 * heads.groups, "linear_qkv", numbers);
+            heads.rows_of_one(rows_of(like), heads.heads * parts + 2 * heads.groups, "linear_qkv");
         const Shape key = with_rows(like, heads.groups * rows);
         shapes = {with_rows(like, heads.heads * parts * rows), key, key};
         break;

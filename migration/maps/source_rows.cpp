@@ -1,6 +1,7 @@
 #include "migration/maps/source_rows.h"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <utility>
 
@@ -13,6 +14,56 @@ namespace {
 
 void append(std::vector<KeyGroup>& to, std::vector<KeyGroup> more) {
   to.insert(to.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
+}
+
+/// A number that keys count, and the number of the map that must agree.
+struct Counter {
+  std::string_view name;
+  const char* said;
+  std::int64_t most;
+  const char* what;
+};
+constexpr std::array<Counter, 5> kCounters{
+    {{kLayer, "num_layers", kMaxMapLayers, "layers"},
+     {kExpert, "num_experts", kMaxMapExperts, "experts"},
+     {kMtpLayer, "mtp_num_layers", kMaxMapLayers, "layers for multi-token prediction"},
+     {kVisionLayer, "vision_num_layers", kMaxMapLayers, "layers of the vision tower"},
+     {kVisionBlock, "vision_num_layers", kMaxMapLayers, "blocks of the vision tower"}}};
+
+/// Limits what a checkpoint's keys count, and compares it with the map's numbers.
+void check_counts(const decltype(SourceRows::counts)& counts, const MapNumbers& numbers,
+                  std::vector<std::string>& problems) {
+  for (const auto& [name, counted] : counts) {
+    const auto* const known = std::ranges::find(kCounters, name, &Counter::name);
+    const Counter counter = known != kCounters.end()
+                                ? *known
+                                : Counter{name, "", kMaxMapLayers, "values of a number in keys"};
+    if (counted > counter.most)
+      throw CheckpointError(ErrorCode::kUnsupported,
+                            str_format("the keys count {} {}, more than {}",
+                                       grouped(static_cast<std::uint64_t>(counted)), counter.what,
+                                       grouped(static_cast<std::uint64_t>(counter.most))));
+    const auto said = numbers.find(counter.said);
+    if (said && *said != counted)
+      problems.push_back(str_format("the tensors have {} {}, but {}", counted, counter.what,
+                                    numbers.describe(counter.said)));
+  }
+}
+
+/// Reports once that all towers are missing, instead of each of their tensors.
+void require_towers(const KeyMap& map, const MapTarget& target, std::vector<RowTensors>& rows,
+                    std::vector<std::string>& problems) {
+  std::vector<RowTensors*> missing;
+  for (std::size_t row = 0; row < map.tensors.size() && !target.text_only; ++row) {
+    const std::string& key = map.tensors[row].megatron;
+    if (!map.towers.have(key)) continue;
+    if (rows[row].form || rows[row].left_out || target.absent.contains(key)) return;
+    missing.push_back(&rows[row]);
+  }
+  if (missing.empty()) return;
+  for (RowTensors* const table : missing) table->left_out = true;
+  problems.emplace_back(
+      "the checkpoint has the language model alone; --set parts=text converts it");
 }
 
 class Assignment {
@@ -42,7 +93,11 @@ class Assignment {
   /// Chooses the side, layout and prefix under which most keys are known.
   void choose_side() {
     std::size_t best = 0;
-    const KeyPrefix text{.stored = kTextPrefix, .is_of_text = true};
+    const auto text = [&](std::string stored, std::string of_map) {
+      KeyPrefix prefix = text_prefix(map_, std::move(stored), std::move(of_map));
+      prefix.is_of_text = map_.towers.keys.empty() || target_.text_only;
+      return prefix;
+    };
     const auto consider = [&](KeyNames names, MegatronLayout layout,
                               const std::vector<KeyPrefix>& prefixes) {
       MapSide side = side_of(map_, names, layout, numbers_.find("num_layers"));
@@ -62,16 +117,15 @@ class Assignment {
     for (const auto& [layout, name] : kMegatronLayoutNames) {
       if (state_layout_.value_or(layout) == layout)
         consider(KeyNames::kMegatron, layout,
-                 {{}, {.stored = "module."}, {.stored = "model."}, text});
+                 {{}, {.stored = "module."}, {.stored = "model."}, text(kTextPrefix, "")});
     }
     if (!state_layout_)
-      consider(
-          KeyNames::kHf, {},
-          {{},
-           {.of_map = map_.hf_prefix},
-           text,
-           {.stored = kTextPrefix, .of_map = map_.hf_prefix, .is_of_text = true},
-           {.stored = map_.hf_prefix + kTextPrefix, .of_map = map_.hf_prefix, .is_of_text = true}});
+      consider(KeyNames::kHf, {},
+               {{},
+                {.of_map = map_.hf_prefix},
+                text(kTextPrefix, ""),
+                text(kTextPrefix, map_.hf_prefix),
+                text(map_.hf_prefix + kTextPrefix, map_.hf_prefix)});
     if (best == 0) {
       std::vector<std::string> keys;
       for (const TensorStorageMetadata& tensor : source_.tensors) keys.push_back(tensor.key);
@@ -149,6 +203,10 @@ class Assignment {
         behind.add(stored);
         continue;
       }
+      if (key && target_.text_only && map_.towers.have(*key)) {
+        others.add(stored);
+        continue;
+      }
       if (key) uses[i] = index.find(*key);
       if (!uses[i].empty() || (key && is_state(index, *key, static_cast<std::uint32_t>(i))))
         continue;
@@ -168,6 +226,7 @@ class Assignment {
     find_kinds(uses);
     for (std::size_t i = 0; i < source_.tensors.size(); ++i)
       assign(static_cast<std::uint32_t>(i), uses[i]);
+    if (!state_layout_) require_towers(map_, target_, result_.rows, completeness_.problems);
   }
 
   /// Marks the rows to which left-out keys belong, and appends the uses of these keys.
@@ -182,7 +241,7 @@ class Assignment {
 
   /// Handles keys beside those of the language model.
   void add_others(const KeyGroups& others) {
-    if (target_.text_only && !result_.prefix.is_of_text)
+    if (target_.text_only && !result_.prefix.is_of_text && map_.towers.keys.empty())
       completeness_.problems.emplace_back(
           "parts=text is for models of text and images, but no keys start with 'language_model.' "
           "or 'model.language_model.'");
@@ -274,12 +333,7 @@ class Assignment {
         }
       }
     }
-    limit(kLayer, kMaxMapLayers, "layers");
-    limit(kExpert, kMaxMapExperts, "experts");
-    compare(kLayer, "num_layers", "layers");
-    compare(kExpert, "num_experts", "experts");
-    limit(kMtpLayer, kMaxMapLayers, "layers for multi-token prediction");
-    compare(kMtpLayer, "mtp_num_layers", "layers for multi-token prediction");
+    check_counts(result_.counts, numbers_, completeness_.problems);
     const auto layers = result_.counts.find(kLayer);
     if (layers == result_.counts.end()) return;
     result_.kinds.set_layers(layers->second);
@@ -290,23 +344,6 @@ class Assignment {
   void count(const std::string& number, std::int64_t least) {
     std::int64_t& counted = result_.counts[number];
     counted = std::max(counted, least);
-  }
-
-  void limit(const char* number, std::int64_t most, const char* what) const {
-    const auto found = result_.counts.find(number);
-    if (found != result_.counts.end() && found->second > most)
-      throw CheckpointError(ErrorCode::kUnsupported,
-                            str_format("the keys count {} {}, more than {}",
-                                       grouped(static_cast<std::uint64_t>(found->second)), what,
-                                       grouped(static_cast<std::uint64_t>(most))));
-  }
-
-  void compare(const char* number, const char* name, const char* what) {
-    const auto found = result_.counts.find(number);
-    const auto said = numbers_.find(name);
-    if (found == result_.counts.end() || !said || *said == found->second) return;
-    completeness_.problems.push_back(
-        str_format("the tensors have {} {}, but {}", found->second, what, numbers_.describe(name)));
   }
 
   const KeyMap& map_;

@@ -36,11 +36,14 @@ struct SourceRows {
   const KeyPattern& pattern(std::size_t row, std::size_t tensor) const;
 };
 
-/// The names of the numbers of layers, of experts, and of layers for multi-token prediction in key
-/// patterns.
+/// The names of numbers in key patterns: of layers, of experts, of layers for multi-token
+/// prediction, of layers of a vision tower, and of blocks of a vision tower that is Hugging Face's
+/// own module in Megatron and has no axis for them in any layout.
 inline constexpr const char* kLayer = "l";
 inline constexpr const char* kExpert = "e";
 inline constexpr const char* kMtpLayer = "m";
+inline constexpr const char* kVisionLayer = "v";
+inline constexpr const char* kVisionBlock = "b";
 
 /// Assigns the tensors under the side, layout and prefix that fit most keys. Optimizer state is
 /// kept apart if `target.names` is Megatron's. `state_layout` is set if the source is such state

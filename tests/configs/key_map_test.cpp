@@ -71,7 +71,7 @@ tensors:
 }
 
 TEST(KeyMap, EveryShippedMapIsSoundAndPrintsAsItself) {
-  EXPECT_EQ(shipped_maps().size(), 31);
+  EXPECT_EQ(shipped_maps().size(), 33);
   for (const ShippedPolicy& shipped : shipped_maps()) {
     const KeyMap map = KeyMap::find(std::string(shipped.name));
     EXPECT_EQ(map.family, shipped.name);
@@ -314,6 +314,40 @@ tensors:
   - {megatron: a, hf: b, transform: [rope_interleave: heads]}
 )"),
               ElementsAre(HasSubstr("m.yaml:5:5: a: there is no number 'heads'")));
+}
+
+TEST(KeyMap, RowsOfATowerAreOfItOnBothSides) {
+  EXPECT_THAT(problems_of(R"(version: 1
+family: mine
+numbers: {heads: {args: heads}}
+towers: {keys: [vision., visual.], hf_text_prefix: "language_model."}
+tensors:
+  - {megatron: "vision.{v}.qkv", hf: "visual.{v}.qkv", transform: [split_rows: 3, qkv_interleave: [heads, heads]]}
+  - {megatron: vision.mlp.0, hf: visual.mlp.0}
+  - {megatron: vision.mlp.2, hf: visual.mlp.2}
+)"),
+              IsEmpty());
+  EXPECT_THAT(
+      problems_of(R"(version: 1
+family: mine
+numbers: {num_attention_heads: {args: a}, num_query_groups: {args: b}}
+towers: {keys: [vision.]}
+tensors:
+  - {megatron: vision.norm, hf: visual.norm}
+  - {megatron: a, hf: [b, c, d], transform: [qkv_interleave: [num_attention_heads, groups]]}
+)"),
+      ElementsAre(
+          HasSubstr("m.yaml:6:5: only one of 'vision.norm' and 'visual.norm' is of a tower"),
+          HasSubstr("m.yaml:7:5: a: there is no number 'groups'")));
+  EXPECT_THAT(problems_of(R"(version: 1
+family: mine
+numbers: {}
+towers: {hf_text_prefix: "language_model."}
+tensors:
+  - {megatron: a, hf: [b, c, d], transform: [gated_qkv_interleave: [4, 2]]}
+)"),
+              ElementsAre(HasSubstr("m.yaml:4:9: towers: 'keys' is missing"),
+                          HasSubstr("'gated_qkv_interleave' cannot follow 3 tensors")));
 }
 
 TEST(KeyMap, RowsMayCastAndAdd) {

@@ -4,6 +4,7 @@ prediction, and the parts of projections of Mamba and of gated delta nets."""
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import os
 import pathlib
@@ -17,7 +18,7 @@ import safetensors.torch
 import torch
 from megatron.core import dist_checkpointing, parallel_state
 from megatron.core.dist_checkpointing.validation import StrictHandling
-from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec, get_gpt_mtp_block_spec
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec, get_gpt_layer_local_spec, get_gpt_mtp_block_spec
 from megatron.core.models.gpt.gpt_model import GPTModel
 from megatron.core.models.gpt.heterogeneous.heterogeneous_layer_specs import get_gpt_heterogeneous_layer_spec
 from megatron.core.process_groups_config import ProcessGroupCollection
@@ -26,6 +27,8 @@ from megatron.core.tensor_parallel import ColumnParallelLinear, RowParallelLinea
 from megatron.core.transformer import multi_latent_attention
 from megatron.core.transformer.dot_product_attention import DotProductAttention
 from megatron.core.transformer.heterogeneous.heterogeneous_config import HeterogeneousTransformerConfig
+from megatron.core.transformer.enums import AttnMaskType
+from megatron.core.transformer.transformer_block import TransformerBlock
 from megatron.core.transformer.transformer_config import MLATransformerConfig, TransformerConfig
 from megatron.core.models.common.embeddings.rope_utils import _apply_rotary_pos_emb_bshd as rotate
 from megatron.core.models.common.embeddings.rotary_pos_embedding import RotaryEmbedding
@@ -219,6 +222,35 @@ class Maps(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             root = pathlib.Path(folder)
             tool.run("convert", PAIRS / "qwen3_next" / "hf", root / "megatron", "--map", "auto", "--dtype", "float32")
+            run_ranks(1, yields)
+
+    @unittest.skipUnless("DCKPT_TRANSFORMERS" in os.environ, "DCKPT_TRANSFORMERS names no folder of packages")
+    def test_layers_of_a_vision_tower_yield_what_those_of_transformers_do(self):
+        self.enterContext(unittest.mock.patch.object(sys, "path", sys.path + [os.environ["DCKPT_TRANSFORMERS"]]))
+        import transformers
+        blocks = transformers.AutoModelForImageTextToText.from_pretrained(PAIRS / "qwen3_vl" / "hf", dtype=torch.float32).model.visual.blocks
+        inputs = wanted = torch.randn(LENGTH, 16)
+
+        @torch.no_grad()
+        def yields(rank: int) -> None:
+            parallel_state.initialize_model_parallel()
+            config = TransformerConfig(num_layers=3, hidden_size=16, num_attention_heads=2, ffn_hidden_size=24, layernorm_epsilon=1e-6, add_bias_linear=True, hidden_dropout=0.0,
+                                       attention_dropout=0.0, activation_func=functools.partial(torch.nn.functional.gelu, approximate="tanh"), use_cpu_initialization=True,
+                                       perform_initialization=False)
+            spec = get_gpt_layer_local_spec(normalization="LayerNorm")
+            spec.submodules.self_attention.params = {"attn_mask_type": AttnMaskType.no_mask}
+            layers = TransformerBlock(config, spec, post_layer_norm=False).eval()
+            prefix = "vision_model.decoder."
+            loaded = dist_checkpointing.load(layers.sharded_state_dict(prefix), folder + "/megatron", strict=StrictHandling.RAISE_UNEXPECTED)
+            layers.load_state_dict({key: loaded[prefix + key] for key in layers.state_dict()})
+            with unittest.mock.patch("megatron.core.tensor_parallel.get_cuda_rng_tracker", NoTracker):
+                made = layers(inputs[:, None], attention_mask=None)[:, 0]
+            torch.testing.assert_close(made, wanted, rtol=1e-4, atol=1e-4)
+
+        with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+            tool.run("convert", PAIRS / "qwen3_vl" / "hf", folder + "/megatron", "--map", "auto", "--dtype", "float32")
+            for block in blocks:    # positions turn nothing
+                wanted = block(wanted, cu_seqlens=torch.tensor([0, LENGTH], dtype=torch.int32), position_embeddings=(torch.ones(LENGTH, 8), torch.zeros(LENGTH, 8)))
             run_ranks(1, yields)
 
 

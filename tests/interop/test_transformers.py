@@ -20,6 +20,10 @@ CONFIG = dict(vocab_size=96, hidden_size=32, intermediate_size=64, num_hidden_la
 MLA = dict(vocab_size=96, hidden_size=64, intermediate_size=96, moe_intermediate_size=32, num_hidden_layers=3, first_k_dense_replace=1, num_attention_heads=4,
            num_key_value_heads=4, n_routed_experts=8, n_shared_experts=1, num_experts_per_tok=4, n_group=4, topk_group=2, q_lora_rank=32, kv_lora_rank=32,
            qk_rope_head_dim=16, qk_nope_head_dim=16, v_head_dim=16)
+ROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}
+VISION = dict(depth=2, hidden_size=16, intermediate_size=24, num_heads=2, out_hidden_size=32, patch_size=4)
+TOWERS = {"qwen2_5_vl": ("Qwen2_5_VL", dict(window_size=16, fullatt_block_indexes=[1])),
+          "qwen3_vl": ("Qwen3VL", dict(num_position_embeddings=16, deepstack_visual_indexes=[0]))}     # map → classes of transformers, vision_config
 BLOCK = 16
 EXPERTS = dict(num_experts=4, num_experts_per_tok=2)
 FAMILIES = {"gemma": "Gemma", "gemma2": "Gemma2", "gemma3": "Gemma3", "phi3": "Phi3", "glm4": "Glm4", "nemotron": "Nemotron", "starcoder2": "Starcoder2", "olmo2": "Olmo2",
@@ -96,6 +100,30 @@ class Transformers(unittest.TestCase):
                 tool.run("diff", root / "back", root / "model")
                 before, after = (transformers.AutoModelForCausalLM.from_pretrained(root / side, dtype=torch.bfloat16)(tokens).logits for side in ("model", "back"))
                 self.assertTrue(torch.equal(before, after))
+
+    def test_models_of_text_and_images_come_back(self):
+        torch.manual_seed(6)
+        words = torch.tensor([[3, 90, 91, 91, 91, 91, 92, 5, 6]])      # four of an image, which is 4 × 4 patches
+        image = dict(pixel_values=torch.randn(16, 96), image_grid_thw=torch.tensor([[1, 4, 4]]), mm_token_type_ids=(words == 91).int())
+        for family, (name, vision) in TOWERS.items():
+            with self.subTest(family), tempfile.TemporaryDirectory() as folder, torch.no_grad():
+                root = pathlib.Path(folder)
+                text = dict(CONFIG, head_dim=8, rope_parameters=ROPE, pad_token_id=0, bos_token_id=1, eos_token_id=2)
+                config = getattr(transformers, name + "Config")(text_config=text, vision_config={**VISION, **vision}, vision_start_token_id=90, image_token_id=91, vision_end_token_id=92,
+                                                                tie_word_embeddings=False)
+                made = getattr(transformers, name + "ForConditionalGeneration")(config).to(torch.bfloat16)
+                for tensor in made.state_dict().values():
+                    tensor.normal_(0, 0.3)
+                made.save_pretrained(root / "model")
+                tool.run("convert", root / "model", root / "megatron", "--map", "auto", "--ranks", "3", "--roundtrip-check")
+                tool.run("convert", root / "megatron", root / "back", "--map", family, "--set", "vocab_size=96", "--model-files", root / "model")
+                tool.run("diff", root / "back", root / "model")
+                before, after = (transformers.AutoModelForImageTextToText.from_pretrained(root / side, dtype=torch.bfloat16) for side in ("model", "back"))
+                with_image = before(words, **image).logits
+                self.assertTrue(torch.equal(with_image, after(words, **image).logits))
+                self.assertTrue(torch.equal(before(words[:, -2:]).logits, after(words[:, -2:]).logits))
+                after.model.visual.merger.load_state_dict({key: tensor.neg() for key, tensor in after.model.visual.merger.state_dict().items()})
+                self.assertFalse(torch.equal(with_image, after(words, **image).logits))       # so the tower matters
 
     def test_a_model_comes_back(self):
         torch.manual_seed(1)

@@ -188,7 +188,8 @@ class Reports(unittest.TestCase):
         of_each_form = {(schema, frozenset(report)): (words, report) for schema, words, report in self.reports
                         if schema != "extract"}  # the fields of a value are its own
         for (schema, _), (words, report) in of_each_form.items():
-            optional = {"map", "architectures", "model_types", "hf_prefix", "kinds", "dequantize", "extra_states", "refuse"}
+            optional = {"map", "architectures", "model_types", "hf_prefix", "kinds", "towers", "dequantize", "extra_states",
+                        "refuse"}
             for field in report.keys() - optional:
                 less = copy.copy(report)
                 del less[field]

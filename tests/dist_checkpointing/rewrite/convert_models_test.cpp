@@ -242,9 +242,9 @@ TEST_F(ConvertModels, AModelsFolderHasTheKeysOfItsModelUnlessOneInsists) {
     return message;
   };
   for (const char* const family :
-       {"qwen2", "qwen3", "gpt2", "mixtral", "gemma2", "gemma3", "glm4", "nemotron", "starcoder2",
-        "olmo2", "olmoe", "exaone4", "gpt_oss", "glm4_moe", "minimax_m2", "gpt_neox", "llama4",
-        "nemotron_h", "qwen3_next"})
+       {"qwen2",      "qwen3",      "gpt2",   "mixtral",    "gemma2",     "gemma3",     "glm4",
+        "nemotron",   "starcoder2", "olmo2",  "olmoe",      "exaone4",    "gpt_oss",    "glm4_moe",
+        "minimax_m2", "gpt_neox",   "llama4", "nemotron_h", "qwen3_next", "qwen2_5_vl", "qwen3_vl"})
     EXPECT_THAT(fitting(family), HasSubstr(str_format("for --map {}; --map none insists", family)));
   for (const char* const family : {"deepseek_v3", "glm4_moe_lite"})
     EXPECT_THAT(fitting(family), HasSubstr("for --map deepseek_v3 or --map glm4_moe_lite; --map"));

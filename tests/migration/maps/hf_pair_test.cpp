@@ -42,7 +42,8 @@ INSTANTIATE_TEST_SUITE_P(Families, HfPair,
                                            "starcoder2", "olmo2", "olmoe", "exaone4", "gpt_oss",
                                            "nemotron_h", "qwen3_next", "glm4_moe", "minimax_m2",
                                            "gpt_neox", "glm4_moe_lite", "llama4", "ernie4_5",
-                                           "ernie4_5_moe", "llama_nemotron"),
+                                           "ernie4_5_moe", "llama_nemotron", "qwen2_5_vl",
+                                           "qwen3_vl"),
                          [](const auto& pair) { return std::string(pair.param); });
 
 TEST_P(HfPair, MegatronBecomesWhatTransformersWrote) {

@@ -84,6 +84,22 @@ TEST(Squeeze, TakesAwayAFirstAxisOfExtentOne) {
             "squeeze takes away a first axis of extent 1, but the shape is (2, 3)");
 }
 
+/// The tensor of a vision tower has two heads of two rows, unlike the language model.
+TEST(QkvInterleave, AStepMayHaveHeadsOfItsOwn) {
+  const KeyMap map{.numbers = {{.name = "num_attention_heads"}, {.name = "kv_channels"}}};
+  const MapNumbers numbers(map, {}, {{"num_attention_heads", "4"}, {"kv_channels", "9"}});
+  const std::vector<MapTransform> steps{{.step = MapStep::kQkvInterleave, .parts = {"2", "2"}}};
+  const Relation relation = relate(steps, {{4, 5}, {4, 5}, {4, 5}}, 0, numbers);
+  EXPECT_THAT(rows_of(relation), ElementsAre("q0", "q1", "k0", "k1", "v0", "v1",  //
+                                             "q2", "q3", "k2", "k3", "v2", "v3"));
+  EXPECT_THAT(tensors_of(steps, 3, {12, 5}, numbers),
+              ElementsAre(Shape{4, 5}, Shape{4, 5}, Shape{4, 5}));
+  EXPECT_THAT(error_of([&] {
+                relate(steps, {{3, 5}, {3, 5}, {3, 5}}, 0, numbers);
+              }).message(),
+              HasSubstr("query has 3 rows for 2 heads of query, key and value; 2, 2"));
+}
+
 class RopeSteps : public ::testing::Test {
  protected:
   Relation relate(MapStep step, std::vector<std::string> heads, std::vector<Shape> tensors) {
