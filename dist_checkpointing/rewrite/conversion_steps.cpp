@@ -81,7 +81,7 @@ std::string leave_optimizer(Draft& draft, const ConvertOptions& options, Convert
                   options.source.average.empty() ? "; --include '*' takes them"
                                                  : ", which have no average"),
        of_optimizer});
-  return "leaves the state of the optimizer out of a folder for models";
+  return "leaves out the state of the optimizer";
 }
 
 bool leaves_megatron_fsdp(const Draft& draft, const ConvertOptions&) {

@@ -99,7 +99,7 @@ Command add_merge(CLI::App& program) {
       "  dckpt merge tuned base other -o vector --weights 1,-1,1");
   add_models(command, *options);
   command.add_option("--weights", options->weights, "A weight for each model, sum 1 [equal]")
-      .type_name("W,W,…");
+      .type_name("W,W");
   return {&command.app(), [options] { return run(*options, false); }};
 }
 
