@@ -10,25 +10,20 @@
 #include "configs/yaml.h"
 #include "dist_checkpointing/inspect/modelopt.h"
 #include "dist_checkpointing/rewrite/conversion_source.h"
+#include "dist_checkpointing/rewrite/model_config.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "migration/adapters/peft_adapter.h"
-#include "migration/maps/mapped_reader.h"
 #include "strategies/contract/common_state.h"
 #include "strategies/formats/dcp/megatron_json.h"
-#include "strategies/formats/json/json.h"
 #include "strategies/safetensors/hub_cache.h"
 #include "strategies/safetensors/model_files.h"
 #include "strategies/safetensors/save_strategy.h"
 #include "strategies/safetensors/writer.h"
-#include "strategies/storage/forwarding.h"
-#include "strategies/storage/memory.h"
 
 namespace dckpt {
 namespace {
-
-constexpr const char* kModelConfig = "config.json";
 
 /// Suffixes of weights in any format, and of their indexes.
 constexpr std::array<std::string_view, 12> kWeights = {
@@ -39,87 +34,8 @@ constexpr std::array<std::string_view, 12> kWeights = {
 constexpr std::array<const char*, 3> kAdapterFiles = {kAdapterConfigFile, kAdapterFile,
                                                       kTorchAdapterFile};
 
-constexpr const char* kQuantizationConfig = "quantization_config";
-constexpr const char* kQuantizationMethod = "quant_method";
-constexpr const char* kFloat8Method = "fp8";
-
-/// Shows a folder with another config.json.
-class WithConfig final : public ForwardingStorage {
- public:
-  WithConfig(std::shared_ptr<Storage> folder, const std::string& config)
-      : ForwardingStorage(std::move(folder)) {
-    const auto file = made_->create(kModelConfig);
-    file->append(as_bytes(config));
-    file->close();
-  }
-  std::unique_ptr<ReadableFile> open(const std::string& name) const override {
-    return (name == kModelConfig ? *made_ : *storage_).open(name);
-  }
-
- private:
-  std::shared_ptr<Storage> made_ = memory_storage();
-};
-
-/// Removes float8 quantization from config.json if no weights are float8 any more. Otherwise
-/// transformers would look for their scales.
-void drop_quantization(const CheckpointReader& source, ModelFolder& folder) {
-  if (std::ranges::any_of(source.metadata().tensors, [](const TensorStorageMetadata& tensor) {
-        return item_size(tensor.properties.dtype) == 1;
-      }))
-    return;
-  const auto file = folder.storage->open(kModelConfig);
-  const Bytes text = read_file(*file, kMaxModelFile);
-  if (as_text(text).find(kQuantizationConfig) == std::string_view::npos) return;
-  Value config = parse_json(text, file->name());
-  const Value* const quantization = config.find(kQuantizationConfig);
-  const Value* const method =
-      quantization == nullptr ? nullptr : quantization->find(kQuantizationMethod);
-  if (method == nullptr || !method->is_str() || method->as_str() != kFloat8Method) return;
-  config.mutable_dict().erase(kQuantizationConfig);
-  // Nothing else writes into the source folder.
-  folder.storage = std::make_shared<WithConfig>(std::const_pointer_cast<Storage>(folder.storage),
-                                                to_json(config, 2) + "\n");
-  folder.findings.push_back(
-      {FindingCode::kModelFilesCopied,
-       str_format("config.json goes along without its {}: the weights are not float8",
-                  quote(kQuantizationConfig))});
-}
-
-/// Names of the weights' dtype in config.json, in transformers 5 and 4.
-constexpr std::array<const char*, 2> kConfigDtypes{"dtype", "torch_dtype"};
-
-/// Sets the dtype of the weights in `config` and in the configuration of its text model, if they
-/// name one. Returns whether it was another.
-bool set_dtype(Value& config, const std::string& dtype) {
-  bool changed = false;
-  for (const char* const name : kConfigDtypes) {
-    const Value* const said = config.find(name);
-    if (said == nullptr || !said->is_str() || said->as_str() == dtype) continue;
-    config[name] = dtype;
-    changed = true;
-  }
-  const Value* const text = config.find(kHfTextConfig);
-  if (text == nullptr || !text->is_dict()) return changed;
-  Value of_text = *text;
-  if (!set_dtype(of_text, dtype)) return changed;
-  config[kHfTextConfig] = std::move(of_text);
-  return true;
-}
-
-/// Sets the dtype in config.json; transformers would otherwise load the weights as the old dtype.
-void set_config_dtype(const ConvertOptions& options, ModelFolder& folder) {
-  const auto wanted = !has_map(options) ? std::nullopt : wanted_dtype(options.source.map);
-  if (!wanted) return;
-  const std::string dtype(to_string(*wanted));
-  const auto file = folder.storage->open(kModelConfig);
-  Value config = parse_json(read_file(*file, kMaxModelFile), file->name());
-  if (!config.is_dict() || !set_dtype(config, dtype)) return;
-  folder.storage = std::make_shared<WithConfig>(std::const_pointer_cast<Storage>(folder.storage),
-                                                to_json(config, 2) + "\n");
-  folder.findings.push_back(
-      {FindingCode::kModelFilesCopied,
-       str_format("config.json goes along with the type {} of the weights", dtype)});
-}
+/// ModelOpt's description of the weights.
+constexpr const char* kQuantizationFile = "hf_quant_config.json";
 
 bool is_of_model(const FileInfo& entry) {
   return !entry.name.starts_with('.') && entry.name != kIntegrityFile &&
@@ -127,10 +43,17 @@ bool is_of_model(const FileInfo& entry) {
              kWeights, [&](std::string_view suffix) { return entry.name.ends_with(suffix); });
 }
 
-void list_files(ModelFolder& folder, bool with_adapter) {
+void list_files(ModelFolder& folder, bool with_adapter, bool quantized) {
   std::vector<std::string> left;
   for (const FileInfo& entry : folder.storage->list("")) {
     if (!is_of_model(entry) || (!with_adapter && entry.name == kAdapterConfigFile)) continue;
+    if (!quantized && entry.name == kQuantizationFile) {
+      folder.findings.push_back(
+          {FindingCode::kModelFilesLeftOut,
+           str_format("{} stays behind: the weights are no longer as it says", kQuantizationFile),
+           {kQuantizationFile}});
+      continue;
+    }
     if (entry.kind != FileInfo::Kind::kRegular || entry.size > kMaxModelFile) {
       left.push_back(entry.name);
       continue;
@@ -306,7 +229,8 @@ ModelFolder model_folder(const CheckpointReader& source, ChosenTarget& target,
   } else if (source.info().conventions.model_folder) {
     folder.storage = source.storage().shared_from_this();
   }
-  if (folder.storage != nullptr) list_files(folder, is_adapter);
+  const bool quantized = keeps_quantization(source, options);
+  if (folder.storage != nullptr) list_files(folder, is_adapter, quantized);
   if (options.target.model_files && !is_adapter &&
       folder.storage->absolute("") != source.storage().absolute(""))
     leave_adapter(*folder.storage, options, folder.findings);
@@ -315,8 +239,7 @@ ModelFolder model_folder(const CheckpointReader& source, ChosenTarget& target,
     return folder;
   }
   if (std::ranges::find(folder.files, kModelConfig) != folder.files.end()) {
-    drop_quantization(source, folder);
-    set_config_dtype(options, folder);
+    adapt_config(source, options, folder);
   } else {
     folder.findings.push_back(
         {FindingCode::kModelFilesLeftOut,

@@ -1,6 +1,7 @@
 #pragma once
 
-/// Examines checkpoints (open, inspect, explain, verify, digest, stats, diff), training roots and formats.
+/// Examines checkpoints (open, inspect, explain, verify, digest, stats, diff), training roots and
+/// formats.
 
 #include "dist_checkpointing/inspect/diff.h"
 #include "dist_checkpointing/inspect/digest.h"

@@ -38,8 +38,8 @@ struct KnownNumber {
 };
 
 /// The settings that are not numbers, see mapped_reader().
-inline constexpr std::array kMapSettings{"keys",  "layout", "names",      "extra_state",
-                                         "parts", "prefix", "dequantize", "dtype"};
+inline constexpr std::array kMapSettings{"keys",   "layout",     "names",    "extra_state", "parts",
+                                         "prefix", "dequantize", "quantize", "dtype"};
 
 /// The numbers of a model. The map must outlive them.
 class MapNumbers {

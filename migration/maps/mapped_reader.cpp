@@ -16,6 +16,7 @@
 #include "strategies/contract/common_state.h"
 #include "strategies/views/converted_reader.h"
 #include "strategies/views/dequantized_reader.h"
+#include "strategies/views/quantized_reader.h"
 #include "strategies/views/rearranged_reader.h"
 
 namespace dckpt {
@@ -25,6 +26,7 @@ enum class ExtraStates : std::uint8_t { kNone, kLeaveOut };
 constexpr EnumNames<ExtraStates, 2> kExtraStatesNames{
     {{ExtraStates::kNone, "none"}, {ExtraStates::kLeaveOut, "leave_out"}}};
 constexpr EnumNames<bool, 2> kPartsNames{{{false, "all"}, {true, "text"}}};
+constexpr EnumNames<bool, 1> kQuantizeNames{{{true, "fp8"}}};
 constexpr EnumNames<bool, 2> kLocalNames{{{false, "te"}, {true, "local"}}};
 
 /// The parsed `options.set`.
@@ -32,6 +34,7 @@ struct Settings {
   MapTarget target{};
   ExtraStates extra_states = ExtraStates::kNone;
   std::optional<DType> values{};  ///< dtype of dequantized weights
+  bool fp8 = false;               ///< linear layers are quantized
   std::map<std::string, std::string> numbers{};
 };
 
@@ -74,6 +77,8 @@ Settings parse_settings(const std::vector<std::string>& set) {
       settings.target.prefix = value;
     else if (name == "dequantize")
       settings.values = parse_choice(name, value, kMapCastNames);
+    else if (name == "quantize")
+      settings.fp8 = parse_choice(name, value, kQuantizeNames);
     else if (name == "dtype")
       settings.target.dtype = parse_choice(name, value, kMapCastNames);
     else
@@ -214,22 +219,51 @@ class Mapping {
   }
 
   /// Returns a reader with values in place of quantized weights.
-  std::unique_ptr<CheckpointReader> dequantized(std::unique_ptr<CheckpointReader> source) const {
+  std::unique_ptr<CheckpointReader> dequantized(std::unique_ptr<CheckpointReader> source,
+                                                QuantizedKeys* keys = nullptr) const {
     const MapDequantize& map = map_.dequantize;
-    if (map.scales.empty() || !is_quantised(source->metadata(), map.scales)) return source;
-    return dequantized_reader(std::move(source), {.suffix = map.scales,
-                                                  .rows = numbers_->require(map.block[0]),
-                                                  .columns = numbers_->require(map.block[1]),
-                                                  .dtype = values()});
+    if (!is_quantised(source->metadata(), map.scales)) return source;
+    BlockScales scales{.suffix = map.scales, .dtype = values()};
+    if (!map.scales.empty()) {
+      scales.rows = numbers_->require(map.block[0]);
+      scales.columns = numbers_->require(map.block[1]);
+    }
+    return dequantized_reader(std::move(source), scales, keys);
   }
 
   std::unique_ptr<CheckpointReader> apply(std::unique_ptr<CheckpointReader> source,
                                           MapReport& report) const {
-    const std::size_t stored = source->metadata().tensors.size();
-    source = dequantized(std::move(source));
-    report.dequantized = stored - source->metadata().tensors.size();
+    require_request(source->metadata());
+    QuantizedKeys weights;
+    source = dequantized(std::move(source), &weights);
+    report.dequantized = weights.size();
     report.keys = apply_key_map(map_, *numbers_, source->metadata(), settings_.target);
     return reader(std::move(source), report);
+  }
+
+  /// Returns what apply() has made with codes and scales in place of the weights of linear layers,
+  /// if a setting asks for them.
+  std::unique_ptr<CheckpointReader> quantized(std::unique_ptr<CheckpointReader> mapped,
+                                              MapReport& report) const {
+    if (!settings_.fp8) return mapped;
+    const std::vector<TensorStorageMetadata>& tensors = mapped->metadata().tensors;
+    std::vector<bool> chosen(tensors.size(), false);
+    for (std::size_t i = 0; i < tensors.size() && report.keys.to == KeyNames::kHf; ++i) {
+      const std::string& name = map_.tensors[report.keys.rows.at(i)].megatron;
+      chosen[i] = name.find(".linear_") != name.npos && name.ends_with(".weight") &&
+                  tensors[i].key.ends_with(".weight") && can_quantize(tensors[i]);
+    }
+    const auto count = static_cast<std::uint64_t>(std::ranges::count(chosen, true));
+    if (count == 0)
+      throw CheckpointError(ErrorCode::kUnsupported,
+                            "quantize=fp8 is for Hugging Face's keys and for weights of linear "
+                            "layers, of which the result has none; leave it out");
+    report.findings.push_back(
+        {FindingCode::kValuesRounded,
+         str_format("quantized: {} float8 now, with a scale for each block of {} × {}; a round "
+                    "trip compares the weights before",
+                    counted(count, "weight is", "weights are"), kFp8Block, kFp8Block)});
+    return quantized_reader(std::move(mapped), chosen);
   }
 
   /// Returns the reverse of apply(), whose report is `report`.
@@ -247,11 +281,13 @@ class Mapping {
   std::optional<MapRule> rule_for(std::unique_ptr<CheckpointReader> source,
                                   const std::string& key) const {
     MapRule rule{.map = map_.family};
-    std::string weight = key;
-    const std::string& scales = map_.dequantize.scales;
-    if (!scales.empty() && key.ends_with(scales)) weight.resize(key.size() - scales.size());
     const std::set<std::string> stored = keys_of(source->metadata());
-    source = dequantized(std::move(source));
+    QuantizedKeys weights;
+    source = dequantized(std::move(source), &weights);
+    std::string weight = key;
+    for (const auto& [made, parts] : weights) {
+      if (std::ranges::find(parts, key) != parts.end()) weight = made;
+    }
     const std::vector<TensorStorageMetadata>& tensors = source->metadata().tensors;
     const MappedKeys keys = apply_key_map(map_, *numbers_, source->metadata(), settings_.target);
     std::set<std::string> from;
@@ -270,9 +306,11 @@ class Mapping {
       from.merge(sources);
     }
     for (const std::string& source_key : from) {
-      rule.from.push_back(source_key);
-      if (!scales.empty() && stored.contains(source_key + scales))
-        rule.from.push_back(source_key + scales);
+      const auto parts = weights.find(source_key);
+      if (parts == weights.end())
+        rule.from.push_back(source_key);
+      else
+        rule.from.insert(rule.from.end(), parts->second.begin(), parts->second.end());
     }
     if (!rule.to.empty()) return rule;
     for (const KeyGroup& dropped : keys.dropped) {
@@ -283,6 +321,19 @@ class Mapping {
   }
 
  private:
+  /// Refuses weights of 4 bits, whose values take four times their bytes, unless a setting names
+  /// the dtype of the values.
+  void require_request(const Metadata& source) const {
+    const FourBitForm* const form = four_bit_form(source);
+    if (form == nullptr || settings_.values || settings_.target.dtype) return;
+    throw CheckpointError(
+        ErrorCode::kInvalidArgument,
+        str_format("the weights are {}, codes of 4 bits with scales, of which the map {} can only "
+                   "use the values; --set dequantize=bfloat16 computes them, with 2 bytes each, "
+                   "and without a map the checkpoint is copied as it is",
+                   form->name, quote(map_.family)));
+  }
+
   /// Returns the dtype of dequantized weights.
   DType values() const {
     return settings_.values.value_or(settings_.target.dtype.value_or(DType::kBFloat16));
@@ -408,11 +459,16 @@ std::unique_ptr<CheckpointReader> mapped_reader(std::unique_ptr<CheckpointReader
                                                 std::vector<std::string> left_out) {
   const Mapping mapping(*source, options, model_files, map, std::move(left_out));
   MapReport own;
-  return mapping.apply(std::move(source), report != nullptr ? *report : own);
+  MapReport& told = report != nullptr ? *report : own;
+  return mapping.quantized(mapping.apply(std::move(source), told), told);
 }
 
 std::optional<DType> wanted_dtype(const KeyMapOptions& options) {
   return parse_settings(options.set).target.dtype;
+}
+
+bool wants_fp8(const KeyMapOptions& options) {
+  return parse_settings(options.set).fp8;
 }
 
 std::optional<MapRule> rule_for(std::unique_ptr<CheckpointReader> source,

@@ -43,6 +43,7 @@ struct MapReport {
 ///   parts=all|text              drop what a model of text and images has beside its language model
 ///   prefix=language_model.|model.language_model.     of the result's keys
 ///   dequantize=bfloat16|float16|float32   dtype of weights with scales after dequantization
+///   quantize=fp8                          codes and scales of linear layers, for Hugging Face
 ///   dtype=bfloat16|float16|float32        dtype of all floats, except those that have to stay
 ///
 /// `model_files` is the folder with config.json if the checkpoint has none. `map` is the map of
@@ -58,6 +59,9 @@ std::unique_ptr<CheckpointReader> mapped_reader(std::unique_ptr<CheckpointReader
 
 /// Returns the setting dtype, if it is given. Throws as mapped_reader() does.
 std::optional<DType> wanted_dtype(const KeyMapOptions& options);
+
+/// Returns whether the setting quantize is given. Throws as mapped_reader() does.
+bool wants_fp8(const KeyMapOptions& options);
 
 /// Returns the rule for `key`, which is a tensor's key in the checkpoint or one that the map makes;
 /// empty for other keys.

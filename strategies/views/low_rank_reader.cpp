@@ -1,8 +1,6 @@
 #include "strategies/views/low_rank_reader.h"
 
 #include <algorithm>
-#include <deque>
-#include <mutex>
 #include <unordered_map>
 #include <utility>
 
@@ -15,6 +13,7 @@
 #include "strategies/contract/forwarding_reader.h"
 #include "strategies/tensor_io/read_tensors.h"
 #include "strategies/views/converted_reader.h"
+#include "strategies/views/recent_tiles.h"
 
 namespace dckpt {
 namespace {
@@ -62,38 +61,16 @@ Tile read_tile(const CheckpointReader& factors, const LowRankFactor& factor, Ran
   return tile;
 }
 
-/// The most recently used pieces of right factors, for all threads.
-class TileCache {
+/// The most recently read pieces of right factors, by tensor and first column.
+class TileCache : public RecentTiles<std::pair<std::uint32_t, std::int64_t>, Tile> {
  public:
   explicit TileCache(std::uint64_t memory)
-      : bytes_of_tile_(std::max(memory / kTiles, kSmallestTile)) {}
+      : RecentTiles(kTiles / 2), bytes_of_tile_(std::max(memory / kTiles, kSmallestTile)) {}
 
   std::uint64_t bytes_of_tile() const noexcept { return bytes_of_tile_; }
 
-  /// Returns a tile. `make` is called without a lock: two threads may both make a tile, and one of
-  /// them is used.
-  template <typename Make>
-  std::shared_ptr<const Tile> get(std::uint32_t tensor, std::int64_t first_column,
-                                  const Make& make) {
-    const Key key{tensor, first_column};
-    {
-      const std::lock_guard lock(mutex_);
-      for (const auto& [known, tile] : tiles_) {
-        if (known == key) return tile;
-      }
-    }
-    auto made = std::make_shared<const Tile>(make());
-    const std::lock_guard lock(mutex_);
-    tiles_.emplace_back(key, made);
-    if (tiles_.size() > kTiles / 2) tiles_.pop_front();
-    return made;
-  }
-
  private:
-  using Key = std::pair<std::uint32_t, std::int64_t>;
   std::uint64_t bytes_of_tile_;
-  std::mutex mutex_;
-  std::deque<std::pair<Key, std::shared_ptr<const Tile>>> tiles_;
 };
 
 /// Computes sums[j] = Σₖ left[k] × right[k, first + j], in an order that depends on the rank alone.
@@ -133,7 +110,7 @@ struct Sum {
     return std::max<std::int64_t>(most / rank, 1);
   }
   std::shared_ptr<const Tile> right(std::int64_t first_column) const {
-    return cache.get(term.tensor, first_column, [&] {
+    return cache.get({term.tensor, first_column}, [&] {
       const std::int64_t end = std::min(first_column + columns_of_tile(), columns);
       return read_tile(factors, term.right, {0, rank}, {first_column, end});
     });

@@ -3,8 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <bit>
 
+#include "mapping/geometry/cast.h"
 #include "strategies/tensor_io/read_tensors.h"
 #include "strategies/views/rearranged_reader.h"
 #include "tests/dist_checkpointing/fake_reader.h"
@@ -17,6 +19,7 @@ using ::testing::ElementsAre;
 using testing::error_of;
 using testing::FakeReader;
 using ::testing::HasSubstr;
+using ::testing::Pair;
 
 // Values of float8_e4m3fn by its definition: sign, exponent + 7, three bits.
 constexpr std::uint8_t kOne = 0x38, kOneAndAHalf = 0x3C, kTwo = 0x40, kMinusOne = 0xB8,
@@ -172,6 +175,117 @@ TEST(DequantizedReader, WeightsAndScalesThatDoNotFitAreListed) {
                 dequantized_reader(small_model(), {.suffix = "_scale_inv", .rows = 0});
               }).message(),
               HasSubstr("0 × 128"));
+}
+
+/// Returns the bytes of pairs of codes from 0 to 15.
+std::vector<std::uint8_t> codes_of(std::size_t bytes) {
+  std::vector<std::uint8_t> codes(bytes);
+  for (std::size_t i = 0; i < bytes; ++i) codes[i] = static_cast<std::uint8_t>(i * 37 % 256);
+  return codes;
+}
+
+TEST(DequantizedReader, FusedExpertsOfMxfp4AreTransposed) {
+  std::vector<std::uint8_t> blocks(2 * 2 * 2 * 16, 0);
+  blocks[0] = 0x72;            // 1, 6
+  blocks[16] = 0xF9;           // row 0, column 32: -0.5, -6
+  blocks[3 * 32 + 31] = 0x10;  // the last row: 0, 0.5
+  const std::uint8_t one = 127;
+  auto source = std::make_unique<FakeReader>();
+  source->tensor("up_proj_blocks", DType::kUInt8, {2, 2, 2, 16}, blocks)
+      .tensor<std::uint8_t>("up_proj_scales", DType::kUInt8, {2, 2, 2},
+                            {128, 130, one, one, one, one, one, 0})
+      .write();
+  QuantizedKeys keys;
+  const auto reader = dequantized_reader(std::move(source), {.dtype = DType::kFloat32}, &keys);
+  EXPECT_THAT(keys, ElementsAre(Pair("up_proj", ElementsAre("up_proj_blocks", "up_proj_scales"))));
+  EXPECT_EQ(reader->metadata().tensors[0].global_shape(), (Shape{2, 64, 2}));
+  EXPECT_THAT(read<float>(*reader, 0, {{0, 0, 0}, {1, 2, 2}}), ElementsAre(2, 0, 12, 0));
+  EXPECT_THAT(read<float>(*reader, 0, {{0, 32, 0}, {1, 2, 1}}), ElementsAre(-4, -48));
+  EXPECT_THAT(read<float>(*reader, 0, {{1, 62, 1}, {1, 2, 1}}), ElementsAre(0, 0x1p-128F));
+}
+
+TEST(DequantizedReader, Nvfp4HasAScaleForItsScales) {
+  auto source = std::make_unique<FakeReader>();
+  std::vector<std::uint8_t> codes(16, 0x22);  // 1, 1
+  source->tensor("w", DType::kUInt8, {1, 16}, codes)
+      .tensor<std::uint8_t>("w_scale", DType::kFloat8E4M3FN, {1, 2}, {kTwo, kOneAndAHalf})
+      .tensor<float>("w_scale_2", DType::kFloat32, {}, {0.25F})
+      .write();
+  const auto reader = dequantized_reader(std::move(source), {.dtype = DType::kFloat32});
+  ASSERT_EQ(reader->metadata().tensors.size(), 1);
+  EXPECT_THAT(read<float>(*reader, 0, {{0, 15}, {1, 2}}), ElementsAre(0.5F, 0.375F));
+}
+
+TEST(DequantizedReader, PackedIntegersHaveAnOffsetOfEight) {
+  const auto open = [](std::int64_t columns) {
+    auto source = std::make_unique<FakeReader>();
+    source->tensor<std::uint32_t>("w_packed", DType::kInt32, {2, 1}, {0x76543210, 0xFEDCBA98})
+        .tensor<std::uint16_t>("w_scale", DType::kBFloat16, {2, 2},
+                               {0x3F80, 0x4000, 0x3F80, 0x4000})
+        .tensor<std::int64_t>("w_shape", DType::kInt64, {2}, {2, columns})
+        .write();
+    return dequantized_reader(std::move(source), {.dtype = DType::kFloat32});
+  };
+  EXPECT_THAT(read<float>(*open(8), 0, whole(Shape{2, 8})),
+              ElementsAre(-8, -7, -6, -5, -8, -6, -4, -2, 0, 1, 2, 3, 8, 10, 12, 14));
+  EXPECT_THAT(
+      error_of([&] {
+        read<float>(*open(4), 0, whole(Shape{2, 8}));
+      }).message(),
+      HasSubstr("'w' has the shape (2, 8) by its codes, two in a byte, but 'w_shape' says"));
+}
+
+/// Rows whose scales do not fit into one piece, in chunks that divide groups.
+TEST(DequantizedReader, FourBitsMayBeReadInAnyPiecesOfAnyChunks) {
+  constexpr std::int64_t kRows = 6000, kBytes = 400;
+  constexpr std::array kValues{0.0F, 0.5F,  1.0F,  1.5F,  2.0F,  3.0F,  4.0F,  6.0F,
+                               0.0F, -0.5F, -1.0F, -1.5F, -2.0F, -3.0F, -4.0F, -6.0F};
+  const auto codes = codes_of(kRows * kBytes);
+  std::vector<std::uint8_t> scales = codes_of(kRows * kBytes / 8);
+  for (std::uint8_t& scale : scales) scale %= 0x7F;  // not NaN
+  const auto value = [&](std::int64_t row, std::int64_t column) {
+    const auto place = static_cast<std::size_t>(row * kBytes + column / 2);
+    const std::size_t code = column % 2 == 0 ? codes[place] & 15U : codes[place] >> 4U;
+    const auto* const scale = reinterpret_cast<const std::byte*>(&scales[place / 8]);
+    return kValues[code] * load_float(DType::kFloat8E4M3FN, scale);
+  };
+  auto source = std::make_unique<FakeReader>();
+  source
+      ->tensor("w", DType::kUInt8, {kRows, kBytes}, codes,
+               {{{0, 0}, {kRows, 7}}, {{0, 7}, {kRows, kBytes - 7}}})
+      .tensor("w_scale", DType::kFloat8E4M3FN, {kRows, kBytes / 8}, scales)
+      .tensor<float>("w_scale_2", DType::kFloat32, {1}, {1})
+      .write();
+  const auto reader = dequantized_reader(std::move(source), {.dtype = DType::kFloat32});
+  for (const Box& box : {Box{{0, 1}, {kRows, 1}}, Box{{5999, 799}, {1, 1}}, Box{{3, 9}, {5, 601}},
+                         Box{{5200, 0}, {90, 800}}}) {
+    const auto part = read<float>(*reader, 0, box, {.threads = 1, .staging = 1000});
+    for (std::int64_t i = 0; i < std::ssize(part); ++i)
+      ASSERT_EQ(part[static_cast<std::size_t>(i)],
+                value(box.offsets[0] + i / box.sizes[1], box.offsets[1] + i % box.sizes[1]));
+  }
+}
+
+TEST(DequantizedReader, FourBitsThatDoNotFitAreListed) {
+  auto source = std::make_unique<FakeReader>();
+  source->tensor("a_blocks", DType::kUInt8, {1, 1, 1, 16}, codes_of(16))
+      .tensor("b_blocks", DType::kUInt8, {1, 1, 1, 16}, codes_of(16))
+      .tensor("b_scales", DType::kUInt8, {1, 1, 2}, codes_of(2))
+      .tensor("c", DType::kUInt8, {1, 16}, codes_of(16))
+      .tensor<float>("c_scale", DType::kFloat32, {1, 2}, {1, 1})
+      .tensor<float>("c_scale_2", DType::kFloat32, {2}, {1, 1})
+      .tensor("d", DType::kUInt8, {1, 16}, codes_of(16))
+      .tensor<float>("d_scale_2", DType::kFloat32, {}, {1})
+      .write();
+  const CheckpointError error = error_of([&] { dequantized_reader(std::move(source), {}); });
+  EXPECT_EQ(error.code(), ErrorCode::kMismatch);
+  EXPECT_EQ(error.message(),
+            "the weights of 4 bits cannot be dequantized:\n"
+            "  'a_blocks' holds MXFP4 weights, but 'a_scales' is missing\n"
+            "  'b_scales' has the shape (1, 1, 2), but 'b_blocks' has (1, 1, 1, 16); expected a "
+            "scale for each 32 weights of a row\n"
+            "  'c_scale' is float32, expected float8_e4m3fn\n"
+            "  'd' holds NVFP4 weights, but 'd_scale' is missing");
 }
 
 }  // namespace

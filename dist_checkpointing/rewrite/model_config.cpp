@@ -1,0 +1,146 @@
+#include "dist_checkpointing/rewrite/model_config.h"
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "dist_checkpointing/rewrite/conversion_source.h"
+#include "mapping/base/format.h"
+#include "mapping/base/text.h"
+#include "migration/maps/mapped_reader.h"
+#include "strategies/formats/json/json.h"
+#include "strategies/storage/forwarding.h"
+#include "strategies/storage/memory.h"
+#include "strategies/views/quantized_reader.h"
+#include "strategies/views/quantized_weights.h"
+
+namespace dckpt {
+namespace {
+
+constexpr const char* kQuantizationConfig = "quantization_config";
+
+/// An entry of quantization_config, and its value for weights that maps dequantize.
+constexpr std::array<std::pair<const char*, const char*>, 4> kDequantized{{
+    {"quant_method", "fp8"},
+    {"quant_method", "mxfp4"},
+    {"format", "pack-quantized"},
+    {"quant_algo", "NVFP4"},
+}};
+
+/// Names of the weights' dtype in config.json, in transformers 5 and 4.
+constexpr std::array<const char*, 2> kConfigDtypes{"dtype", "torch_dtype"};
+
+/// Shows a folder with another config.json.
+class WithConfig final : public ForwardingStorage {
+ public:
+  WithConfig(std::shared_ptr<Storage> folder, const std::string& config)
+      : ForwardingStorage(std::move(folder)) {
+    const auto file = made_->create(kModelConfig);
+    file->append(as_bytes(config));
+    file->close();
+  }
+  std::unique_ptr<ReadableFile> open(const std::string& name) const override {
+    return (name == kModelConfig ? *made_ : *storage_).open(name);
+  }
+
+ private:
+  std::shared_ptr<Storage> made_ = memory_storage();
+};
+
+bool wants_fp8_weights(const ConvertOptions& options) {
+  return has_map(options) && wants_fp8(options.source.map);
+}
+
+/// Removes the quantization that maps undo. Returns whether there was one.
+bool drop_quantization(Value& config) {
+  const Value* const quantization = config.find(kQuantizationConfig);
+  if (quantization == nullptr || std::ranges::none_of(kDequantized, [&](const auto& entry) {
+        const Value* const value = quantization->find(entry.first);
+        return value != nullptr && value->is_str() && value->as_str() == entry.second;
+      }))
+    return false;
+  config.mutable_dict().erase(kQuantizationConfig);
+  return true;
+}
+
+/// Describes float8 weights as DeepSeek V3's config.json does, and names the modules with other
+/// matrices, which transformers must not expect to be float8.
+void set_quantization(const Metadata& weights, Value& config) {
+  constexpr std::string_view kWeight = ".weight";
+  ValueList others;
+  for (const TensorStorageMetadata& tensor : weights.tensors) {
+    if (tensor.key.ends_with(kWeight) && tensor.size.size() == 2 &&
+        item_size(tensor.properties.dtype) > 1)
+      others.emplace_back(tensor.key.substr(0, tensor.key.size() - kWeight.size()));
+  }
+  config[kQuantizationConfig] =
+      Value::dict({{"quant_method", "fp8"},
+                   {"fmt", "e4m3"},
+                   {"activation_scheme", "dynamic"},
+                   {"weight_block_size", Value::list({kFp8Block, kFp8Block})},
+                   {"modules_to_not_convert", Value::list(std::move(others))}});
+}
+
+/// Sets the dtype of the weights in `config` and in the configuration of its text model, if they
+/// name one. Returns whether it was another.
+bool set_dtype(Value& config, const std::string& dtype) {
+  bool changed = false;
+  for (const char* const name : kConfigDtypes) {
+    const Value* const said = config.find(name);
+    if (said == nullptr || !said->is_str() || said->as_str() == dtype) continue;
+    config[name] = dtype;
+    changed = true;
+  }
+  const Value* const text = config.find(kHfTextConfig);
+  if (text == nullptr || !text->is_dict()) return changed;
+  Value of_text = *text;
+  if (!set_dtype(of_text, dtype)) return changed;
+  config[kHfTextConfig] = std::move(of_text);
+  return true;
+}
+
+}  // namespace
+
+bool keeps_quantization(const CheckpointReader& source, const ConvertOptions& options) {
+  const Metadata& metadata = source.metadata();
+  const auto has_one_byte = [](const TensorStorageMetadata& tensor) {
+    return item_size(tensor.properties.dtype) == 1;
+  };
+  return !wants_fp8_weights(options) && (four_bit_form(metadata) != nullptr ||
+                                         std::ranges::any_of(metadata.tensors, has_one_byte));
+}
+
+void adapt_config(const CheckpointReader& source, const ConvertOptions& options,
+                  ModelFolder& folder) {
+  const bool fp8 = wants_fp8_weights(options);
+  const auto dtype = has_map(options) ? wanted_dtype(options.source.map) : std::nullopt;
+  const auto file = folder.storage->open(kModelConfig);
+  const Bytes text = read_file(*file, kMaxModelFile);
+  const bool drops = !fp8 && !keeps_quantization(source, options) &&
+                     as_text(text).find(kQuantizationConfig) != std::string_view::npos;
+  if (!fp8 && !dtype && !drops) return;
+  Value config = parse_json(text, file->name());
+  if (!config.is_dict()) return;
+  std::vector<std::string> changes;
+  if (drops && drop_quantization(config))
+    changes.push_back(
+        str_format("without its {}: the weights are not quantized", quote(kQuantizationConfig)));
+  if (dtype && set_dtype(config, std::string(to_string(*dtype))))
+    changes.push_back(str_format("with the type {} of the weights", to_string(*dtype)));
+  if (fp8) {
+    set_quantization(source.metadata(), config);
+    changes.push_back(str_format("with a {} for float8 weights", quote(kQuantizationConfig)));
+  }
+  if (changes.empty()) return;
+  // Nothing else writes into the source folder.
+  folder.storage = std::make_shared<WithConfig>(std::const_pointer_cast<Storage>(folder.storage),
+                                                to_json(config, 2) + "\n");
+  for (const std::string& change : changes)
+    folder.findings.push_back({FindingCode::kModelFilesCopied, "config.json goes along " + change});
+}
+
+}  // namespace dckpt

@@ -1,0 +1,19 @@
+#pragma once
+
+#include "dist_checkpointing/rewrite/model_folder.h"
+
+namespace dckpt {
+
+inline constexpr const char* kModelConfig = "config.json";
+
+/// Returns whether the result of a conversion may have weights that are quantized as the files of
+/// the model say. `source` is the checkpoint as it is written.
+bool keeps_quantization(const CheckpointReader& source, const ConvertOptions& options);
+
+/// Makes the config.json in `folder` say what is true of the converted weights: their dtype and
+/// their quantization. Otherwise transformers would load them as another dtype, or look for scales.
+/// Adds findings. Throws CheckpointError (corrupt) if the file is malformed and must be changed.
+void adapt_config(const CheckpointReader& source, const ConvertOptions& options,
+                  ModelFolder& folder);
+
+}  // namespace dckpt

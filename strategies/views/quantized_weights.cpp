@@ -1,0 +1,294 @@
+#include "strategies/views/quantized_weights.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "mapping/base/checked.h"
+#include "mapping/base/error.h"
+#include "mapping/base/format.h"
+#include "mapping/base/problem_list.h"
+#include "mapping/base/text.h"
+#include "mapping/geometry/cast.h"
+
+namespace dckpt {
+namespace {
+
+/// float4_e2m1: a sign, two bits of exponent and one of mantissa.
+constexpr std::array<float, 16> kFloat4{0.0F,  0.5F,  1.0F,  1.5F,  2.0F,  3.0F,  4.0F,  6.0F,
+                                        -0.0F, -0.5F, -1.0F, -1.5F, -2.0F, -3.0F, -4.0F, -6.0F};
+/// The same without a negative zero, which ModelOpt does not have.
+constexpr std::array<float, 16> kFloat4OfModelOpt{0.0F,  0.5F,  1.0F,  1.5F,  2.0F,  3.0F,
+                                                  4.0F,  6.0F,  0.0F,  -0.5F, -1.0F, -1.5F,
+                                                  -2.0F, -3.0F, -4.0F, -6.0F};
+/// Integers from -8 on.
+constexpr std::array<float, 16> kInt4{-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
+
+constexpr std::array kForms{
+    FourBitForm{.name = "MXFP4",
+                .item = DType::kUInt8,
+                .codes = "_blocks",
+                .scales = "_scales",
+                .scale_type = DType::kUInt8,
+                .group = 32,
+                .fused_experts = true,
+                .values = kFloat4},
+    FourBitForm{.name = "NVFP4",
+                .item = DType::kUInt8,
+                .codes = "",
+                .scales = "_scale",
+                .scale_type = DType::kFloat8E4M3FN,
+                .tensor_scale = "_scale_2",
+                .group = 16,
+                .values = kFloat4OfModelOpt},
+    FourBitForm{.name = "packed int4",
+                .item = DType::kInt32,
+                .codes = "_packed",
+                .scales = "_scale",
+                .scale_type = std::nullopt,
+                .shape = "_shape",
+                .values = kInt4},
+};
+
+bool is_float8(DType dtype) {
+  return dtype == DType::kFloat8E4M3FN || dtype == DType::kFloat8E4M3FNUZ ||
+         dtype == DType::kFloat8E5M2 || dtype == DType::kFloat8E5M2FNUZ;
+}
+
+std::int64_t blocks_of(std::int64_t extent, std::int64_t block) {
+  return extent / block + (extent % block != 0 ? 1 : 0);
+}
+
+std::int64_t codes_in(DType item) {
+  return static_cast<std::int64_t>(2 * item_size(item));
+}
+
+/// Returns the key X of a weight whose codes have the key `key`; empty for other tensors.
+std::string weight_of(const FourBitForm& form, const std::string& key, DType dtype) {
+  if (dtype != form.item || !key.ends_with(form.codes)) return {};
+  return key.substr(0, key.size() - form.codes.size());
+}
+
+class WeightFinder {
+ public:
+  WeightFinder(const Metadata& metadata, const BlockScales& scales)
+      : stored_(metadata.tensors), scales_(scales) {
+    for (std::size_t i = 0; i < stored_.size(); ++i) positions_.emplace(stored_[i].key, i);
+  }
+
+  std::unordered_map<std::size_t, std::optional<QuantizedWeight>> find() {
+    for (std::size_t i = 0; i < stored_.size(); ++i) {
+      for (const FourBitForm& form : kForms) find_four_bits(form, i);
+    }
+    problems_.raise_if_any(ErrorCode::kMismatch, "the weights of 4 bits cannot be dequantized:");
+    if (scales_.suffix.empty()) return std::move(found_);
+    for (std::size_t i = 0; i < stored_.size(); ++i) {
+      if (!found_.contains(i)) find_float8(i);
+    }
+    problems_.raise_if_any(
+        ErrorCode::kMismatch,
+        str_format("the weights cannot be dequantized; by the map, the scales of X are X{}, one "
+                   "for each block of {} × {}:",
+                   scales_.suffix, scales_.rows, scales_.columns));
+    return std::move(found_);
+  }
+
+ private:
+  std::optional<std::size_t> position(const std::string& key) const {
+    const auto found = positions_.find(key);
+    return found == positions_.end() ? std::nullopt : std::optional(found->second);
+  }
+
+  /// Finds a tensor that belongs to a weight, unless its suffix is empty, or reports its absence.
+  std::optional<std::size_t> part(const QuantizedWeight& weight, std::string_view suffix) {
+    if (suffix.empty()) return std::nullopt;
+    const std::string key = weight.key + std::string(suffix);
+    const auto found = position(key);
+    if (!found)
+      problems_.add(str_format("{} holds {} weights, but {} is missing",
+                               quote(stored_[weight.codes].key), weight.form->name, quote(key)));
+    return found;
+  }
+
+  void find_four_bits(const FourBitForm& form, std::size_t codes) {
+    const std::string key = weight_of(form, stored_[codes].key, stored_[codes].properties.dtype);
+    if (key.empty()) return;
+    if (form.codes.empty() && !position(key + std::string(form.tensor_scale))) return;
+    QuantizedWeight weight{.key = key, .codes = codes, .form = &form};
+    const auto scales = part(weight, form.scales);
+    weight.tensor_scale = part(weight, form.tensor_scale);
+    weight.shape = part(weight, form.shape);
+    if (!scales) return;
+    weight.scales = *scales;
+    if (!form.codes.empty() && position(key))
+      problems_.add(str_format("{} and {} are both there", quote(key), quote(stored_[codes].key)));
+    check_four_bits(weight);
+    for (const auto& part : {std::optional(weight.scales), weight.tensor_scale, weight.shape}) {
+      if (part) found_.emplace(*part, std::nullopt);
+    }
+    found_.insert_or_assign(codes, std::move(weight));
+  }
+
+  /// Sets the shape and the blocks of a weight, or reports that its tensors do not fit.
+  void check_four_bits(QuantizedWeight& weight) {
+    const FourBitForm& form = *weight.form;
+    const TensorStorageMetadata& codes = stored_[weight.codes];
+    const TensorStorageMetadata& scales = stored_[weight.scales];
+    const DType found = scales.properties.dtype;
+    if (form.scale_type ? found != *form.scale_type : !can_cast(found, DType::kFloat32))
+      return problems_.add(str_format("{} is {}, expected {}", quote(scales.key), to_string(found),
+                                      form.scale_type ? to_string(*form.scale_type) : "a float"));
+    if (weight.tensor_scale) check_tensor_scale(stored_[*weight.tensor_scale]);
+    if (codes.flattened_shape || scales.flattened_shape)
+      return problems_.add(quote(codes.key) +
+                           " is stored flattened; convert it without a map once");
+    Shape size = codes.global_shape();
+    const Shape& groups = scales.global_shape();
+    bool fits = size.size() >= (form.fused_experts ? 4U : 2U) && size.back() > 0;
+    std::optional<std::int64_t> columns = fits ? size.back() : 0;
+    columns = checked_mul(*columns, codes_in(form.item));
+    if (fits && form.fused_experts) {
+      size.pop_back();
+      columns = columns ? checked_mul(*columns, size.back()) : columns;
+    }
+    fits = fits && columns && groups.size() == size.size() && groups.back() > 0 &&
+           std::equal(size.begin(), size.end() - 1, groups.begin()) &&
+           *columns % groups.back() == 0 && checked_rows(size, *columns);
+    if (fits) weight.columns = *columns / groups.back();
+    if (!fits || (form.group != 0 && weight.columns != form.group))
+      return problems_.add(str_format(
+          "{} has the shape {}, but {} has {}; expected a scale for each {}", quote(scales.key),
+          to_string(groups), quote(codes.key), to_string(codes.global_shape()),
+          form.group != 0 ? str_format("{} weights of a row", form.group)
+                          : std::string("group of weights of a row, all of one size")));
+    size.back() = *columns;
+    weight.size = size;
+    for (std::size_t i = 0; form.fused_experts && i < codes.chunks.size(); ++i) {
+      if (codes.chunks.sizes(i).back() != codes.size.back())
+        return problems_.add(quote(codes.key) + " is cut inside groups of weights");
+    }
+    check_size(scales);
+  }
+
+  /// Returns whether the number of values of a weight fits in int64.
+  static bool checked_rows(Shape size, std::int64_t columns) {
+    size.back() = columns;
+    return checked_numel(size).has_value();
+  }
+
+  void check_tensor_scale(const TensorStorageMetadata& scale) {
+    if (numel(scale.global_shape()) != 1 || !can_cast(scale.properties.dtype, DType::kFloat32))
+      problems_.add(str_format("{} has the shape {} of {}, expected one float", quote(scale.key),
+                               to_string(scale.global_shape()), to_string(scale.properties.dtype)));
+  }
+
+  void find_float8(std::size_t position_of_key) {
+    const std::string& key = stored_[position_of_key].key;
+    const DType dtype = stored_[position_of_key].properties.dtype;
+    if (key.ends_with(scales_.suffix) && key.size() > scales_.suffix.size()) {
+      const std::string weight = key.substr(0, key.size() - scales_.suffix.size());
+      if (!position(weight))
+        problems_.add(str_format("{}: there is no {} that it scales", quote(key), quote(weight)));
+      found_.emplace(position_of_key, std::nullopt);
+      return;
+    }
+    const auto scales = position(key + scales_.suffix);
+    if (scales) {
+      check_float8(stored_[position_of_key], stored_[*scales]);
+      found_.insert_or_assign(position_of_key,
+                              QuantizedWeight{.key = key,
+                                              .codes = position_of_key,
+                                              .scales = *scales,
+                                              .size = stored_[position_of_key].global_shape(),
+                                              .rows = scales_.rows,
+                                              .columns = scales_.columns});
+    } else if (is_float8(dtype)) {
+      problems_.add(str_format("{} is {}, but its scales {} are missing", quote(key),
+                               to_string(dtype), quote(key + scales_.suffix)));
+    }
+  }
+
+  void check_float8(const TensorStorageMetadata& weight, const TensorStorageMetadata& scales) {
+    if (!is_float8(weight.properties.dtype))
+      return problems_.add(str_format("{} has scales, but is {}, not float8", quote(weight.key),
+                                      to_string(weight.properties.dtype)));
+    if (!can_cast(scales.properties.dtype, DType::kFloat32))
+      return problems_.add(str_format("{} is {}, expected float32 or another float",
+                                      quote(scales.key), to_string(scales.properties.dtype)));
+    if (weight.flattened_shape)
+      return problems_.add(quote(weight.key) +
+                           " is stored flattened; convert it without a map once");
+    Shape expected = weight.global_shape();
+    if (expected.size() >= 2) {
+      std::int64_t& rows = *(expected.end() - 2);
+      rows = blocks_of(rows, scales_.rows);
+      expected.back() = blocks_of(expected.back(), scales_.columns);
+      const Shape& found = scales.global_shape();
+      if (found == expected || (numel(found) == 1 && numel(expected) == 1))
+        return check_size(scales);
+    }
+    problems_.add(str_format(
+        "{} has the shape {}, but {} has {}; expected a scale for each block of {} × {}{}",
+        quote(scales.key), to_string(scales.global_shape()), quote(weight.key),
+        to_string(weight.global_shape()), scales_.rows, scales_.columns,
+        expected.size() >= 2 ? ": " + to_string(expected) : std::string()));
+  }
+
+  static void check_size(const TensorStorageMetadata& scales) {
+    const Shape& shape = scales.global_shape();
+    if (shape.empty() || static_cast<std::uint64_t>(shape.back()) <= kMaxScaleBytes / sizeof(float))
+      return;
+    throw CheckpointError(
+        ErrorCode::kUnsupported,
+        str_format("a row of weights has more scales than {} hold", human_bytes(kMaxScaleBytes)),
+        {.key = scales.key});
+  }
+
+  const std::vector<TensorStorageMetadata>& stored_;
+  const BlockScales& scales_;
+  std::unordered_map<std::string_view, std::size_t> positions_;
+  std::unordered_map<std::size_t, std::optional<QuantizedWeight>> found_;
+  ProblemList problems_;
+};
+
+}  // namespace
+
+Box QuantizedWeight::values_of(Box codes) const {
+  if (form == nullptr) return codes;
+  const std::int64_t per_item = codes_in(form->item);
+  codes.offsets.back() *= per_item;
+  codes.sizes.back() *= per_item;
+  if (!form->fused_experts) return codes;
+  const std::int64_t group = codes.sizes.back();
+  codes.offsets.pop_back();
+  codes.sizes.pop_back();
+  codes.offsets.back() *= group;
+  codes.sizes.back() *= group;
+  return codes;
+}
+
+const FourBitForm* four_bit_form(const Metadata& metadata) {
+  for (const TensorStorageMetadata& tensor : metadata.tensors) {
+    for (const FourBitForm& form : kForms) {
+      if (form.codes.empty() ? tensor.key.ends_with(form.tensor_scale)
+                             : !weight_of(form, tensor.key, tensor.properties.dtype).empty())
+        return &form;
+    }
+  }
+  return nullptr;
+}
+
+bool is_quantised(const Metadata& metadata, const std::string& suffix) {
+  return four_bit_form(metadata) != nullptr ||
+         (!suffix.empty() &&
+          std::ranges::any_of(metadata.tensors, [&](const TensorStorageMetadata& tensor) {
+            return tensor.key.ends_with(suffix) || is_float8(tensor.properties.dtype);
+          }));
+}
+
+std::unordered_map<std::size_t, std::optional<QuantizedWeight>> quantized_weights(
+    const Metadata& metadata, const BlockScales& scales) {
+  return WeightFinder(metadata, scales).find();
+}
+
+}  // namespace dckpt
