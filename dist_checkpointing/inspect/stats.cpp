@@ -187,12 +187,20 @@ class StatsReader {
   StatsReport report_;
 };
 
+/// Returns whether a tensor is a bucket of the optimizer, whose gaps between parameters hold
+/// anything.
+bool has_gaps(const std::string& key) {
+  return is_optimizer_key(key) && key.find(".bucket_idx_") != key.npos;
+}
+
 /// Finds elements that are not finite.
 void find_special(StatsReport& report) {
   std::uint64_t nan = 0, infinite = 0;
   std::vector<std::string> keys;
   for (const TensorStats& tensor : report.tensors) {
-    if (!tensor.elements || tensor.elements->finite() == tensor.elements->count) continue;
+    if (!tensor.elements || tensor.elements->finite() == tensor.elements->count ||
+        has_gaps(tensor.key))
+      continue;
     nan += tensor.elements->nan;
     infinite += tensor.elements->infinite;
     keys.push_back(tensor.key);
@@ -215,7 +223,7 @@ bool is_state(const std::string& key, std::string_view name) {
 void find_negative_moments(StatsReport& report) {
   std::vector<std::string> keys;
   for (const TensorStats& tensor : report.tensors) {
-    if (tensor.elements && tensor.elements->min < 0 &&
+    if (tensor.elements && tensor.elements->min < 0 && !has_gaps(tensor.key) &&
         (is_state(tensor.key, "exp_avg_sq") || is_state(tensor.key, "max_exp_avg_sq")))
       keys.push_back(tensor.key);
   }

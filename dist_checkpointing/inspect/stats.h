@@ -43,7 +43,8 @@ struct StatsReport {
   std::vector<LayerStats> layers;    ///< by stack and number; without optimizer state
   ElementStats weights{};            ///< all tensors but the optimizer's
   /// Elements that are not finite (not-finite), and values that no optimizer makes
-  /// (state-impossible).
+  /// (state-impossible). Buckets of Megatron's optimizer are left out, since their gaps between
+  /// parameters hold anything.
   Findings findings{};
 };
 

@@ -367,8 +367,10 @@ void find_special(const CheckpointReader& reader, const VerifyOptions& options,
   attempt(report.problems, {}, [&] {
     const StatsReport found =
         stats(reader, {.threads = options.threads, .progress = options.progress});
+    const auto special = std::ranges::find(found.findings, FindingCode::kNotFinite, &Finding::code);
+    if (special == found.findings.end()) return;
     for (const TensorStats& tensor : found.tensors) {
-      if (!tensor.elements || tensor.elements->finite() == tensor.elements->count) continue;
+      if (std::ranges::find(special->keys, tensor.key) == special->keys.end()) continue;
       report.problems.emplace_back(
           ErrorCode::kCorrupt,
           str_format("of {}, {} NaN and {} infinite", counted(tensor.elements->count, "element"),

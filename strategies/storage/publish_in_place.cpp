@@ -17,7 +17,8 @@
 // counts from 1.
 //
 //      step                                                  a crash after it leaves
-//   1  refuse if something is at N that may not be replaced  nothing new
+//   1  refuse if something is at N that may not be          nothing new
+//      replaced; files of a dead owner of a claim may be
 //   2  claim N: create the first C = `N/.dckpt.saving-K`     N as it was, claimed
 //      that can be created, where the owner of each one
 //      before has certainly ended; C holds the token and
@@ -57,13 +58,13 @@ class InPlace final : public Publication::Body {
   const std::string& staging() const noexcept override { return name_; }
 
   void begin(const std::string& token) {
-    is_there();  // 1
+    is_there(has_claims());  // 1
     storage_->make_directory(name_);
     claim(token);  // 2
     try {
-      if (!is_there()) return;  // another job may have finished one before the claim
+      if (!is_there(number_ > 1)) return;  // another job may have finished one before the claim
       if (options_.foreign) foreign_ = options_.foreign();
-      warn();
+      if (options_.overwrite) warn();
       clear();  // 3
     } catch (...) {
       if (lease_->is_current()) lease_->release();
@@ -95,20 +96,28 @@ class InPlace final : public Publication::Body {
  private:
   static bool is_claim(const std::string& entry) { return entry.starts_with(kClaimPrefix); }
 
+  bool has_claims() const {
+    const auto found = storage_->stat(name_);
+    return found && found->kind == FileInfo::Kind::kDirectory &&
+           std::ranges::any_of(storage_->list(name_),
+                               [](const FileInfo& entry) { return is_claim(entry.name); });
+  }
+
   /// Returns true if anything but claims is there. A marker counts even if a late list lacks it.
-  /// Throws (already exists) if the content must not be replaced.
-  bool is_there() const {
+  /// Throws (already exists) if the content must not be replaced. If it is `claimed` by a job that
+  /// has ended, content without a marker is what that job had written.
+  bool is_there(bool claimed) const {
     const auto found = storage_->stat(name_);
     if (!found || found->kind != FileInfo::Kind::kDirectory)
       return must_replace(*storage_, name_, options_.overwrite);
     const std::vector<FileInfo> entries = storage_->list(name_);
-    const bool any =
-        std::ranges::any_of(options_.markers,
-                            [&](const std::string& marker) {
-                              return storage_->stat(join_name(name_, marker)).has_value();
-                            }) ||
-        std::ranges::any_of(entries, [](const FileInfo& entry) { return !is_claim(entry.name); });
-    if (any && !options_.overwrite) {
+    const bool marked = std::ranges::any_of(options_.markers, [&](const std::string& marker) {
+      return storage_->stat(join_name(name_, marker)).has_value();
+    });
+    const bool any = marked || std::ranges::any_of(entries, [](const FileInfo& entry) {
+                       return !is_claim(entry.name);
+                     });
+    if (any && !options_.overwrite && (marked || !claimed)) {
       throw CheckpointError(ErrorCode::kAlreadyExists,
                             "refusing to replace the directory: it holds files; choose another "
                             "name, or allow overwriting",

@@ -101,8 +101,11 @@ TEST(Objects, ReadingUsesTheRequestsThatTheStorageServesAtOnce) {
   const ObjectStore::Pace pace{.request = Milliseconds(5), .concurrency = 12};
   const auto store = std::make_shared<ObjectStore>(pace);
   StateDict state;
-  const Shape shape{16 * 1024, 1024};  // 64 MiB: many jobs
-  state["w"] = ShardedTensor::from_rank_offsets("w", Tensor::zeros(DType::kFloat32, shape), {});
+  for (int i = 0; i < 24; ++i) {
+    const std::string key = "w" + std::to_string(i);
+    state[Value(key)] =
+        ShardedTensor::from_rank_offsets(key, Tensor::zeros(DType::kFloat32, {512, 1024}), {});
+  }
   save(state, Location(store, "it"));
   load(state, Location(store, "it"), {.threads = 1});
   EXPECT_GT(store->most_reads_at_once(), 6);

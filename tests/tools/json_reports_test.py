@@ -7,10 +7,12 @@ docs/schemas says must occur in some report, and a report with a field less or m
 import concurrent.futures
 import copy
 import json
+import math
 import os
 import pathlib
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -60,6 +62,10 @@ class Folder:
         self.add_dropped("qwen2_hf/model.safetensors")
         for part in ("base", "adapter"):
             shutil.copytree(root / "tests/data/adapters/llama" / part, self.path / f"llama_{part}")
+        (self.path / "nan").mkdir()
+        header = json.dumps({"w": {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}}).encode()
+        (self.path / "nan/model.safetensors").write_bytes(
+            len(header).to_bytes(8, "little") + header + struct.pack("<2f", math.nan, 1))
         (self.path / "long.yaml").write_text(
             "version: 1\nsave: {backend: {name: torch_dist, version: 1, options: {compression: none}}}\nload:\n"
             "  backend: {name: dcp, version: 1}\n  map: {name: llama, set: [vocab_size=32]}\n"
@@ -107,6 +113,7 @@ def runs(folder):
     yield "inspect", {0}, ["inspect", "timed", "--timing"]
     yield "verify", {0}, ["verify", MODEL]
     yield "verify", {0}, ["verify", MODEL, "--nan"]
+    yield "stats", {1}, ["stats", "nan"]
     yield "verify", {1}, ["verify", "root", "--all"]
     yield "diff", {1}, ["diff", "root", "--iteration-a", "1", "--iteration-b", "release"]
     yield "diff", {1}, ["diff", SYNTHETIC, "mcore-0.14-synthetic", "--rtol", "1e-3"]
@@ -211,7 +218,8 @@ class Reports(unittest.TestCase):
         self.assertIn("inspect", commands)
         for command in commands:
             options = subprocess.run([tool, command, "--help"], capture_output=True, text=True, check=True).stdout
-            self.assertEqual("--json" in options.split("Examples")[0], command in self.schemas, command)
+            schema = {"merge": "convert", "join": "convert"}.get(command, command)
+            self.assertEqual("--json" in options.split("Examples")[0], schema in self.schemas, command)
         for name in self.schemas:
             self.assertTrue(f"(schemas/{name}.schema.json)" in page, f"docs/tool.md does not link the schema of {name}")
 

@@ -131,7 +131,7 @@ TEST(ToolMap, AnAdapterIsMergedBeforeTheMap) {
                               HasSubstr("merged the adapter into 6 tensors")));
   const ToolRun json = convert(data + "llama/adapter", "--json");
   ASSERT_EQ(json.exit_code, 0) << json.err;
-  EXPECT_EQ(json.json().at("findings").items()[0].at("code"), Value("parameters"));
+  EXPECT_EQ(json.json().at("findings").items()[0].at("code"), Value("adapter-merged"));
   const ToolRun again = convert(data + "llama/adapter", "--json");
   EXPECT_EQ(again.exit_code, 7);
   const ToolRun other = convert(data + "gpt2/adapter", "--dry-run");

@@ -63,6 +63,15 @@ TEST(Stats, ElementsThatAreNotFiniteAreFound) {
   EXPECT_THAT(report.findings[0].message, HasSubstr("1 element is NaN and 1 infinite"));
 }
 
+/// Nobody initializes the gaps between parameters.
+TEST(Stats, GapsOfBucketsMayHoldAnything) {
+  FakeReader reader;
+  reader.tensor<float>("optimizer.distributed.dp_group_idx_0.bucket_idx_0.exp_avg_sq",
+                       DType::kFloat32, {2}, {NAN, -1});
+  EXPECT_THAT(stats(reader.write()).findings, IsEmpty());
+  EXPECT_TRUE(verify(reader, {.nan = true}).ok());
+}
+
 TEST(Stats, AnImpossibleOptimizerIsFound) {
   FakeReader reader;
   reader.tensor<float>("optimizer.state.exp_avg.w", DType::kFloat32, {2}, {-1, 1});

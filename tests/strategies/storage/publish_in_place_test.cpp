@@ -94,10 +94,30 @@ TEST_F(PublishInPlace, OneJobWritesAtATime) {
   } catch (const CheckpointError& error) {
     EXPECT_EQ(error.code(), ErrorCode::kAborted);
     EXPECT_THAT(error.what(), HasSubstr("another job writes this checkpoint, 'first'"));
-    EXPECT_THAT(error.what(), HasSubstr(".dckpt.saving-1"));
+    EXPECT_THAT(error.what(), HasSubstr("its claim ends by itself in 121 s"));
   }
   publish(std::move(first), "1");
   EXPECT_EQ(content("run/iter_5/data"), "1");
+}
+
+TEST_F(PublishInPlace, WithoutTimesAClaimIsRemovedByHand) {
+  struct Timeless final : ForwardingStorage {
+    using ForwardingStorage::ForwardingStorage;
+    std::optional<FileInfo> stat(const std::string& name) const override {
+      std::optional<FileInfo> found = ForwardingStorage::stat(name);
+      if (found) found->modified = 0;
+      return found;
+    }
+  };
+  const Publication first = begin("first");
+  try {
+    const Publication second =
+        Publication::begin(std::make_shared<Timeless>(store_), kName, "second", {});
+    FAIL();
+  } catch (const CheckpointError& error) {
+    EXPECT_THAT(error.what(),
+                HasSubstr("if it has died, remove 'objects:run/iter_5/.dckpt.saving-1'"));
+  }
 }
 
 TEST_F(PublishInPlace, TheClaimOfAWriterThatHasEndedIsPassed) {
