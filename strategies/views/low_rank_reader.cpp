@@ -4,7 +4,6 @@
 #include <unordered_map>
 #include <utility>
 
-#include "mapping/base/checked.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
@@ -12,6 +11,7 @@
 #include "mapping/state/tensor.h"
 #include "strategies/contract/forwarding_reader.h"
 #include "strategies/tensor_io/read_tensors.h"
+#include "strategies/views/changed_chunk.h"
 #include "strategies/views/converted_reader.h"
 #include "strategies/views/recent_tiles.h"
 
@@ -122,53 +122,33 @@ struct Sum {
 };
 
 /// The elements of a chunk, row-major, with the product added.
-class SummedChunk final : public ReadableFile {
+class SummedChunk final : public ChangedChunk {
  public:
-  /// The elements of `box` are in `payload.decoded`, or else in `file`.
   SummedChunk(const ReadableFile& file, ChunkPayload payload, Box box, const Sum& sum)
-      : file_(file), stored_(std::move(payload)), box_(std::move(box)), sum_(sum) {
+      : ChangedChunk(file, std::move(payload), std::move(box)), sum_(sum) {
     if (box_.dims() == 1) {  // a single row
       box_.offsets.insert(box_.offsets.begin(), 0);
       box_.sizes.insert(box_.sizes.begin(), 1);
     }
   }
 
-  const std::string& name() const noexcept override { return file_.name(); }
-  std::uint64_t size() const noexcept override {
-    return static_cast<std::uint64_t>(numel(box_.sizes)) * item_size(stored_.dtype);
-  }
-  void prefetch(std::uint64_t offset, std::uint64_t length) const override {
-    elements().prefetch(stored_.offset + offset, length);
-  }
-
-  void read(std::uint64_t offset, MutableByteView into) const override {
-    const std::size_t item = item_size(stored_.dtype);
-    if (offset % item != 0 || into.size() % item != 0 || !range_fits(offset, into.size(), size()))
-      throw CheckpointError(ErrorCode::kCorrupt,
-                            "a read goes past the elements of a tensor, or divides one",
-                            {.file = name(), .offset = offset});
-    elements().read(stored_.offset + offset, into);
-    if (into.empty()) return;
-    const auto first = static_cast<std::int64_t>(offset / item);
-    const Range wanted{first, first + static_cast<std::int64_t>(into.size() / item)};
+ private:
+  void change(std::int64_t first, MutableByteView elements) const override {
+    const Range wanted{first, first + static_cast<std::int64_t>(elements.size() / item())};
     const std::int64_t width = box_.sizes[1];
     const std::int64_t end_row = (wanted.second - 1) / width + 1;
     for (std::int64_t row = wanted.first / width; row < end_row;) {
       const std::int64_t end = std::min(row + sum_.rows_of_tile(), end_row);
-      add_rows({row, end}, wanted, into);
+      add_rows({row, end}, wanted, elements);
       row = end;
     }
   }
-
- private:
-  const ReadableFile& elements() const { return stored_.decoded ? *stored_.decoded : file_; }
 
   /// Adds the product to the `wanted` elements of the rows, which are in `into`.
   void add_rows(Range rows, Range wanted, MutableByteView into) const {
     const std::int64_t width = box_.sizes[1];
     const std::int64_t first_column = box_.offsets[1];
     const std::int64_t of_tile = sum_.columns_of_tile();
-    const std::size_t item = item_size(stored_.dtype);
     const Tile left = sum_.left(box_.offsets[0] + rows.first, box_.offsets[0] + rows.second);
     std::vector<float> sums(static_cast<std::size_t>(kMostAtOnce));
     for (std::int64_t tile_begin = first_column / of_tile * of_tile;
@@ -182,7 +162,7 @@ class SummedChunk final : public ReadableFile {
         while (at < end) {
           const std::int64_t count = std::min(end - at, kMostAtOnce);
           multiply(left.row(row - rows.first), *right, at - start - tile_begin, count, sums.data());
-          add(sums.data(), into.data() + static_cast<std::size_t>(at - wanted.first) * item,
+          add(sums.data(), into.data() + static_cast<std::size_t>(at - wanted.first) * item(),
               static_cast<std::size_t>(count));
           at += count;
         }
@@ -194,29 +174,26 @@ class SummedChunk final : public ReadableFile {
   void add_as(const float* sums, std::byte* elements, std::size_t count, DType computed) const {
     std::vector<Number> values(count);
     auto* const bytes = reinterpret_cast<std::byte*>(values.data());
-    cast_elements(stored_.dtype, elements, computed, bytes, count);
+    cast_elements(dtype(), elements, computed, bytes, count);
     for (std::size_t i = 0; i < count; ++i) values[i] += sum_.term.scale * sums[i];
-    cast_elements(computed, bytes, stored_.dtype, elements, count);
-    const std::size_t i = first_too_large(computed, bytes, stored_.dtype, elements, count);
+    cast_elements(computed, bytes, dtype(), elements, count);
+    const std::size_t i = first_too_large(computed, bytes, dtype(), elements, count);
     if (i == count) return;
     throw CheckpointError(
         ErrorCode::kMismatch,
         str_format("with what is added, a weight is {}, which would be infinite in {}; store the "
                    "model as bfloat16 or float32 first",
-                   values[i], to_string(stored_.dtype)),
+                   values[i], to_string(dtype())),
         {.key = sum_.key, .file = name()});
   }
 
   void add(const float* sums, std::byte* elements, std::size_t count) const {
-    if (stored_.dtype == DType::kFloat64)
+    if (dtype() == DType::kFloat64)
       add_as<double>(sums, elements, count, DType::kFloat64);
     else
       add_as<float>(sums, elements, count, DType::kFloat32);
   }
 
-  const ReadableFile& file_;
-  ChunkPayload stored_;
-  Box box_;
   const Sum& sum_;
 };
 
@@ -247,16 +224,11 @@ class LowRankReader final : public ForwardingReader {
     const auto found = sums_.find(static_cast<std::uint32_t>(tensor));
     if (found == sums_.end()) return payload;
     const TensorStorageMetadata& stored = metadata().tensors[tensor];
-    if (!payload.contiguous)
-      throw CheckpointError(ErrorCode::kUnsupported,
-                            "tensors to which a product is added have to lie row-major; convert "
-                            "the checkpoint once without it",
-                            {.key = stored.key});
+    require_row_major(payload, stored.key);
+    const DType dtype = payload.dtype;
     const Box box = stored.chunks[chunk];
-    ChunkPayload result{
-        .offset = 0, .dtype = payload.dtype, .strides = row_major_strides(box.sizes)};
-    result.decoded = std::make_shared<SummedChunk>(file, std::move(payload), box, found->second);
-    return result;
+    return payload_of(std::make_shared<SummedChunk>(file, std::move(payload), box, found->second),
+                      dtype, box);
   }
 
  private:
