@@ -38,9 +38,11 @@ std::shared_ptr<const Storage> model_files_of(const ConvertOptions& options) {
 /// Opens the source, combined with other models; `report` gets the steps.
 std::unique_ptr<CheckpointReader> open_plain(const Location& source, const ConvertOptions& options,
                                              ConvertReport& report) {
-  return combined(open_checkpoint(source, {.iteration = options.source.iteration,
-                                           .strategy = options.source.strategy}),
-                  options, report);
+  const auto open = [&] {
+    return open_checkpoint(
+        source, {.iteration = options.source.iteration, .strategy = options.source.strategy});
+  };
+  return combined(open(), open, options, report);
 }
 
 /// Opens the checkpoint that a map is applied to, with Megatron-FSDP's keys as Megatron-Core's,

@@ -29,6 +29,9 @@ struct ConvertSource {
   /// source has the tensors that the adapter changes, else after it. Takes up to an eighth of
   /// ConvertLimits::memory.
   std::optional<Location> merge_adapter{};
+  /// Takes the optimizer's main parameters (float32) as the weights, where there are any, before
+  /// anything else. Needs optimizer state in the shapes of the model.
+  bool main_parameters = false;
   /// Averages these models with the source, before anything else: the elements of all become the
   /// sum of weight × element, in float32, rounded once to the dtype of the source. All must have
   /// the same tensors. The optimizer is left out; objects and the common state are the source's.

@@ -136,6 +136,7 @@ ConversionFacts conversion_facts(const Location& source, const ConvertOptions& o
         facts.add_file(*model.storage(), model.name());
     }
   }
+  facts.add("main parameters", yes_or_no(options.source.main_parameters));
   for (const double weight : options.source.weights) facts.add("weight", std::to_string(weight));
   if (options.source.merge_adapter) {
     facts.add("adapter", quote(options.source.merge_adapter->absolute()));

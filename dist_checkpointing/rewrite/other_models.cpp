@@ -37,8 +37,16 @@ std::vector<double> weights_of(const ConvertSource& source) {
 
 }  // namespace
 
-std::unique_ptr<CheckpointReader> combined(std::unique_ptr<CheckpointReader> source,
-                                           const ConvertOptions& options, ConvertReport& report) {
+std::unique_ptr<CheckpointReader> combined(
+    std::unique_ptr<CheckpointReader> source,
+    const std::function<std::unique_ptr<CheckpointReader>()>& again, const ConvertOptions& options,
+    ConvertReport& report) {
+  if (options.source.main_parameters) {
+    View view = with_main_parameters(std::move(source), again());
+    source = std::move(view.reader);
+    add_step(report, "main parameters", "takes the weights from the optimizer, in float32",
+             std::move(view.findings));
+  }
   if (!options.source.average.empty()) {
     const std::vector<double> weights = weights_of(options.source);
     std::vector<OtherModel> others = open_others(options.source.average, options);

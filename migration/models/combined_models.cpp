@@ -139,6 +139,48 @@ View averaged_models(std::unique_ptr<CheckpointReader> first, double weight,
   return view;
 }
 
+View with_main_parameters(std::unique_ptr<CheckpointReader> source,
+                          std::shared_ptr<const CheckpointReader> same) {
+  const Metadata& metadata = same->metadata();
+  const auto positions = positions_of(metadata);
+  std::vector<OverlaidTensor> main;
+  std::unordered_set<std::string_view> replaced;
+  for (std::size_t i = 0; i < metadata.tensors.size(); ++i) {
+    const TensorStorageMetadata& tensor = metadata.tensors[i];
+    const auto [name, model_key] = parse_optimizer_state_key(tensor.key);
+    const auto weight = positions.find(model_key);
+    if ((name != "param" && name != "fp32_param") || weight == positions.end()) continue;
+    const Shape& shape = metadata.tensors[weight->second].global_shape();
+    if (tensor.global_shape() != shape)
+      throw CheckpointError(ErrorCode::kMismatch,
+                            str_format("the main parameter has the shape {}, and the weight {}",
+                                       to_string(tensor.global_shape()), to_string(shape)),
+                            {.key = tensor.key});
+    main.push_back({std::string(model_key), i});
+    replaced.insert(model_key);
+  }
+  if (main.empty())
+    throw CheckpointError(ErrorCode::kMismatch,
+                          "there are no main parameters in the shapes of the model: the optimizer "
+                          "is missing, or its state is in buckets, which convert --optimizer "
+                          "fully_reshardable first brings into these shapes",
+                          {.file = source->storage().display_path("")});
+  std::vector<std::string> others;
+  for (const TensorStorageMetadata& tensor : metadata.tensors) {
+    if (!is_optimizer_key(tensor.key) && !replaced.contains(tensor.key))
+      others.push_back(tensor.key);
+  }
+  View view;
+  if (!others.empty())
+    view.findings.push_back(
+        {FindingCode::kFormKept,
+         str_format("{} no main parameter and stay as they are: {}",
+                    counted(others.size(), "tensor has", "tensors have"), quoted_list(others)),
+         others});
+  view.reader = overlaid_reader(std::move(source), std::move(same), main);
+  return view;
+}
+
 View joined_models(std::unique_ptr<CheckpointReader> first, const std::vector<OtherModel>& others) {
   View view{std::move(first)};
   for (const OtherModel& other : others) {

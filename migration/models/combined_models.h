@@ -16,6 +16,13 @@ struct OtherModel {
   double weight = 0;  ///< in an average
 };
 
+/// Returns `source` with the optimizer's main parameters ("param", "fp32_param") in place of the
+/// weights, from `same`, the same checkpoint. The findings name weights that have none. Throws
+/// CheckpointError: (mismatch) if there are none, as without optimizer state or in buckets, or if
+/// shapes differ.
+View with_main_parameters(std::unique_ptr<CheckpointReader> source,
+                          std::shared_ptr<const CheckpointReader> same);
+
 /// Returns `first` with the weighted sums of the tensors of all models, in the dtypes of the first
 /// (see averaged_reader()). The optimizer's state stays that of the first. Tensors that are not
 /// floats of at least 16 bits have to be equal in all models. The findings say what is rounded.

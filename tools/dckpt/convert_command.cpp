@@ -91,6 +91,7 @@ ConvertOptions merged(const Options& options, std::vector<std::string>& unused) 
   merged.source.keys = given.source.keys;
   merged.source.iteration = given.source.iteration;
   merged.source.allow_partial = given.source.allow_partial;
+  merged.source.main_parameters = given.source.main_parameters;
   merged.dry_run = given.dry_run;
   merged.target.overwrite = given.target.overwrite;
   merged.target.resume = given.target.resume;
@@ -274,6 +275,8 @@ void add_form(Parser command, Options& options) {
       .type_name("FORM")
       .one_of(names_of(kFlattenedFormNames));
   add_map(command, convert.source.map);
+  command.add_flag("--main-parameters", convert.source.main_parameters,
+                   "Take the weights from the optimizer's parameters in float32");
   command
       .add_option("--merge-adapter", options.merge_adapter,
                   "Merge the LoRA adapter in this folder, PEFT's, into the model")

@@ -145,6 +145,24 @@ TEST_F(OtherModels, DamageOfAnotherModelIsFound) {
   EXPECT_EQ(refusal_of([&] { run("a", "x", averaging({"b"})); }).first, ErrorCode::kCorrupt);
 }
 
+TEST_F(OtherModels, TheMainParametersOfTheOptimizerBecomeTheWeights) {
+  write("a",
+        {{"w", values(0, {4, 3})},
+         {"buffer", values(5, {2})},
+         {"optimizer.state.fp32_param.w", values(7, {4, 3})},
+         {"optimizer.state.exp_avg.w", values(9, {4, 3})}},
+        {});
+  ConvertOptions options{.source = {.main_parameters = true}};
+  options.source.keys.exclude = {"optimizer.*"};
+  const ConvertReport report = run("a", "x", options);
+  EXPECT_EQ(read("x", "w"), read("a", "optimizer.state.fp32_param.w"));
+  EXPECT_EQ(read("x", "buffer"), read("a", "buffer"));
+  EXPECT_THAT(report.findings,
+              Contains(Field(&Finding::message, HasSubstr("stay as they are: 'buffer'"))));
+  EXPECT_THAT(refusal_of([&] { run("x", "y", options); }).second,
+              HasSubstr("there are no main parameters"));
+}
+
 TEST_F(OtherModels, JoinedTensorsComeFromTheFirstModelThatHasThem) {
   const SaveOptions dcp{.compat = Compat::kDcp};
   write("language", {{"l", values(1, {4})}}, dcp);
