@@ -71,7 +71,7 @@ struct ExtraState {
 };
 
 /// Keys that differ in numbers alone, and what is to be said of them.
-struct KeyGroup {
+struct AlikeKeys {
   std::string kind;               ///< "model.layers.{}.rotary_emb.inv_freq"; of one key, the key
   std::vector<std::string> keys;  ///< at least one, in the order of the source
   std::string why;
@@ -87,13 +87,13 @@ struct MappedKeys {
   std::vector<RearrangedTensor> tensors;
   std::vector<std::size_t> rows{};               ///< map rows that made `tensors`, same order
   std::vector<ExtraState> extra_states;          ///< if `to` is Megatron
-  std::vector<KeyGroup> dropped;                 ///< of tensors
+  std::vector<AlikeKeys> dropped;                ///< of tensors
   std::map<std::string, std::string> spelled{};  ///< rows whose source has an alias: which
   std::map<std::string, std::size_t> forms{};    ///< rows whose source has another form: which
   /// The dtypes of the source, by the map's keys, where a row casts or MapTarget::dtype is set.
   std::map<std::string, DType> dtypes{};
-  std::set<std::string> absent{};       ///< rows, by Megatron's keys, that are left out
-  std::vector<KeyGroup> other_types{};  ///< of the result, that are not MapTarget::dtype
+  std::set<std::string> absent{};        ///< rows, by Megatron's keys, that are left out
+  std::vector<AlikeKeys> other_types{};  ///< of the result, that are not MapTarget::dtype
   /// The conversions of the source's elements, by position, before `tensors` are made of them.
   std::map<std::uint32_t, ElementConversion> conversions{};
   /// Positions of the source's tensors that the result has, and their number of rows without

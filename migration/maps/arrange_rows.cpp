@@ -508,7 +508,7 @@ class Arrangement {
       result_.rows.push_back(std::get<0>(made.owner));
     }
     for (const auto& [why, keys] : other_types_) {
-      for (KeyGroup& kept : keys.groups(why)) result_.other_types.push_back(std::move(kept));
+      for (AlikeKeys& kept : keys.groups(why)) result_.other_types.push_back(std::move(kept));
     }
     for (std::size_t i = 0; i < source_.tensors.size(); ++i) {
       const auto used = used_.find(static_cast<std::uint32_t>(i));

@@ -28,8 +28,8 @@ void KeyGroups::report(const std::string& what, ProblemList& problems) const {
   }
 }
 
-std::vector<KeyGroup> KeyGroups::groups(const std::string& why) const {
-  std::vector<KeyGroup> result;
+std::vector<AlikeKeys> KeyGroups::groups(const std::string& why) const {
+  std::vector<AlikeKeys> result;
   for (const auto& [kind, keys] : groups_)
     result.push_back({keys.size() == 1 ? keys.front() : kind, keys, why});
   return result;

@@ -15,7 +15,7 @@ class KeyGroups {
   void add(const std::string& key);
   bool empty() const noexcept { return groups_.empty(); }
   void report(const std::string& what, ProblemList& problems) const;
-  std::vector<KeyGroup> groups(const std::string& why) const;
+  std::vector<AlikeKeys> groups(const std::string& why) const;
 
  private:
   std::map<std::string, std::vector<std::string>> groups_;  ///< by kind

@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kShownDropped = 20;
 
-std::string kind_and_count(const KeyGroup& group) {
+std::string kind_and_count(const AlikeKeys& group) {
   if (group.keys.size() == 1) return quote(group.kind);
   return str_format("{} ({} keys)", quote(group.kind), grouped(group.keys.size()));
 }
@@ -73,7 +73,7 @@ void describe_keys(const MapReport& report, const MapNumbers& numbers, DType val
 
 void describe_dropped(const MapReport& report, Findings& findings) {
   for (std::size_t i = 0; i < std::min(report.dropped.size(), kShownDropped); ++i) {
-    const KeyGroup& dropped = report.dropped[i];
+    const AlikeKeys& dropped = report.dropped[i];
     findings.push_back({FindingCode::kKeysDropped,
                         str_format("dropped: {}, as {}", kind_and_count(dropped), dropped.why),
                         dropped.keys});
@@ -116,7 +116,7 @@ void describe_conversions(const MappedKeys& keys, const Metadata& metadata, Find
 
 /// Names the tensors that the setting dtype has not changed.
 void describe_dtype(const MappedKeys& keys, std::optional<DType> asked, Findings& findings) {
-  for (const KeyGroup& kept : keys.other_types)
+  for (const AlikeKeys& kept : keys.other_types)
     findings.push_back({FindingCode::kValuesNotCast,
                         str_format("not cast: {}, {}", kind_and_count(kept), kept.why), kept.keys});
   if (asked && keys.conversions.empty())

@@ -313,7 +313,7 @@ class Mapping {
         rule.from.insert(rule.from.end(), parts->second.begin(), parts->second.end());
     }
     if (!rule.to.empty()) return rule;
-    for (const KeyGroup& dropped : keys.dropped) {
+    for (const AlikeKeys& dropped : keys.dropped) {
       if (stored.contains(key) && std::ranges::find(dropped.keys, key) != dropped.keys.end())
         rule.dropped = dropped.why;
     }

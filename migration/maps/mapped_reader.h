@@ -26,9 +26,9 @@ struct MapReport {
   std::string map;  ///< the map's family
   MappedKeys keys;  ///< without tensors
   std::uint64_t tensors = 0;
-  std::uint64_t dequantized = 0;  ///< weights with scales
-  std::vector<KeyGroup> dropped;  ///< of tensors and objects
-  Findings findings{};            ///< all of this, for people too
+  std::uint64_t dequantized = 0;   ///< weights with scales
+  std::vector<AlikeKeys> dropped;  ///< of tensors and objects
+  Findings findings{};             ///< all of this, for people too
 };
 
 /// Returns the checkpoint `source` under the keys that a map gives it, as a reader like any other.

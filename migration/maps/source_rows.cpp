@@ -12,7 +12,7 @@
 namespace dckpt {
 namespace {
 
-void append(std::vector<KeyGroup>& to, std::vector<KeyGroup> more) {
+void append(std::vector<AlikeKeys>& to, std::vector<AlikeKeys> more) {
   to.insert(to.end(), std::make_move_iterator(more.begin()), std::make_move_iterator(more.end()));
 }
 

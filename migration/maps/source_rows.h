@@ -31,7 +31,7 @@ struct SourceRows {
   LayerKinds kinds;
   std::map<std::string, std::int64_t, std::less<>> counts{};   ///< by the names below
   std::map<std::string, std::vector<std::uint32_t>> states{};  ///< of optimizers, by prefix
-  std::vector<KeyGroup> dropped{};
+  std::vector<AlikeKeys> dropped{};
 
   const KeyPattern& pattern(std::size_t row, std::size_t tensor) const;
 };
