@@ -65,7 +65,7 @@ bool becomes_a_model(const Draft& draft, const ConvertOptions& options) {
 }
 
 /// Leaves out the optimizer: of averages, and of Hugging Face folders unless it is requested.
-std::string leave_optimizer(Draft& draft, const ConvertOptions& options, ConvertReport& report) {
+std::string leave_optimizer(Draft& draft, const ConvertOptions& options, ConvertReport&) {
   std::vector<std::string> of_optimizer, of_model;
   for (const TensorStorageMetadata& tensor : draft.reader->metadata().tensors)
     (is_optimizer_key(tensor.key) ? of_optimizer : of_model).push_back(tensor.key);
@@ -89,7 +89,7 @@ bool leaves_megatron_fsdp(const Draft& draft, const ConvertOptions&) {
          draft.target.format->conventions.megatron_keys;
 }
 
-std::string take_megatron_keys(Draft& draft, const ConvertOptions&, ConvertReport& report) {
+std::string take_megatron_keys(Draft& draft, const ConvertOptions&, ConvertReport&) {
   show(draft, from_megatron_fsdp(std::move(draft.reader)));
   return "gives Megatron-FSDP's keys their names in Megatron-Core";
 }
@@ -99,7 +99,7 @@ bool becomes_megatron_fsdp(const Draft& draft, const ConvertOptions&) {
          !draft.reader->info().conventions.megatron_fsdp;
 }
 
-std::string take_fsdp_keys(Draft& draft, const ConvertOptions&, ConvertReport& report) {
+std::string take_fsdp_keys(Draft& draft, const ConvertOptions&, ConvertReport&) {
   require_no_lost_data(*draft.reader, draft.reader->metadata(),
                        "fsdp_dtensor is made of whole checkpoints; first convert what is whole "
                        "to torch_dist (--allow-partial)");
@@ -127,7 +127,7 @@ bool takes_state(const KeyFilter& keys, const Metadata& metadata) {
   });
 }
 
-std::string change_optimizer(Draft& draft, const ConvertOptions& options, ConvertReport& report) {
+std::string change_optimizer(Draft& draft, const ConvertOptions& options, ConvertReport&) {
   const auto form = name_of(kOptimizerShardingNames, *options.optimizer.sharding);
   if (!takes_state(draft.keys, draft.reader->metadata()))
     throw CheckpointError(
@@ -172,7 +172,7 @@ void tell_of_buckets(Draft& draft, const ConvertOptions& options) {
 
 // Steps that leave out or rename contents.
 
-std::string leave_common_entries(Draft& draft, const ConvertOptions&, ConvertReport& report) {
+std::string leave_common_entries(Draft& draft, const ConvertOptions&, ConvertReport&) {
   const std::size_t patterns = draft.keys.exclude.size();
   show(draft, without_common_entries(std::move(draft.reader), draft.keys.exclude));
   return patterns == draft.keys.exclude.size() ? "" : "leaves out entries of the common state";
@@ -201,7 +201,7 @@ bool renames(const Draft&, const ConvertOptions& options) {
   return !options.target.rename.empty();
 }
 
-std::string rename(Draft& draft, const ConvertOptions& options, ConvertReport& report) {
+std::string rename(Draft& draft, const ConvertOptions& options, ConvertReport&) {
   draft.contents = rename_contents(std::move(draft.contents), options.target.rename);
   return str_format("renames keys by {}", counted(options.target.rename.size(), "rule"));
 }
@@ -223,7 +223,7 @@ bool stores_tensors_alone(const Draft& draft, const ConvertOptions& options) {
   return !stores_common_state(draft, options);
 }
 
-std::string shape_common_state(Draft& draft, const ConvertOptions& options, ConvertReport& report) {
+std::string shape_common_state(Draft& draft, const ConvertOptions& options, ConvertReport&) {
   CopyContents& contents = draft.contents;
   contents =
       with_common_state(std::move(contents), *draft.reader, draft.target, options.checks.source);
@@ -233,7 +233,7 @@ std::string shape_common_state(Draft& draft, const ConvertOptions& options, Conv
   return {};
 }
 
-std::string leave_objects(Draft& draft, const ConvertOptions& options, ConvertReport& report) {
+std::string leave_objects(Draft& draft, const ConvertOptions& options, ConvertReport&) {
   const bool chosen = options.source.keys.include.size() + options.source.keys.exclude.size() > 0;
   draft.contents = tensors_only(std::move(draft.contents), *draft.reader, chosen);
   tell_of_iteration(draft);
@@ -241,7 +241,7 @@ std::string leave_objects(Draft& draft, const ConvertOptions& options, ConvertRe
                     quote(draft.target.format->name));
 }
 
-std::string add_model_files(Draft& draft, const ConvertOptions& options, ConvertReport& report) {
+std::string add_model_files(Draft& draft, const ConvertOptions& options, ConvertReport&) {
   draft.folder = model_folder(*draft.reader, draft.target, options);
   return draft.folder.files.empty()
              ? ""
@@ -265,7 +265,7 @@ bool flattens(const Draft&, const ConvertOptions& options) {
   return options.optimizer.flattened == FlattenedForm::kMegatron;
 }
 
-std::string flatten(Draft& draft, const ConvertOptions&, ConvertReport& report) {
+std::string flatten(Draft& draft, const ConvertOptions&, ConvertReport&) {
   const bool fragments_lost = draft.reader->info().conventions.fragments_lost;
   CopyContents& contents = draft.contents;
   const std::size_t changed =

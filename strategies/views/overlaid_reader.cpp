@@ -20,7 +20,7 @@ std::vector<std::string> names_of_other(const Metadata& first, const Metadata& o
   std::vector<std::string> names = other.files;
   for (std::string& name : names) {
     do {
-      name = kJoinedFile + name;
+      name.insert(0, kJoinedFile);
     } while (taken.contains(name));
   }
   return names;

@@ -253,18 +253,18 @@ class WeightFinder {
 
 }  // namespace
 
-Box QuantizedWeight::values_of(Box codes) const {
-  if (form == nullptr) return codes;
+Box QuantizedWeight::values_of(Box box) const {
+  if (form == nullptr) return box;
   const std::int64_t per_item = codes_in(form->item);
-  codes.offsets.back() *= per_item;
-  codes.sizes.back() *= per_item;
-  if (!form->fused_experts) return codes;
-  const std::int64_t group = codes.sizes.back();
-  codes.offsets.pop_back();
-  codes.sizes.pop_back();
-  codes.offsets.back() *= group;
-  codes.sizes.back() *= group;
-  return codes;
+  box.offsets.back() *= per_item;
+  box.sizes.back() *= per_item;
+  if (!form->fused_experts) return box;
+  const std::int64_t group = box.sizes.back();
+  box.offsets.pop_back();
+  box.sizes.pop_back();
+  box.offsets.back() *= group;
+  box.sizes.back() *= group;
+  return box;
 }
 
 const FourBitForm* four_bit_form(const Metadata& metadata) {
