@@ -26,20 +26,20 @@ class Publication {
     bool overwrite = false;
     /// Syncs directories with fsync (the writers of files sync them).
     bool sync = true;
-    /// By rename only: abandon() keeps the written files as `.{name}.interrupted-{token}`, for
-    /// adopt().
+    /// Makes abandon() keep the written files as `.{name}.interrupted-{token}`, for adopt(). Has an
+    /// effect by rename only.
     bool keep_unfinished = false;
     /// Returns entries of the replaced directory that belong to somebody else. They are kept,
     /// except where the new directory has an entry of that name, and a warning names them. Called
     /// before anything in the replaced directory has changed.
     std::function<std::vector<std::string>()> foreign{};
-    /// In place only: files whose removal makes a directory incomplete; they go first.
+    /// The files whose removal makes a directory incomplete; they go first. Used in place only.
     std::vector<std::string> markers{};
-    /// In place only: returns whether the writer with this token has certainly ended, so that
-    /// another one may take its place. By default no writer is known to have ended.
+    /// Returns whether the writer with this token has certainly ended, so that another one may take
+    /// its place. By default no writer is known to have ended. Used in place only.
     std::function<bool(std::string_view token)> has_ended{};
-    /// In place only: a writer that has not renewed its claim for so long, by the clock of the
-    /// storage, has ended. A writer that was stopped longer than that publishes nothing.
+    /// The time without a renewal of its claim, by the clock of the storage, after which a writer
+    /// has ended. A writer that was stopped for longer publishes nothing. Used in place only.
     std::chrono::milliseconds lease{std::chrono::minutes(2)};
   };
 
@@ -49,9 +49,9 @@ class Publication {
   [[nodiscard]] static Publication begin(std::shared_ptr<Storage> storage, std::string name,
                                          const std::string& token, Options options);
 
-  /// By rename only: begins with the leftover `left` of an unfinished publication of this name, a
-  /// hidden sibling of `name` whose writer has ended, as the staging directory. Throws (aborted) if
-  /// it is gone.
+  /// Begins with the leftover `left` of an unfinished publication of this name, a hidden sibling of
+  /// `name` whose writer has ended, as the staging directory. Needs a storage with rename. Throws
+  /// (aborted) if the leftover is gone.
   [[nodiscard]] static Publication adopt(std::shared_ptr<Storage> storage, std::string name,
                                          const std::string& left, const std::string& token,
                                          Options options);

@@ -196,7 +196,7 @@ bool StorageRecord::find(const std::string& key, std::uint64_t offset, MutableBy
   const std::lock_guard lock(mutex_);
   const auto file = files_.find(key);
   if (file == files_.end()) return false;
-  // Of all ranges that begin here or before, the last one reaches furthest, since no range is
+  // The last of all ranges that begin here or before reaches furthest, since no range is
   // inside another.
   const auto after = file->second.ranges.upper_bound(offset);
   if (after == file->second.ranges.begin()) return false;
