@@ -16,6 +16,7 @@
 #include "mapping/geometry/cast.h"
 #include "mapping/megatron/optimizer_keys.h"
 #include "mapping/planning/load/read_plan.h"
+#include "migration/optimizer/optimizer_buckets.h"
 #include "strategies/tensor_io/read_tensors.h"
 
 namespace dckpt {
@@ -187,19 +188,13 @@ class StatsReader {
   StatsReport report_;
 };
 
-/// Returns whether a tensor is a bucket of the optimizer, whose gaps between parameters hold
-/// anything.
-bool has_gaps(const std::string& key) {
-  return is_optimizer_key(key) && key.find(".bucket_idx_") != key.npos;
-}
-
 /// Finds elements that are not finite.
 void find_special(StatsReport& report) {
   std::uint64_t nan = 0, infinite = 0;
   std::vector<std::string> keys;
   for (const TensorStats& tensor : report.tensors) {
     if (!tensor.elements || tensor.elements->finite() == tensor.elements->count ||
-        has_gaps(tensor.key))
+        is_bucket_key(tensor.key))
       continue;
     nan += tensor.elements->nan;
     infinite += tensor.elements->infinite;
@@ -223,7 +218,7 @@ bool is_state(const std::string& key, std::string_view name) {
 void find_negative_moments(StatsReport& report) {
   std::vector<std::string> keys;
   for (const TensorStats& tensor : report.tensors) {
-    if (tensor.elements && tensor.elements->min < 0 && !has_gaps(tensor.key) &&
+    if (tensor.elements && tensor.elements->min < 0 && !is_bucket_key(tensor.key) &&
         (is_state(tensor.key, "exp_avg_sq") || is_state(tensor.key, "max_exp_avg_sq")))
       keys.push_back(tensor.key);
   }
@@ -258,7 +253,7 @@ void add_steps(const Value& value, const std::string& path, int depth, Steps& st
 }
 
 /// Finds steps that differ, as after parts of two saves were mixed.
-void find_steps(const CheckpointReader& reader, StatsReport& report) {
+void find_steps(const CheckpointReader& reader, const KeyFilter& keys, StatsReport& report) {
   Steps steps;
   for (const TensorStats& tensor : report.tensors) {
     if (!tensor.elements || tensor.elements->finite() == 0 || !is_state(tensor.key, "step"))
@@ -267,7 +262,7 @@ void find_steps(const CheckpointReader& reader, StatsReport& report) {
     if (tensor.elements->max != tensor.elements->min)
       steps[tensor.elements->max].push_back(tensor.key);
   }
-  add_steps(reader.common_state(), "", 0, steps);
+  if (keys.include.empty() && keys.exclude.empty()) add_steps(reader.common_state(), "", 0, steps);
   if (steps.size() < 2) return;
   const auto& [first, at_first] = *steps.begin();
   const auto& [last, at_last] = *steps.rbegin();
@@ -285,7 +280,7 @@ StatsReport stats(const CheckpointReader& reader, const StatsOptions& options) t
   StatsReport report = StatsReader(reader, options).run();
   find_special(report);
   find_negative_moments(report);
-  find_steps(reader, report);
+  find_steps(reader, options.keys, report);
   return report;
 } catch (...) {
   throw_checkpoint_error();

@@ -16,6 +16,7 @@
 #include "mapping/megatron/optimizer_keys.h"
 #include "mapping/planning/rearrange.h"
 #include "migration/megatron_fsdp/megatron_fsdp.h"
+#include "migration/optimizer/optimizer_buckets.h"
 #include "migration/optimizer/optimizer_conversion.h"
 #include "migration/optimizer/optimizer_form.h"
 #include "strategies/tensor_io/lost_data.h"
@@ -143,21 +144,16 @@ std::string change_optimizer(Draft& draft, const ConvertOptions& options, Conver
   return str_format("gives the state of the optimizer the form {}", form);
 }
 
-bool holds_buckets(const Metadata& metadata) {
-  return std::ranges::any_of(metadata.tensors, [](const TensorStorageMetadata& tensor) {
-    return is_optimizer_key(tensor.key) && tensor.key.find(".bucket_idx_") != std::string::npos;
-  });
-}
-
 /// Reports the uses for which a copy of buckets, or of parts of them, is unsuitable.
 void tell_of_buckets(Draft& draft, const ConvertOptions& options) {
-  if (!holds_buckets(draft.contents.metadata)) return;
+  if (std::ranges::none_of(draft.contents.metadata.tensors, is_bucket_key,
+                           &TensorStorageMetadata::key))
+    return;
   if (options.target.ranks)
     draft.findings.push_back(
         {FindingCode::kFormKept,
          "optimizer state in buckets is found by the chunks of the model that Megatron saved, "
-         "which "
-         "are cut anew here; --optimizer works with this source, not with the result"});
+         "which are cut anew here; --optimizer works with this source, not with the result"});
   std::vector<std::string> weights_left_out;
   for (const TensorStorageMetadata& tensor : draft.reader->metadata().tensors) {
     if (!is_optimizer_key(tensor.key) && !draft.keys(tensor.key))

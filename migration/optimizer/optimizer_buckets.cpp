@@ -460,6 +460,10 @@ std::vector<std::int64_t> used_elements(const CheckpointReader& reader,
 
 }  // namespace
 
+bool is_bucket_key(std::string_view key) {
+  return parse_bucket_key(key).has_value();
+}
+
 std::vector<StoredBucket> optimizer_buckets(const CheckpointReader& reader) {
   const Metadata& metadata = reader.metadata();
   std::map<std::tuple<std::string, std::int64_t, std::int64_t, std::string, std::int64_t>,

@@ -35,6 +35,9 @@ struct StoredBucket {
   std::map<std::string, std::uint32_t, std::less<>> state{};
 };
 
+/// Returns whether a tensor belongs to such a bucket. Its gaps between parameters hold anything.
+bool is_bucket_key(std::string_view key);
+
 /// Returns all buckets of a checkpoint, ordered by buffer and index. Throws CheckpointError
 /// (mismatch) for buckets whose tensors differ in size or are not 1-D float32, or that have no
 /// "param".

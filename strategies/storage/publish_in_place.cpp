@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <chrono>
 #include <exception>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -58,7 +59,7 @@ class InPlace final : public Publication::Body {
   const std::string& staging() const noexcept override { return name_; }
 
   void begin(const std::string& token) {
-    is_there(has_claims());  // 1
+    is_there();  // 1
     storage_->make_directory(name_);
     claim(token);  // 2
     try {
@@ -96,17 +97,10 @@ class InPlace final : public Publication::Body {
  private:
   static bool is_claim(const std::string& entry) { return entry.starts_with(kClaimPrefix); }
 
-  bool has_claims() const {
-    const auto found = storage_->stat(name_);
-    return found && found->kind == FileInfo::Kind::kDirectory &&
-           std::ranges::any_of(storage_->list(name_),
-                               [](const FileInfo& entry) { return is_claim(entry.name); });
-  }
-
   /// Returns true if anything but claims is there. A marker counts even if a late list lacks it.
-  /// Throws (already exists) if the content must not be replaced. If it is `claimed` by a job that
-  /// has ended, content without a marker is what that job had written.
-  bool is_there(bool claimed) const {
+  /// Throws (already exists) if the content must not be replaced. Where a job that has ended had a
+  /// claim, content without a marker is what it had written; `claimed` says so, or else the list.
+  bool is_there(std::optional<bool> claimed = {}) const {
     const auto found = storage_->stat(name_);
     if (!found || found->kind != FileInfo::Kind::kDirectory)
       return must_replace(*storage_, name_, options_.overwrite);
@@ -117,7 +111,10 @@ class InPlace final : public Publication::Body {
     const bool any = marked || std::ranges::any_of(entries, [](const FileInfo& entry) {
                        return !is_claim(entry.name);
                      });
-    if (any && !options_.overwrite && (marked || !claimed)) {
+    if (!claimed)
+      claimed =
+          std::ranges::any_of(entries, [](const FileInfo& entry) { return is_claim(entry.name); });
+    if (any && !options_.overwrite && (marked || !*claimed)) {
       throw CheckpointError(ErrorCode::kAlreadyExists,
                             "refusing to replace the directory: it holds files; choose another "
                             "name, or allow overwriting",

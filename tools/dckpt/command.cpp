@@ -1,5 +1,8 @@
 #include "tools/dckpt/command.h"
 
+#include <algorithm>
+#include <thread>
+
 #include "configs/policy.h"
 #include "dist_checkpointing/open.h"
 #include "mapping/base/error.h"
@@ -8,6 +11,8 @@
 #include "tools/dckpt/terminal.h"
 
 namespace dckpt::tool {
+
+constexpr int kMaxThreads = 1024;
 
 OpenOptions CheckpointArgument::open_options() const {
   OpenOptions options{.iteration = iteration, .map = map};
@@ -104,8 +109,16 @@ void add_number(Parser command, const std::string& option, const std::string& ab
   command.add_option(option, parse, about).type_name("N");
 }
 
+int all_cores() {
+  return static_cast<int>(std::max(std::thread::hardware_concurrency(), 1U));
+}
+
+void add_threads(Parser command, std::optional<int>& threads) {
+  add_number(command, "--threads", "Threads that read and compute [all cores]", kMaxThreads,
+             [&threads](int number) { threads = number; });
+}
+
 void add_threads(Parser command, int& threads) {
-  constexpr int kMaxThreads = 1024;
   add_number(command, "--threads", str_format("Threads that read and compute [{}]", threads),
              kMaxThreads, [&threads](int number) { threads = number; });
 }

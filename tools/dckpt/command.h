@@ -74,8 +74,12 @@ void add_key_filter(Parser command, KeyFilter& filter);
 /// Adds an option whose value is a whole number, always read as decimal even with leading zeros.
 void add_number(Parser command, const std::string& option, const std::string& about, int largest,
                 std::function<void(int)> take);
+/// Returns the number of cores, at least 1.
+int all_cores();
 /// Adds --threads N.
 void add_threads(Parser command, int& threads);
+/// Does the same, with all cores if it is not given.
+void add_threads(Parser command, std::optional<int>& threads);
 
 /// Prints a report (json/reports.h) on stdout.
 void print_json(const std::string& text);

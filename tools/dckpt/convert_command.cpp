@@ -1,7 +1,6 @@
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <array>
-#include <thread>
 
 #include "configs/key_map.h"
 #include "dist_checkpointing/json/reports.h"
@@ -64,7 +63,7 @@ struct Options {
 ConvertOptions merged(const Options& options, std::vector<std::string>& unused) {
   if (options.policy.name.empty()) {
     ConvertOptions given = options.convert;
-    given.limits.io.threads = static_cast<int>(std::max(std::thread::hardware_concurrency(), 1U));
+    given.limits.io.threads = all_cores();
     return given;
   }
   const CheckedPolicy checked = options.policy.checked();

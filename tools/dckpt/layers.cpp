@@ -1,6 +1,7 @@
 #include "tools/dckpt/layers.h"
 
 namespace dckpt::tool {
+
 std::map<std::uint64_t, std::uint64_t> LayerSizes::by_number(const Stack& stack) const {
   std::map<std::uint64_t, std::uint64_t> sizes = stack.own;
   for (std::uint64_t layer = 0; stack.each > 0 && layer < layers; ++layer)

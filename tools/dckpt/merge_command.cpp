@@ -1,6 +1,4 @@
-#include <algorithm>
 #include <charconv>
-#include <thread>
 
 #include "dist_checkpointing/json/reports.h"
 #include "mapping/base/error.h"
@@ -40,8 +38,7 @@ std::vector<double> parse_weights(const std::string& text) {
 
 int run(const Options& options, bool joins) {
   ConvertOptions convert_options = options.convert;
-  convert_options.limits.io.threads =
-      static_cast<int>(std::max(std::thread::hardware_concurrency(), 1U));
+  convert_options.limits.io.threads = all_cores();
   auto& others = joins ? convert_options.source.join : convert_options.source.average;
   for (const std::string& model : options.models) others.emplace_back(model);
   const Location first = others.front();

@@ -3,7 +3,6 @@
 #include <cstdio>
 #include <functional>
 #include <optional>
-#include <thread>
 
 #include "dist_checkpointing/inspect/stats.h"
 #include "dist_checkpointing/json/reports.h"
@@ -21,7 +20,6 @@ namespace dckpt::tool {
 namespace {
 
 constexpr std::size_t kShownTensors = 20;
-constexpr int kMostThreads = 1024;
 
 struct Options {
   CheckpointArgument checkpoint;
@@ -113,8 +111,7 @@ void print_layers(const StatsReport& report) {
 int run_stats(const Options& options) {
   const auto reader = options.checkpoint.open();
   StatsOptions stats_options = options.stats;
-  stats_options.threads =
-      options.threads.value_or(static_cast<int>(std::max(std::thread::hardware_concurrency(), 1U)));
+  stats_options.threads = options.threads.value_or(all_cores());
   StatsReport report;
   {
     ProgressLine progress("stats ");
@@ -158,8 +155,7 @@ Command add_stats(CLI::App& program) {
   add_key_filter(command, options->stats.keys);
   command.add_flag("--layers", options->layers, "One row for the weights of each layer")
       .excludes(command.add_flag("--all", options->all, "All tensors, not the first 20"));
-  add_number(command, "--threads", "Threads that read and compute [all cores]", kMostThreads,
-             [options](int threads) { options->threads = threads; });
+  add_threads(command, options->threads);
   add_json(command, options->json);
   return {&command.app(), [options] { return run_stats(*options); }};
 }
