@@ -46,7 +46,9 @@ ElementKind element_kind(DType dtype) noexcept {
     case DType::kComplex32:
     case DType::kComplex64:
     case DType::kComplex128: return ElementKind::kComplex;
-    case DType::kFloat4E2M1FNx2: return ElementKind::kPacked;
+    case DType::kFloat4E2M1FNx2:
+    case DType::kFloat6E2M3FNx4:
+    case DType::kFloat6E3M2FNx4: return ElementKind::kPacked;
   }
   return ElementKind::kPacked;
 }
@@ -59,6 +61,8 @@ Element load_element(DType dtype, const std::byte* at) noexcept {
     case DType::kUInt8:
     case DType::kQUInt8:
     case DType::kFloat4E2M1FNx2: return integer(byte);
+    case DType::kFloat6E2M3FNx4:
+    case DType::kFloat6E3M2FNx4: return integer(byte | load<std::uint16_t>(at + 1) << 8);
     case DType::kUInt16: return integer(load<std::uint16_t>(at));
     case DType::kUInt32: return integer(load<std::uint32_t>(at));
     case DType::kUInt64: return load<std::uint64_t>(at);

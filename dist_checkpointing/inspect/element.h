@@ -15,12 +15,13 @@ enum class ElementKind : std::uint8_t {
   kInteger,  ///< quantized types count as their integers
   kReal,
   kComplex,
-  kPacked,  ///< several values per byte: only the bytes have a meaning here
+  kPacked,  ///< several values per element: only the bytes have a meaning here
 };
 
 ElementKind element_kind(DType dtype) noexcept;
 
-/// One element, little-endian at `element`, widened without loss. A packed element yields its byte.
+/// One element, little-endian at `element`, widened without loss. A packed element yields its
+/// bytes.
 struct ComplexElement {
   double real = 0;
   double imag = 0;

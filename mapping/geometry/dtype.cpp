@@ -35,6 +35,8 @@ constexpr std::array kRows = {
     Row{DType::kFloat8E5M2FNUZ, "float8_e5m2fnuz", 1},
     Row{DType::kFloat8E8M0FNU, "float8_e8m0fnu", 1},
     Row{DType::kFloat4E2M1FNx2, "float4_e2m1fn_x2", 1},
+    Row{DType::kFloat6E2M3FNx4, "float6_e2m3fn_x4", 3},
+    Row{DType::kFloat6E3M2FNx4, "float6_e3m2fn_x4", 3},
     Row{DType::kQInt8, "qint8", 1},
     Row{DType::kQUInt8, "quint8", 1},
     Row{DType::kQInt32, "qint32", 4},
@@ -64,6 +66,19 @@ constexpr std::array<std::pair<std::string_view, DType>, 9> kAliases = {{
 
 std::size_t item_size(DType dtype) noexcept {
   return kRows[static_cast<std::size_t>(dtype)].size;
+}
+
+int packed_values(DType dtype) noexcept {
+  switch (dtype) {
+    case DType::kFloat4E2M1FNx2: return 2;
+    case DType::kFloat6E2M3FNx4:
+    case DType::kFloat6E3M2FNx4: return 4;
+    default: return 1;
+  }
+}
+
+bool is_torch_dtype(DType dtype) noexcept {
+  return dtype != DType::kFloat6E2M3FNx4 && dtype != DType::kFloat6E3M2FNx4;
 }
 
 std::string_view to_string(DType dtype) noexcept {

@@ -9,7 +9,8 @@
 
 namespace DCKPT_API dckpt {
 
-/// Element types of torch that a checkpoint can hold. Values are not stored anywhere.
+/// Element types that a checkpoint can hold: torch's, and two that only safetensors has. Values are
+/// not stored anywhere.
 enum class DType : std::uint8_t {
   kBool,
   kUInt8,
@@ -33,6 +34,8 @@ enum class DType : std::uint8_t {
   kFloat8E5M2FNUZ,
   kFloat8E8M0FNU,
   kFloat4E2M1FNx2,  ///< two 4-bit elements a byte; shapes count bytes, as in torch
+  kFloat6E2M3FNx4,  ///< four 6-bit elements in three bytes; shapes count these; not in torch
+  kFloat6E3M2FNx4,  ///< the same with another exponent
   kQInt8,
   kQUInt8,
   kQInt32,  ///< quantized storages: bytes only, their scales are stored elsewhere
@@ -40,6 +43,12 @@ enum class DType : std::uint8_t {
 
 /// Returns the bytes of one element.
 std::size_t item_size(DType dtype) noexcept;
+
+/// Returns the number of values that one element packs: 2 or 4, or else 1.
+int packed_values(DType dtype) noexcept;
+
+/// Returns whether torch has the type. Formats of torch refuse others.
+bool is_torch_dtype(DType dtype) noexcept;
 
 /// Returns torch's name without the prefix: "float32", "bfloat16", "float8_e4m3fn", …
 std::string_view to_string(DType dtype) noexcept;

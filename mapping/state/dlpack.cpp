@@ -212,7 +212,7 @@ DLDataType exported_type(const Tensor& tensor) {
     if (known.dtype == tensor.dtype()) return known.dlpack;
   throw CheckpointError(
       ErrorCode::kUnsupported,
-      str_format("cannot export {} as DLPack: it has no quantised types", to_string(tensor)));
+      str_format("cannot export {} as DLPack: DLPack has no such type", to_string(tensor)));
 }
 
 template <typename Managed>

@@ -125,11 +125,16 @@ Tensor from_torch(const at::Tensor& tensor) {
 
 at::Tensor to_torch(const Tensor& tensor) {
   const at::ScalarType type = dtype_to_torch(tensor.dtype());
+  if (type == at::ScalarType::Undefined)
+    throw CheckpointError(ErrorCode::kUnsupported,
+                          to_string(tensor) +
+                              " cannot become a torch tensor: torch has no such type; load it into "
+                              "memory of your own");
   if (c10::isQIntType(type)) {
     throw CheckpointError(
         ErrorCode::kUnsupported,
         to_string(tensor) +
-            " cannot become a torch tensor: it is quantised and its scales are not known");
+            " cannot become a torch tensor: it is quantized and its scales are not known");
   }
   const auto sizes = as_array_ref(tensor.shape());
   const auto strides = as_array_ref(tensor.strides());

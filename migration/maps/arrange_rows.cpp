@@ -258,11 +258,11 @@ class Arrangement {
                                      quote(key), to_string(size), expected));
   }
 
-  /// Refuses to split elements that share a byte: they stay together only where rows of a matrix
+  /// Refuses to split elements that share bytes: they stay together only where rows of a matrix
   /// move.
   void require_whole_elements(std::size_t row, std::uint32_t position) const {
     const TensorStorageMetadata& tensor = source_.tensors[position];
-    if (tensor.properties.dtype != DType::kFloat4E2M1FNx2) return;
+    if (packed_values(tensor.properties.dtype) == 1) return;
     const std::vector<MapTransform>& from =
         rows_.side.rows[row][rows_.rows[row].form.value_or(0)].steps;
     const std::vector<MapTransform>& to = target_form(row).steps;
@@ -273,8 +273,8 @@ class Arrangement {
     if (!changes_axes && (!moves || tensor.global_shape().size() > 1)) return;
     throw CheckpointError(
         ErrorCode::kUnsupported,
-        str_format("the map {} would take apart elements of 4 bits that share a byte; dequantize "
-                   "the tensor with the library that wrote it, or leave it out",
+        str_format("the map {} would take apart elements of 4 or 6 bits that share bytes; "
+                   "dequantize the tensor with the library that wrote it, or leave it out",
                    quote(map_.family)),
         {.key = tensor.key});
   }

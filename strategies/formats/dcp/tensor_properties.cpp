@@ -19,7 +19,7 @@ DType read_dtype(const MetadataGraph& graph, Id id) {
     throw_corrupt(str_format("the dtype of the tensor is {} (expected: a dtype of torch)",
                              graph.describe(id)));
   }
-  if (const std::optional<DType> dtype = parse_dtype(name.name)) return *dtype;
+  if (const auto dtype = parse_dtype(name.name); dtype && is_torch_dtype(*dtype)) return *dtype;
   throw_unsupported(str_format("the tensor has dtype {}, which this version does not know",
                                quote("torch." + std::string(name.name))));
 }

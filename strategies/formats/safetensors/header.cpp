@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "mapping/base/checked.h"
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
@@ -22,6 +23,8 @@ constexpr std::uint32_t kMaxDepth = 16;  // a sound header has 3
 constexpr std::array kTypes = {
     std::pair{DType::kBool, "BOOL"},
     std::pair{DType::kFloat4E2M1FNx2, "F4"},
+    std::pair{DType::kFloat6E2M3FNx4, "F6_E2M3"},
+    std::pair{DType::kFloat6E3M2FNx4, "F6_E3M2"},
     std::pair{DType::kUInt8, "U8"},
     std::pair{DType::kInt8, "I8"},
     std::pair{DType::kFloat8E5M2, "F8_E5M2"},
@@ -41,14 +44,6 @@ constexpr std::array kTypes = {
     std::pair{DType::kInt64, "I64"},
     std::pair{DType::kUInt64, "U64"},
 };
-/// Types whose elements cross bytes, which torch does not have.
-constexpr std::array<std::string_view, 2> kSixBitTypes = {"F6_E2M3", "F6_E3M2"};
-
-/// Returns the number of elements of the last axis that share one item of the dtype: the format
-/// counts elements, and torch counts bytes.
-std::int64_t elements_per_item(DType dtype) noexcept {
-  return dtype == DType::kFloat4E2M1FNx2 ? 2 : 1;
-}
 
 std::size_t order_of(DType dtype) noexcept {
   return static_cast<std::size_t>(
@@ -167,15 +162,16 @@ class HeaderParser {
   }
 
   void pack_last_axis(SafetensorsTensor& tensor) const {
-    const std::int64_t shared = elements_per_item(tensor.dtype);
+    const std::int64_t shared = packed_values(tensor.dtype);
     if (shared == 1) return;
     if (tensor.shape.empty() || tensor.shape.back() % shared != 0)
       throw CheckpointError(
           ErrorCode::kUnsupported,
           str_format(
-              "the tensor has the shape {} of {}, two of which share a byte, but torch holds "
-              "them only if the last extent is even",
-              to_string(tensor.shape), *safetensors_dtype(tensor.dtype)),
+              "the tensor has the shape {} of {}, {} of which share {}; it can be read only if its "
+              "last extent is a multiple of {}",
+              to_string(tensor.shape), *safetensors_dtype(tensor.dtype), shared,
+              counted(item_size(tensor.dtype), "byte"), shared),
           {.file = file_});
     tensor.shape.back() /= shared;
   }
@@ -194,13 +190,9 @@ class HeaderParser {
     for (const auto& [dtype, type] : kTypes) {
       if (name.as_str() == type) return dtype;
     }
-    const bool six_bits = std::ranges::find(kSixBitTypes, name.as_str()) != kSixBitTypes.end();
     throw CheckpointError(
         ErrorCode::kUnsupported,
-        str_format("the tensor has the element type {}, {}", quote(name.as_str()),
-                   six_bits ? "of six bits, which is not read; store its bytes as U8, or "
-                              "dequantize it, with the library that wrote the file"
-                            : "which is not known"),
+        str_format("the tensor has the element type {}, which is not known", quote(name.as_str())),
         {.file = file_});
   }
 
@@ -287,7 +279,7 @@ Bytes write_safetensors_header(const SafetensorsHeader& header) {
     if (tensor.key == kMetadataName || !is_utf8(tensor.key))
       refuse("safetensors files cannot hold a tensor of this name", tensor.key);
     const std::optional<std::string_view> type = safetensors_dtype(tensor.dtype);
-    const std::int64_t shared = elements_per_item(tensor.dtype);
+    const std::int64_t shared = packed_values(tensor.dtype);
     if (!type || (shared > 1 && tensor.shape.empty())) {
       refuse(str_format("safetensors files cannot hold {}; leave the tensor out, or write another "
                         "format",

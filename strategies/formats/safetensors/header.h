@@ -33,7 +33,7 @@ inline constexpr const char* kSafetensorsFramework = "format";
 bool is_reserved(std::string_view name) noexcept;
 
 /// A tensor of the header. The format's "F4" is torch's float4_e2m1fn_x2, whose last extent counts
-/// bytes: "shape": [2, 32] is (2, 16).
+/// bytes: "shape": [2, 32] is (2, 16). The last extent of "F6_E2M3" counts three bytes: (2, 8).
 struct SafetensorsTensor {
   std::string key;
   DType dtype = DType::kFloat32;

@@ -164,7 +164,12 @@ bool is_rebuild(const Value& callable) {
 
 }  // namespace
 
-std::string_view storage_class(DType dtype) noexcept {
+std::string_view storage_class(DType dtype) {
+  if (!is_torch_dtype(dtype))
+    throw CheckpointError(ErrorCode::kUnsupported,
+                          str_format("torch has no elements of {}; leave the tensor out "
+                                     "(--exclude), or write safetensors",
+                                     to_string(dtype)));
   const auto found = std::find_if(kStorageClasses.begin(), kStorageClasses.end(),
                                   [dtype](const auto& entry) { return entry.second == dtype; });
   return found == kStorageClasses.end() ? kUntyped : found->first;

@@ -13,8 +13,8 @@ namespace dckpt {
 /// storage, which the pickle refers to by a persistent id.
 
 /// Returns "FloatStorage" for float32; "UntypedStorage" for types without a class of their own
-/// (float8, uint16, …).
-std::string_view storage_class(DType dtype) noexcept;
+/// (float8, uint16, …). Throws kUnsupported for a type that torch does not have.
+std::string_view storage_class(DType dtype);
 /// Returns the element type of a storage class; uint8 for "UntypedStorage". Empty for an unknown
 /// name.
 std::optional<DType> storage_dtype(std::string_view class_name) noexcept;

@@ -96,6 +96,27 @@ TEST_F(ConvertModels, TheModelsFilesGoAlongFromFolderToFolder) {
                                                          "model.safetensors", "tokenizer.model"}));
 }
 
+TEST_F(ConvertModels, ElementsOfSixBitsAreCopiedAndCompared) {
+  const Tensor weights = Tensor::empty(DType::kFloat6E2M3FNx4, {4, 8});
+  for (std::size_t i = 0; i < weights.nbytes(); ++i)
+    weights.mutable_bytes()[i] = static_cast<std::byte>(i);
+  save(Value::dict({{"w", ShardedTensor::whole("w", weights)}}), at("model"), {.strategy = "hf"});
+  convert(at("model"), at("copy"), {.target = {.strategy = "safetensors"}});
+  EXPECT_EQ(differences(at("model"), at("copy")), 0U);
+  EXPECT_TRUE(verify(*open_checkpoint(at("copy")), {.deep = true}).problems.empty());
+  const Tensor loaded = Tensor::zeros(DType::kFloat6E2M3FNx4, {4, 2});
+  StateDict part = Value::dict({{"w", ShardedTensor::from_rank_offsets("w", loaded, {{1, 1, 4}})}});
+  load(part, at("copy"), {.validate_access_integrity = false});
+  EXPECT_EQ(loaded.bytes()[6], weights.bytes()[24 + 6]);
+  for (const char* const format : {"torch_dist", "dcp"}) {
+    const auto [code, message] =
+        refusal_of([&] { convert(at("model"), at(format), {.target = {.strategy = format}}); });
+    EXPECT_EQ(code, ErrorCode::kUnsupported) << format;
+    EXPECT_THAT(message, HasSubstr("torch has no elements of float6_e2m3fn_x4"));
+    EXPECT_FALSE(fs::exists(at(format)));
+  }
+}
+
 TEST_F(ConvertModels, AManifestStandsInForTheChecksumsThatAFormatLacks) {
   save(Value::dict({{"w", ShardedTensor::whole("w", arange({64}))}}), at("source"));
   const auto problems = [&] {

@@ -40,6 +40,18 @@ TEST(DType, HasTorchsNamesAndSizes) {
     ASSERT_TRUE(dtype) << name;
     EXPECT_EQ(to_string(*dtype), name);
     EXPECT_EQ(item_size(*dtype), size) << name;
+    EXPECT_TRUE(is_torch_dtype(*dtype)) << name;
+  }
+}
+
+TEST(DType, OfSixBitsIsNotTorchs) {
+  for (const char* const name : {"float6_e2m3fn_x4", "float6_e3m2fn_x4"}) {
+    const auto dtype = parse_dtype(name);
+    ASSERT_TRUE(dtype) << name;
+    EXPECT_EQ(to_string(*dtype), name);
+    EXPECT_EQ(item_size(*dtype), 3U);
+    EXPECT_EQ(packed_values(*dtype), 4);
+    EXPECT_FALSE(is_torch_dtype(*dtype));
   }
 }
 

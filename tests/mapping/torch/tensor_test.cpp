@@ -156,7 +156,7 @@ TEST(TorchTensorTest, RefusesWhatHasNoPlainElements) {
   EXPECT_THAT(message_of([] { from_torch(at::empty({2}, at::ScalarType::Bits8)); }),
               HasSubstr("Bits8"));
   EXPECT_THAT(message_of([] { to_torch(Tensor::zeros(DType::kQInt8, Shape{2})); }),
-              HasSubstr("quantised"));
+              HasSubstr("quantized"));
 }
 
 }  // namespace

@@ -69,7 +69,7 @@ TEST(SafetensorsHeader, WhatTheReferenceRefusesIsRefused) {
 }
 
 TEST(SafetensorsHeader, TypesThatAreNotReadAreRefusedWithTheKey) {
-  for (const char* type : {"F6_E2M3", "F6_E3M2", "Q8"}) {
+  for (const char* type : {"F5", "F6_E4M1", "Q8"}) {
     const CheckpointError error = refusal(R"({"w":)" + entry(type, "[8]", "[0,4]") + "}", 4);
     EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
     EXPECT_EQ(error.context().key, "w");
@@ -89,6 +89,20 @@ TEST(SafetensorsHeader, TwoElementsOfFourBitsShareAByteOfTheLastAxis) {
   EXPECT_EQ(odd.context().key, "w");
   EXPECT_EQ(refusal(R"({"w":)" + entry("F4", "[2,32]", "[0,64]") + "}", 64).code(),
             ErrorCode::kCorrupt);
+}
+
+TEST(SafetensorsHeader, FourElementsOfSixBitsShareThreeBytesOfTheLastAxis) {
+  for (const auto& [type, dtype] : {std::pair{"F6_E2M3", DType::kFloat6E2M3FNx4},
+                                    std::pair{"F6_E3M2", DType::kFloat6E3M2FNx4}}) {
+    const std::string json = R"({"w":)" + entry(type, "[2,32]", "[0,48]") + "}";
+    const SafetensorsHeader header = parse_safetensors_header(as_bytes(json), 48, "f");
+    EXPECT_EQ(header.tensors, (std::vector<SafetensorsTensor>{{"w", dtype, {2, 8}}}));
+    EXPECT_THAT(std::string(as_text(ByteView(write_safetensors_header(header)).subspan(8))),
+                ::testing::StartsWith(json));
+    const CheckpointError odd = refusal(R"({"w":)" + entry(type, "[2,6]", "[0,9]") + "}", 9);
+    EXPECT_EQ(odd.code(), ErrorCode::kUnsupported);
+    EXPECT_THAT(odd.what(), HasSubstr("multiple of 4"));
+  }
 }
 
 TEST(SafetensorsHeader, LengthsAreComparedWithTheFileBeforeAnythingIsAllocated) {

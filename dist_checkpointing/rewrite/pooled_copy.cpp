@@ -1,0 +1,338 @@
+#include "dist_checkpointing/rewrite/pooled_copy.h"
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "dist_checkpointing/integrity.h"
+#include "dist_checkpointing/rewrite/convert_target.h"
+#include "dist_checkpointing/rewrite/pooled_publication.h"
+#include "dist_checkpointing/rewrite/source_check.h"
+#include "dist_checkpointing/rewrite/worker_pool.h"
+#include "dist_checkpointing/rewrite/write_copy.h"
+#include "dist_checkpointing/save/write_checkpoint.h"
+#include "dist_checkpointing/training_root/removal.h"
+#include "mapping/base/error.h"
+#include "mapping/base/fingerprint.h"
+#include "mapping/base/format.h"
+#include "mapping/base/parallel_for.h"
+#include "mapping/base/storage_name.h"
+#include "mapping/base/text.h"
+#include "strategies/storage/hashing.h"
+#include "strategies/storage/hidden_sibling.h"
+#include "strategies/storage/memory.h"
+
+namespace dckpt {
+namespace {
+
+constexpr std::chrono::milliseconds kLongestWait{500};
+constexpr std::chrono::seconds kPiecesEvery{1};
+constexpr std::size_t kFewUnits = 64;
+constexpr const char* kSourcePrefix = "source/";  ///< of units that compare a file of the source
+
+std::uint64_t size_of(const PlannedFile& file) {
+  std::uint64_t bytes = 0;
+  for (const std::size_t i : file.items) bytes += file.plan[i].nbytes;
+  return bytes;
+}
+
+/// Finds the data files of a copy by saying of each that it is written already.
+class UnitList final : public ItemSource {
+ public:
+  Bytes object(const WriteItem& /*item*/) override { return {}; }
+  void tensor(const WriteItem& /*item*/, const std::function<void(ByteView)>& /*sink*/) override {}
+  std::optional<std::vector<StorageInfo>> written(const PlannedFile& file) override {
+    const std::lock_guard lock(mutex_);
+    units_.push_back({file.name, size_of(file)});
+    return std::vector<StorageInfo>(file.items.size());
+  }
+  std::vector<WorkUnit> take() { return std::move(units_); }
+
+ private:
+  std::mutex mutex_;
+  std::vector<WorkUnit> units_;
+};
+
+/// Returns the units in the order of their names.
+std::vector<WorkUnit> units_of(const PlannedCopy& copy, const IntegrityManifest& of_source) {
+  UnitList list;
+  const auto nowhere = memory_storage();
+  for (std::size_t rank = 0; rank < copy.items.size(); ++rank)
+    copy.strategy->write_data(*nowhere, "", static_cast<int>(rank), copy.items[rank], list);
+  std::vector<WorkUnit> units = list.take();
+  for (const IntegrityManifest::Entry& file : of_source.files)
+    units.push_back({kSourcePrefix + file.name, file.size.value_or(0)});
+  std::ranges::sort(units, {}, &WorkUnit::name);
+  return units;
+}
+
+PooledJob job_of(const PooledCopy& shared, const IntegrityManifest& of_source) {
+  ConversionFacts facts = shared.facts;
+  const ConvertChecks& checks = shared.options.checks;
+  facts.emplace_back("destination", quote(shared.destination.absolute()));
+  facts.emplace_back("source compared with its checksums", checks.source ? "yes" : "no");
+  facts.emplace_back("source compared with integrity.json", checks.integrity ? "yes" : "no");
+  facts.emplace_back("destination replaced", shared.options.target.overwrite ? "yes" : "no");
+  std::string text;
+  for (const auto& [name, value] : facts) text += name + '\n' + value + '\n';
+  const std::string token = kPoolToken + std::to_string(fingerprint_of(as_bytes(text)).low);
+  return {.facts = std::move(facts),
+          .destination = shared.destination.absolute(),
+          .staging = to_string(HiddenSibling{shared.destination.name(), "saving", token}),
+          .units = units_of(shared.copy, of_source)};
+}
+
+/// One worker of a pool.
+class Worker {
+ public:
+  Worker(PooledCopy& shared, ConvertReport& report)
+      : shared_(shared),
+        options_(shared.options),
+        report_(report),
+        storage_(shared.destination.storage()),
+        of_source_(manifest_to_compare(shared.reader, shared.copy.contents, options_.checks.source,
+                                       options_.checks.integrity)),
+        pool_(*options_.workers.directory, job_of(shared, of_source_), options_.workers.lease),
+        publication_(pool_, shared.destination),
+        check_(shared.reader, options_.checks.source, {}),
+        source_(shared.reader, shared.copy.contents, check_, *shared.copy.target.format,
+                shared.memory, shared.progress, bytes_of(shared.copy.items), shared.go_on),
+        digests_(std::make_shared<FileDigests>()) {}
+
+  void work();
+
+ private:
+  /// Feeds the strategy with the units that this worker can claim.
+  class Units;
+
+  void require_place();
+  bool pass();
+  void write_units(Units& units);
+  void compare_source(Units& units);
+  bool finds_records(const CheckpointError& error);
+  void keep_known_records();
+  void note_pieces();
+  void publish(const std::map<std::string, FinishedUnit>& units);
+  std::string folder() const { return join_name(pool_.job().staging, folder_of(pool_.token())); }
+  const SaveOptions& save() const { return shared_.copy.target.save; }
+
+  PooledCopy& shared_;
+  const ConvertOptions& options_;
+  ConvertReport& report_;
+  const std::shared_ptr<Storage> storage_;
+  const IntegrityManifest of_source_;
+  WorkerPool pool_;
+  PooledPublication publication_;
+  SourceCheck check_;
+  CopySource source_;
+  const std::shared_ptr<FileDigests> digests_;  ///< of the files written here, for a manifest
+  std::mutex mutex_;
+  std::set<std::string> counted_;  ///< units that are part of the progress
+  bool keeps_records_ = false;
+  std::chrono::steady_clock::time_point pieces_noted_{};
+};
+
+class Worker::Units final : public ItemSource {
+ public:
+  explicit Units(Worker& worker) : worker_(worker) {}
+
+  Bytes object(const WriteItem& item) override { return worker_.source_.object(item); }
+  void tensor(const WriteItem& item, const std::function<void(ByteView)>& sink) override {
+    worker_.source_.tensor(item, sink);
+  }
+
+  /// Places of units that others write do not matter here: the publisher reads them from the notes.
+  std::optional<std::vector<StorageInfo>> written(const PlannedFile& file) override {
+    if (claim(file.name, size_of(file))) return std::nullopt;
+    return std::vector<StorageInfo>(file.items.size());
+  }
+
+  void wrote(const PlannedFile& file, std::span<const StorageInfo> places) override {
+    FinishedUnit unit{.path = join_name(folder_of(worker_.pool_.token()), file.name)};
+    const std::string name = join_name(worker_.folder(), file.name);
+    unit.file.size = worker_.storage_->stat(name).value_or(FileInfo{}).size;
+    if (worker_.save().integrity)
+      unit.file.digest = worker_.digests_->in(worker_.folder()).at(file.name).sha256;
+    worker_.digests_->remove(name);
+    unit.file.places.assign(places.begin(), places.end());
+    unit.file.source_checked = worker_.source_.checked(file);
+    finish(file.name, unit);
+  }
+
+  /// Returns whether this worker is to do the unit.
+  bool claim(const std::string& unit, std::uint64_t bytes) {
+    worker_.shared_.go_on();
+    if (worker_.pool_.is_done(unit)) {
+      const std::lock_guard lock(worker_.mutex_);
+      if (worker_.counted_.insert(unit).second) worker_.source_.count(bytes);
+      return false;
+    }
+    std::optional<WorkerPool::Claim> claim = worker_.pool_.claim(unit);
+    if (!claim) return false;
+    const std::lock_guard lock(mutex_);
+    claims_.emplace(unit, *std::move(claim));
+    worked_ = true;
+    return true;
+  }
+
+  void finish(const std::string& unit, const FinishedUnit& finished) {
+    worker_.note_pieces();
+    worker_.pool_.finish(unit, finished);
+    {
+      const std::lock_guard lock(worker_.mutex_);
+      worker_.counted_.insert(unit);
+      ++worker_.report_.workers->units_here;
+    }
+    const std::lock_guard lock(mutex_);
+    claims_.erase(unit);
+  }
+
+  bool worked() const { return worked_; }
+
+ private:
+  Worker& worker_;
+  std::mutex mutex_;
+  std::map<std::string, WorkerPool::Claim> claims_;
+  bool worked_ = false;
+};
+
+void Worker::work() {
+  report_.workers = PoolReport{.units = pool_.job().units.size()};
+  if (!pool_.is_published()) require_place();
+  while (!pool_.is_published()) {
+    shared_.go_on();
+    if (pass()) continue;
+    if (const auto units = pool_.all_done()) {
+      if (const auto claim = pool_.claim_publication()) {
+        publish(*units);
+        continue;
+      }
+    }
+    std::this_thread::sleep_for(
+        std::min(kLongestWait, std::chrono::milliseconds(options_.workers.lease / 8)));
+  }
+  storage_->remove_all(pool_.job().staging);  // made anew by a worker that came late
+  report_.files =
+      static_cast<std::uint64_t>(std::ranges::count_if(pool_.job().units, [](const WorkUnit& unit) {
+        return !unit.name.starts_with(kSourcePrefix);
+      }));
+  if (shared_.destination.is_directory()) return;
+  throw CheckpointError(ErrorCode::kIncomplete,
+                        "these workers have published their result, but it is gone; to make it "
+                        "again, remove the pool (dckpt workers DIR --remove)",
+                        {.file = shared_.destination.display()});
+}
+
+/// Checks early what publishing would find only at the end.
+void Worker::require_place() {
+  if (publication_.is_complete()) return;
+  require_free_name(shared_.destination, options_.target.overwrite);
+  std::uint64_t written = 0;
+  for (const WorkUnit& unit : pool_.job().units)
+    if (pool_.is_done(unit.name)) written += unit.bytes;
+  require_space(shared_.destination, report_.disk_bytes - std::min(report_.disk_bytes, written));
+}
+
+/// Does every unit that nobody has. Returns whether there was any.
+bool Worker::pass() {
+  keep_known_records();
+  Units units(*this);
+  try {
+    write_units(units);
+    compare_source(units);
+  } catch (const CheckpointError& error) {
+    // Whoever publishes moves the folders of the others, who can only be late.
+    if (error.code() != ErrorCode::kCancelled && (pool_.is_published() || pool_.all_done()))
+      return false;
+    if (finds_records(error)) return true;
+    throw;
+  }
+  return units.worked();
+}
+
+void Worker::write_units(Units& units) {
+  const std::size_t ranks = shared_.copy.items.size();
+  // Workers begin at different ranks, so that they seldom want the same.
+  const std::size_t first = fingerprint_of(as_bytes(pool_.token())).low % ranks;
+  const auto through = save().integrity ? hashing_storage(storage_, digests_) : storage_;
+  const WriteTarget target{through, folder(), false};
+  storage_->make_directory(folder());
+  parallel_for(ranks, shared_.memory.io.threads, [&](std::size_t i) {
+    const std::size_t rank = (first + i) % ranks;
+    write_items(target, *shared_.copy.strategy, static_cast<int>(rank), shared_.copy.items[rank],
+                units);
+  });
+}
+
+void Worker::compare_source(Units& units) {
+  parallel_for(of_source_.files.size(), shared_.memory.io.threads, [&](std::size_t i) {
+    const IntegrityManifest::Entry& file = of_source_.files[i];
+    const std::string unit = kSourcePrefix + file.name;
+    if (!units.claim(unit, 0)) return;
+    compare_digests(shared_.reader.storage(), IntegrityManifest{{file}}, 0, 1, 1);
+    units.finish(unit, {});
+  });
+}
+
+/// Returns whether the error was about records that are to be copied as they are.
+bool Worker::finds_records(const CheckpointError& error) {
+  if (error.code() != ErrorCode::kUnsupported || !shared_.keeps_records || keeps_records_)
+    return false;
+  keeps_records_ = keep_records(shared_.copy, shared_.reader);
+  if (keeps_records_) pool_.note_records();
+  return keeps_records_;
+}
+
+void Worker::keep_known_records() {
+  if (!keeps_records_ && shared_.keeps_records && pool_.has_records())
+    keeps_records_ = keep_records(shared_.copy, shared_.reader);
+}
+
+/// Notes the parts of records that have been read, for whoever publishes: often before the last
+/// units, else once in a while.
+void Worker::note_pieces() {
+  if (!options_.checks.source) return;
+  const auto now = std::chrono::steady_clock::now();
+  {
+    const std::lock_guard lock(mutex_);
+    if (pool_.open_units() > kFewUnits && now - pieces_noted_ < kPiecesEvery) return;
+    pieces_noted_ = now;
+  }
+  pool_.note_pieces(check_.records().incomplete());
+}
+
+void Worker::publish(const std::map<std::string, FinishedUnit>& units) {
+  if (publication_.is_complete()) {
+    remove_dead_attempts(shared_.destination);  // what that worker was about to remove
+    return pool_.note_published();
+  }
+  keep_known_records();
+  for (const auto& [from, pieces] : pool_.pieces_of_others()) check_.records().take(pieces, from);
+  CopySource source(shared_.reader, shared_.copy.contents, check_, *shared_.copy.target.format,
+                    shared_.memory, {}, 0, shared_.go_on);
+  const int readers = options_.limits.read_threads.value_or(options_.limits.io.threads);
+  const WriteSteps steps{.writers = shared_.memory.io.threads,
+                         .discards = false,
+                         .facts = pool_.job().facts,
+                         .check_source = [&] { check_.check_rest(readers, shared_.go_on); },
+                         .go_on = shared_.go_on};
+  report_.workers->published_here =
+      publication_.publish(shared_.copy, source, steps, units, report_);
+}
+
+}  // namespace
+
+void share_copy(PooledCopy shared, ConvertReport& report) {
+  require_resumable(shared.copy, shared.destination, "--workers");
+  Worker(shared, report).work();
+}
+
+}  // namespace dckpt

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <functional>
+
+#include "dist_checkpointing/rewrite/conversion_journal.h"
+#include "dist_checkpointing/rewrite/convert.h"
+#include "dist_checkpointing/rewrite/copy_source.h"
+#include "dist_checkpointing/rewrite/planned_copy.h"
+#include "mapping/base/progress.h"
+#include "strategies/contract/reader.h"
+#include "strategies/storage/location.h"
+
+namespace dckpt {
+
+/// A planned copy that several workers write.
+struct PooledCopy {
+  PlannedCopy& copy;
+  const CheckpointReader& reader;
+  const Location& destination;
+  const ConvertOptions& options;
+  const CopyMemory& memory;
+  ConversionFacts facts{};
+  bool keeps_records = false;     ///< records that are not plain tensors may be copied as they are
+  Progress progress{};            ///< of the bytes that this worker or others have written
+  std::function<void()> go_on{};  ///< throws to stop
+};
+
+/// Works in the pool ConvertOptions::workers until the copy is published, by this worker or by
+/// another one. Reports what this worker did. Throws CheckpointError as WorkerPool does, and if a
+/// unit of work fails, which then is left to other workers.
+void share_copy(PooledCopy shared, ConvertReport& report);
+
+}  // namespace dckpt

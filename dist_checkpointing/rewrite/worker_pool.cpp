@@ -1,0 +1,387 @@
+#include "dist_checkpointing/rewrite/worker_pool.h"
+
+#include <algorithm>
+#include <array>
+#include <exception>
+
+#include "dist_checkpointing/rewrite/interrupted.h"
+#include "dist_checkpointing/training_root/staging_token.h"
+#include "mapping/base/error.h"
+#include "mapping/base/format.h"
+#include "mapping/base/log.h"
+#include "mapping/base/storage_name.h"
+#include "mapping/base/text.h"
+#include "mapping/state/value.h"
+#include "strategies/formats/json/json.h"
+#include "strategies/storage/hidden_sibling.h"
+
+// The files in the directory of a pool. U is the number of a unit, G counts from 1, T is the token
+// of a worker.
+//
+//     job.json         facts, units, and the staging directory. They follow from the conversion, so
+//                      that all workers would write the same bytes: whoever finds none writes it
+//     U.claim-G        a lease, with the token of its owner, the time of the claim, and the period of
+//                      the lease: its owner works on the unit. If it has expired, or if its owner is
+//                      a process of this host that has ended, G + 1 may be claimed. Claims are
+//                      created exclusively and never taken away from an owner, so that none is ever
+//                      removed under a new owner's hands
+//     U.done           the path and the places of the finished file; it appears whole
+//     publish.claim-G  the same lease for the publication. Its owner has renamed the staging
+//                      directory S to that of its own token
+//     T.pieces         the parts of the source's records that the worker has read, which have no
+//                      checksum of their own: the publisher compares whole records
+//     records          the copy contains records as they are stored
+//     commit.json      the files that the owner of the publication is about to make visible
+//     published        the destination is complete
+//
+// A worker writes into a folder of its own in S. Two workers on one unit, as when one was stopped
+// until its lease had expired, therefore never write the same file: each would write the same
+// bytes, and the note that is written last counts. A worker that died after
+//
+//     its claim       leaves a claim that expires, and part of a file that nobody refers to
+//     `U.done`        leaves a claim that nobody looks at
+//     renaming S      leaves S under its token; the next publisher renames that to its own
+//     commit.json     either leaves the checkpoint visible, which the sizes and times of its files
+//                     tell, or S as before: the renames so far are undone, and it is finished again
+//
+// Leases and ages are judged by the clock of the storage alone.
+
+namespace dckpt {
+namespace {
+
+constexpr const char* kRecordsFile = "records";
+constexpr const char* kProbePrefix = "now-";
+constexpr const char* kPiecesSuffix = ".pieces";
+constexpr const char* kCommitFile = "commit.json";
+constexpr std::uint64_t kMaxFileBytes = std::uint64_t{256} << 20;
+constexpr std::uint64_t kMaxOwnerBytes = 4096;
+constexpr std::size_t kMaxGenerations = 1'000'000;
+
+[[noreturn]] void damaged(const std::string& file) {
+  throw CheckpointError(ErrorCode::kCorrupt,
+                        "this file of a pool of workers is damaged; stop the workers, remove the "
+                        "pool (dckpt workers DIR --remove), and start them again",
+                        {.file = file});
+}
+
+const Value& member(const Value& dict, const char* key, const std::string& file) {
+  const Value* const found = dict.is_dict() ? dict.find(key) : nullptr;
+  if (found == nullptr) damaged(file);
+  return *found;
+}
+
+std::string text_of(const Value& value, const std::string& file) {
+  if (!value.is_str()) damaged(file);
+  return value.as_str();
+}
+
+std::int64_t number_of(const Value& value, const std::string& file) {
+  if (!value.is_int() || value.as_int() < 0) damaged(file);
+  return value.as_int();
+}
+
+const ValueList& list_of(const Value& value, const std::string& file) {
+  if (!value.is_list()) damaged(file);
+  return value.items();
+}
+
+/// Calls `use` with both members of each pair of a list.
+template <typename Use>
+void for_each_pair(const Value& pairs, const std::string& file, const Use& use) {
+  for (const Value& pair : list_of(pairs, file)) {
+    if (list_of(pair, file).size() != 2) damaged(file);
+    use(pair.items()[0], pair.items()[1]);
+  }
+}
+
+Value pairs_of(const std::vector<std::pair<std::string, std::string>>& pairs) {
+  ValueList list;
+  for (const auto& [first, second] : pairs) list.push_back(Value::list({first, second}));
+  return Value::list(std::move(list));
+}
+
+std::vector<std::pair<std::string, std::string>> read_pairs(const Value& pairs,
+                                                            const std::string& file) {
+  std::vector<std::pair<std::string, std::string>> read;
+  for_each_pair(pairs, file, [&](const Value& first, const Value& second) {
+    read.emplace_back(text_of(first, file), text_of(second, file));
+  });
+  return read;
+}
+
+std::string job_text(const PooledJob& job) {
+  ValueList units;
+  for (const WorkUnit& unit : job.units) units.push_back(Value::list({unit.name, unit.bytes}));
+  return to_json(Value::dict({{"destination", job.destination},
+                              {"staging", job.staging},
+                              {"facts", pairs_of(job.facts)},
+                              {"units", Value::list(std::move(units))}}));
+}
+
+PooledJob parse_job(ByteView text, const std::string& file) {
+  const Value json = parse_json(text, file, {kMaxFileBytes});
+  PooledJob job{.facts = read_pairs(member(json, "facts", file), file),
+                .destination = text_of(member(json, "destination", file), file),
+                .staging = text_of(member(json, "staging", file), file),
+                .units = {}};
+  name_components(job.staging);
+  for_each_pair(member(json, "units", file), file, [&](const Value& name, const Value& bytes) {
+    job.units.push_back({text_of(name, file), static_cast<std::uint64_t>(number_of(bytes, file))});
+  });
+  return job;
+}
+
+}  // namespace
+
+std::string done_name(std::size_t unit) {
+  return str_format("{}.done", unit);
+}
+
+std::string claim_prefix(std::size_t unit) {
+  return str_format("{}.claim-", unit);
+}
+
+std::string folder_of(std::string_view token) {
+  return ".work-" + std::string(token);
+}
+
+bool is_pool_file(std::string_view name) {
+  static constexpr std::array<std::string_view, 4> kNames{kJobFile, kRecordsFile, kCommitFile,
+                                                          kPublishedFile};
+  return std::ranges::find(kNames, name) != kNames.end() || name.ends_with(".done") ||
+         name.find(".claim-") != std::string_view::npos || name.ends_with(kPiecesSuffix) ||
+         name.starts_with(kProbePrefix) || parse_hidden_sibling(name);
+}
+
+std::vector<std::string> publishers_in(const Storage& pool) {
+  std::vector<std::string> tokens;
+  for (std::size_t generation = 1;; ++generation) {
+    const std::string name = kClaimOfPublication + std::to_string(generation);
+    if (!pool.stat(name)) break;
+    tokens.push_back(parse_claim(read_file(*pool.open(name), kMaxOwnerBytes)).token);
+  }
+  std::ranges::reverse(tokens);
+  return tokens;
+}
+
+ClaimText parse_claim(ByteView content) {
+  const std::vector<std::string> words = split(as_text(content), ' ');
+  if (words.size() != 3) return {};
+  return {words[0], static_cast<std::int64_t>(parse_u64(words[1]).value_or(0) & INT64_MAX),
+          Lease::Period(parse_u64(words[2]).value_or(0) & INT64_MAX)};
+}
+
+FinishedUnit parse_done(ByteView content, const std::string& name) {
+  JournalContent noted = parse_journal(content, name);
+  if (noted.files.empty() && content.empty()) return {};
+  if (noted.files.size() != 1) damaged(name);
+  return {noted.files.begin()->first, std::move(noted.files.begin()->second)};
+}
+
+PooledJob read_job(const Location& directory) {
+  const std::shared_ptr<Storage> storage = directory.directory();
+  if (!directory.is_directory() || !storage->stat(kJobFile))
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          "no workers have begun here: there is no job.json; give the directory "
+                          "that convert --workers was given",
+                          {.file = directory.display()});
+  return parse_job(read_file(*storage->open(kJobFile), kMaxFileBytes),
+                   storage->display_path(kJobFile));
+}
+
+WorkerPool::Claim::~Claim() {
+  if (!lease_ || !lease_->is_current()) return;
+  try {
+    lease_->release();
+  } catch (const std::exception& error) {
+    log_warning(str_format("a claim cannot be given back, so it has to expire: {}", error.what()));
+  }
+}
+
+WorkerPool::WorkerPool(const Location& directory, PooledJob job, Lease::Period lease)
+    : storage_(directory.directory()),
+      job_(std::move(job)),
+      period_(lease),
+      token_(staging_token()) {
+  if (!storage_->capabilities().rename)
+    throw CheckpointError(ErrorCode::kUnsupported,
+                          "this storage cannot rename files, so workers cannot agree in it; give "
+                          "--workers a directory of a file system",
+                          {.file = directory.display()});
+  for (std::size_t i = 0; i < job_.units.size(); ++i) numbers_.emplace(job_.units[i].name, i);
+  begin_or_join(directory);
+}
+
+void WorkerPool::begin_or_join(const Location& directory) {
+  if (!storage_->stat(kJobFile)) {
+    const auto is_foreign = [](const FileInfo& entry) { return !parse_hidden_sibling(entry.name); };
+    if (directory.is_directory() && std::ranges::any_of(storage_->list(""), is_foreign) &&
+        !storage_->stat(kJobFile))
+      throw CheckpointError(ErrorCode::kInvalidArgument,
+                            "the directory for workers is not empty and has no job.json; give them "
+                            "a new directory",
+                            {.file = directory.display()});
+    storage_->put(kJobFile, as_bytes(job_text(job_)));
+  }
+  const PooledJob found = read_job(directory);
+  const std::string others = differences(found.facts, job_.facts);
+  if (!others.empty())
+    throw CheckpointError(ErrorCode::kMismatch,
+                          str_format("the workers here do another job; start all with the same "
+                                     "arguments and release, or give this one another directory. "
+                                     "What differs:{}",
+                                     others),
+                          {.file = directory.display()});
+  if (now() == 0)
+    throw CheckpointError(ErrorCode::kUnsupported,
+                          "this storage has no times, so nobody could tell that a worker has died; "
+                          "give --workers a directory of a file system",
+                          {.file = directory.display()});
+}
+
+std::int64_t WorkerPool::now() {
+  const std::lock_guard lock(mutex_);
+  const auto since = std::chrono::steady_clock::now() - asked_;
+  if (now_ != 0 && since < period_ / 8) return now_;
+  const std::string probe = kProbePrefix + token_;
+  storage_->put(probe, {});
+  const auto found = storage_->stat(probe);
+  storage_->remove_all(probe);
+  now_ = found ? found->modified : 0;
+  asked_ = std::chrono::steady_clock::now();
+  return now_;
+}
+
+bool WorkerPool::is_expired(const std::string& claim) {
+  const auto found = storage_->stat(claim);
+  if (!found) return false;  // given back just now
+  if (now() - found->modified > std::chrono::nanoseconds(period_).count()) return true;
+  try {
+    const Bytes text = read_file(*storage_->open(claim), kMaxOwnerBytes);
+    return made_by_ended_process(parse_claim(text).token);
+  } catch (const CheckpointError&) {
+    return false;  // given back, or its owner has yet to write
+  }
+}
+
+std::optional<WorkerPool::Claim> WorkerPool::claim_first_free(const std::string& prefix) {
+  for (std::size_t generation = 1; generation < kMaxGenerations; ++generation) {
+    const std::string name = prefix + std::to_string(generation);
+    const std::string text = str_format("{} {} {}", token_, now(), period_.count());
+    if (auto lease = Lease::take(storage_, name, text, period_, false))
+      return Claim(std::move(lease));
+    if (!is_expired(name)) return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+std::optional<WorkerPool::Claim> WorkerPool::claim(const std::string& unit) {
+  if (is_done(unit)) return std::nullopt;
+  std::optional<Claim> claim = claim_first_free(claim_prefix(numbers_.at(unit)));
+  if (claim && is_done(unit)) claim.reset();  // its last owner has finished it meanwhile
+  return claim;
+}
+
+bool WorkerPool::is_done(const std::string& unit) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (done_.contains(unit)) return true;
+  }
+  const std::string name = done_name(numbers_.at(unit));
+  if (!storage_->stat(name)) return false;
+  FinishedUnit finished =
+      parse_done(read_file(*storage_->open(name), kMaxFileBytes), storage_->display_path(name));
+  const std::lock_guard lock(mutex_);
+  done_.emplace(unit, std::move(finished));
+  return true;
+}
+
+void WorkerPool::finish(const std::string& unit, const FinishedUnit& finished) {
+  const std::string content =
+      finished.path.empty() ? "" : journal_line(journal_record(finished.path, finished.file));
+  if (is_done(unit)) return;  // by another worker, after the claim of this one had expired
+  storage_->put(done_name(numbers_.at(unit)), as_bytes(content));
+  const std::lock_guard lock(mutex_);
+  done_[unit] = finished;
+}
+
+void WorkerPool::forget(const std::string& unit) {
+  storage_->remove_all(done_name(numbers_.at(unit)));
+  const std::lock_guard lock(mutex_);
+  done_.erase(unit);
+}
+
+std::size_t WorkerPool::open_units() {
+  const std::lock_guard lock(mutex_);
+  return job_.units.size() - done_.size();
+}
+
+void WorkerPool::note_pieces(ByteView pieces) {
+  storage_->put(token_ + kPiecesSuffix, pieces);
+}
+
+std::vector<std::pair<std::string, Bytes>> WorkerPool::pieces_of_others() {
+  std::vector<std::pair<std::string, Bytes>> pieces;
+  for (const FileInfo& entry : storage_->list("")) {
+    if (!entry.name.ends_with(kPiecesSuffix) || entry.name == token_ + kPiecesSuffix) continue;
+    pieces.emplace_back(storage_->display_path(entry.name),
+                        read_file(*storage_->open(entry.name), kMaxFileBytes));
+  }
+  return pieces;
+}
+
+std::optional<std::map<std::string, FinishedUnit>> WorkerPool::all_done() {
+  for (const WorkUnit& unit : job_.units)
+    if (!is_done(unit.name)) return std::nullopt;
+  const std::lock_guard lock(mutex_);
+  return done_;
+}
+
+std::optional<WorkerPool::Claim> WorkerPool::claim_publication() {
+  return claim_first_free(kClaimOfPublication);
+}
+
+void WorkerPool::note_commitment(const Commitment& commitment) {
+  ValueList files;
+  for (const PublishedFile& file : commitment.files)
+    files.push_back(Value::list({file.name, Value::list({file.size, file.modified})}));
+  storage_->put(kCommitFile,
+                as_bytes(to_json(Value::dict({{"token", commitment.token},
+                                              {"files", Value::list(std::move(files))},
+                                              {"renamed", pairs_of(commitment.renamed)}}))));
+}
+
+std::optional<Commitment> WorkerPool::commitment() {
+  if (!storage_->stat(kCommitFile)) return std::nullopt;
+  const std::string file = storage_->display_path(kCommitFile);
+  const Value json =
+      parse_json(read_file(*storage_->open(kCommitFile), kMaxFileBytes), file, {kMaxFileBytes});
+  Commitment commitment{.token = text_of(member(json, "token", file), file),
+                        .files = {},
+                        .renamed = read_pairs(member(json, "renamed", file), file)};
+  for_each_pair(member(json, "files", file), file, [&](const Value& name, const Value& facts) {
+    if (list_of(facts, file).size() != 2) damaged(file);
+    commitment.files.push_back({text_of(name, file),
+                                static_cast<std::uint64_t>(number_of(facts.items()[0], file)),
+                                number_of(facts.items()[1], file)});
+  });
+  return commitment;
+}
+
+void WorkerPool::note_published() {
+  storage_->put(kPublishedFile, as_bytes(token_));
+}
+
+bool WorkerPool::is_published() {
+  return storage_->stat(kPublishedFile).has_value();
+}
+
+void WorkerPool::note_records() {
+  storage_->put(kRecordsFile, {});
+}
+
+bool WorkerPool::has_records() {
+  return storage_->stat(kRecordsFile).has_value();
+}
+
+}  // namespace dckpt

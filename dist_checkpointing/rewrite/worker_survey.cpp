@@ -1,0 +1,158 @@
+#include "dist_checkpointing/rewrite/worker_survey.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "dist_checkpointing/rewrite/worker_pool.h"
+#include "dist_checkpointing/training_root/staging_token.h"
+#include "mapping/base/error.h"
+#include "mapping/base/format.h"
+#include "mapping/base/text.h"
+#include "strategies/storage/hidden_sibling.h"
+
+namespace dckpt {
+namespace {
+
+constexpr double kNanosecond = 1e-9;
+constexpr std::int64_t kMinute = std::int64_t{60} * 1'000'000'000;
+constexpr std::uint64_t kMaxFileBytes = std::uint64_t{256} << 20;
+constexpr const char* kPublication = "publication";
+
+/// Splits "HOST-PROCESS-START-RANDOM".
+SurveyedWorker worker_of(const std::string& token) {
+  const std::vector<std::string> parts = split(token, '-');
+  SurveyedWorker worker;
+  if (parts.size() < 4) return worker;
+  const std::string& process = parts[parts.size() - 3];
+  worker.process = parse_u64(process).value_or(0);
+  worker.host = token.substr(
+      0, token.size() - process.size() - parts[parts.size() - 2].size() - parts.back().size() - 3);
+  return worker;
+}
+
+/// Reads the files of a pool's directory.
+class Survey {
+ public:
+  explicit Survey(const Location& directory)
+      : owner_(directory.directory()), storage_(*owner_), job_(read_job(directory)), now_(now()) {
+    for (const FileInfo& entry : storage_.list("")) files_.emplace(entry.name, entry);
+  }
+
+  WorkerSurvey run() {
+    survey_.destination = job_.destination;
+    survey_.units = job_.units.size();
+    for (std::size_t i = 0; i < job_.units.size(); ++i) look_at_unit(i);
+    look_at_claims(kClaimOfPublication, kPublication);
+    const auto published = files_.find(kPublishedFile);
+    survey_.published = published != files_.end();
+    const std::int64_t end = survey_.published ? published->second.modified : now_;
+    survey_.seconds = seconds_between(files_.at(kJobFile).modified, end);
+    const double window = std::min(survey_.seconds, kMinute * kNanosecond);
+    if (window > 0) survey_.bytes_per_second = static_cast<double>(lately_) / window;
+    if (!survey_.published && survey_.bytes_per_second > 0)
+      survey_.seconds_left =
+          static_cast<double>(survey_.bytes - survey_.bytes_done) / survey_.bytes_per_second;
+    for (auto& [token, worker] : workers_) survey_.workers.push_back(std::move(worker));
+    return std::move(survey_);
+  }
+
+ private:
+  static double seconds_between(std::int64_t begin, std::int64_t end) {
+    return static_cast<double>(std::max<std::int64_t>(end - begin, 0)) * kNanosecond;
+  }
+
+  std::int64_t now() {
+    const std::string probe = "now-" + staging_token();
+    storage_.put(probe, {});
+    const auto found = storage_.stat(probe);
+    storage_.remove_all(probe);
+    return found ? found->modified : 0;
+  }
+
+  SurveyedWorker& worker(const std::string& token) {
+    return workers_.try_emplace(token, worker_of(token)).first->second;
+  }
+
+  void look_at_unit(std::size_t unit) {
+    const std::uint64_t bytes = job_.units[unit].bytes;
+    survey_.bytes += bytes;
+    const auto done = files_.find(done_name(unit));
+    if (done == files_.end()) return look_at_claims(claim_prefix(unit), job_.units[unit].name);
+    ++survey_.units_done;
+    survey_.bytes_done += bytes;
+    if (now_ - done->second.modified < kMinute) lately_ += bytes;
+    const std::string path = parse_done(read_file(*storage_.open(done->first), kMaxFileBytes),
+                                        storage_.display_path(done->first))
+                                 .path;
+    if (path.empty()) return;
+    const std::string folder = path.substr(0, path.find('/'));
+    SurveyedWorker& by = worker(folder.substr(std::min(folder.size(), folder_of("").size())));
+    ++by.done;
+    by.bytes += bytes;
+  }
+
+  void look_at_claims(const std::string& prefix, const std::string& unit) {
+    for (auto file = files_.lower_bound(prefix);
+         file != files_.end() && file->first.starts_with(prefix); ++file) {
+      const ClaimText claim = parse_claim(read_file(*storage_.open(file->first), kMaxFileBytes));
+      if (claim.token.empty()) continue;
+      SurveyedWorker& by = worker(claim.token);
+      const bool alive =
+          now_ - file->second.modified <= std::chrono::nanoseconds(claim.period).count() &&
+          !made_by_ended_process(claim.token);
+      by.state = alive ? SurveyedWorker::State::kWorking : SurveyedWorker::State::kSilent;
+      by.units.push_back(unit);
+      by.seconds = std::max(by.seconds, seconds_between(claim.since, now_));
+    }
+  }
+
+  const std::shared_ptr<Storage> owner_;
+  Storage& storage_;
+  const PooledJob job_;
+  const std::int64_t now_;
+  std::map<std::string, FileInfo> files_;
+  std::map<std::string, SurveyedWorker> workers_;  ///< by token
+  std::uint64_t lately_ = 0;
+  WorkerSurvey survey_;
+};
+
+}  // namespace
+
+WorkerSurvey survey_workers(const Location& directory) {
+  return Survey(directory).run();
+}
+
+void remove_workers(const Location& directory) {
+  for (const SurveyedWorker& worker : survey_workers(directory).workers) {
+    if (worker.state != SurveyedWorker::State::kWorking) continue;
+    throw CheckpointError(ErrorCode::kAborted,
+                          str_format("process {} of host {} is at work in this pool; stop it first",
+                                     worker.process, quote(worker.host)),
+                          {.file = directory.display()});
+  }
+  const PooledJob job = read_job(directory);
+  const Location target(job.destination);
+  const auto staging = parse_hidden_sibling(job.staging);
+  if (!staging || staging->name != target.name() || !staging->token.starts_with(kPoolToken))
+    throw CheckpointError(
+        ErrorCode::kCorrupt,
+        "the job names a directory that is not beside its destination, so nothing "
+        "is removed; remove the pool by hand",
+        {.file = directory.display()});
+  const std::shared_ptr<Storage> pool = directory.directory();
+  std::vector<std::string> unpublished{job.staging};
+  for (const std::string& token : publishers_in(*pool)) {
+    if (pool->stat(kPublishedFile)) break;
+    for (const char* const purpose : {"saving", "interrupted"})
+      unpublished.push_back(to_string(HiddenSibling{target.name(), purpose, token}));
+  }
+  for (const std::string& name : unpublished) target.storage()->remove_all(name);
+  for (const FileInfo& entry : pool->list("")) {
+    if (entry.name != kJobFile && is_pool_file(entry.name)) pool->remove_all(entry.name);
+  }
+  pool->remove_all(kJobFile);  // last: until then the rest can be found
+  if (pool->list("").empty()) directory.storage()->remove_all(directory.name());
+}
+
+}  // namespace dckpt

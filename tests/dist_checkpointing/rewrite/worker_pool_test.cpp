@@ -1,0 +1,299 @@
+// Conversions that several workers share: they come late, die, are stopped, fail.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <sys/wait.h>
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "dist_checkpointing/integrity.h"
+#include "dist_checkpointing/rewrite/worker_pool.h"
+#include "dist_checkpointing/rewrite/worker_survey.h"
+#include "strategies/storage/posix.h"
+#include "tests/dist_checkpointing/rewrite/conversions.h"
+#include "tests/support/child_process.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/faulty_storage.h"
+#include "tests/support/golden.h"
+#include "tests/support/random.h"
+
+namespace dckpt {
+namespace {
+
+namespace fs = std::filesystem;
+using namespace std::chrono_literals;
+using testing::content;
+using testing::Ended;
+using testing::golden;
+using ::testing::HasSubstr;
+using testing::killed_at;
+using testing::refusal_of;
+
+class Pool : public testing::Conversions {
+ protected:
+  Pool() {
+    fs::copy(golden("mcore-0.14-flattened-tp2pp2dp2"), at("source"), fs::copy_options::recursive);
+  }
+
+  ConvertReport work(ConvertOptions options, std::chrono::milliseconds lease = 2min) const {
+    options.workers = {.directory = Location(at("pool")), .lease = lease};
+    return run("source", "out", options);
+  }
+
+  /// Returns the files that one process writes.
+  std::map<std::string, std::string> expected(const ConvertOptions& options) const {
+    run("source", "alone", options);
+    return content(at("alone"));
+  }
+
+  /// Expects the result of one process, and nothing else beside it.
+  void expect_result(const std::map<std::string, std::string>& expected) const {
+    ASSERT_TRUE(fs::exists(at("out")));
+    EXPECT_EQ(content(at("out")), expected);
+    for (const auto& entry : fs::directory_iterator(directory_.path()))
+      EXPECT_FALSE(entry.path().filename().string().starts_with(".")) << entry.path();
+    EXPECT_TRUE(survey_workers(at("pool")).published);
+  }
+
+  /// Removes everything but the source and what one process wrote.
+  void start_again() const {
+    for (const auto& entry : fs::directory_iterator(directory_.path()))
+      if (entry.path() != at("source") && entry.path() != at("alone")) fs::remove_all(entry.path());
+  }
+};
+
+struct Format {
+  const char* name;
+  ConvertOptions options;
+  bool replaces = false;  ///< another checkpoint
+};
+void PrintTo(const Format& format, std::ostream* out) {
+  *out << format.name;
+}
+
+class PoolFor : public Pool, public ::testing::WithParamInterface<Format> {
+ protected:
+  void make_other() const {
+    if (GetParam().replaces) run("source", "out", {.target = {.ranks = 5}});
+  }
+};
+
+TEST_P(PoolFor, SeveralWorkersWriteWhatOneProcessWrites) {
+  const auto alone = expected(GetParam().options);
+  make_other();
+  std::vector<ConvertReport> reports(3);
+  {
+    std::vector<std::jthread> workers;
+    for (ConvertReport& report : reports)
+      workers.emplace_back([&] { report = work(GetParam().options); });
+  }
+  expect_result(alone);
+  std::uint64_t units = 0;
+  int publishers = 0;
+  for (const ConvertReport& report : reports) {
+    units += report.workers->units_here;
+    publishers += report.workers->published_here ? 1 : 0;
+    EXPECT_EQ(report.workers->units, reports[0].workers->units);
+  }
+  EXPECT_EQ(units, reports[0].workers->units);
+  EXPECT_EQ(publishers, 1);
+  const ConvertReport late = work(GetParam().options);
+  EXPECT_EQ(late.workers->units_here, 0U);
+  EXPECT_FALSE(late.workers->published_here);
+  expect_result(alone);
+}
+
+TEST_P(PoolFor, AWorkerKilledAtAnyPointLosesAtMostItsUnits) {
+  const auto alone = expected(GetParam().options);
+  testing::Random random;
+  SCOPED_TRACE(random.trace(0));
+  std::uint64_t most_done = 0;
+  std::uint64_t units = 0;
+  ConvertOptions one_at_a_time = GetParam().options;
+  one_at_a_time.limits.io.threads = 1;
+  for (std::uint64_t call = 1;; call += static_cast<std::uint64_t>(random.between(7, 40))) {
+    SCOPED_TRACE("call " + std::to_string(call));
+    make_other();
+    const Ended ended = killed_at(call, [&](const std::function<void()>& start) {
+      start();
+      work(one_at_a_time, 1s);
+    });
+    if (ended == Ended::kNotTraceable)
+      GTEST_SKIP() << "this system does not let a process trace its children";
+    ASSERT_NE(ended, Ended::kFailed);
+    const bool begun = fs::exists(at("pool/job.json"));
+    const std::uint64_t done = begun ? survey_workers(at("pool")).units_done : 0;
+    const ConvertReport report = work(GetParam().options, 1s);
+    units = report.workers->units;
+    EXPECT_EQ(report.workers->units_here, units - done);
+    most_done = std::max(most_done, done);
+    ASSERT_NO_FATAL_FAILURE(expect_result(alone));
+    start_again();
+    if (ended == Ended::kFinished) break;
+  }
+  EXPECT_EQ(most_done, units) << "late kills leave only the publication";
+}
+
+const ConvertOptions kForThree{.target = {.ranks = 3, .integrity = true}};
+const ConvertOptions kReplacing{.target = {.ranks = 3, .overwrite = true}};
+const ConvertOptions kHf{
+    .source = {.map = {.name = "none"}, .keys = {.include = {"*"}}},
+    .target = {.strategy = "hf", .options = OwnOptions::from_yaml("{max_file_size: 200KiB}")}};
+const ConvertOptions kRanks{
+    .source = {.keys = {.exclude = {"optimizer*"}}},
+    .target = {.strategy = "torch",
+               .options = OwnOptions::from_yaml("{tensor_model_parallel_size: 2, "
+                                                "pipeline_model_parallel_size: 2, "
+                                                "transformer_impl: local}")}};
+const ConvertOptions kZarr{
+    .source = {.keys = {.include = {"decoder.layers.mlp.linear_fc1.weight"}}},
+    .target = {.strategy = "zarr"}};
+const ConvertOptions kZstd{
+    .target = {.strategy = "dcp", .options = OwnOptions::from_yaml("{compression: zstd}")}};
+
+INSTANTIATE_TEST_SUITE_P(Formats, PoolFor,
+                         ::testing::Values(Format{"ForThree", kForThree}, Format{"AsStored", {}},
+                                           Format{"Hf", kHf}, Format{"Ranks", kRanks},
+                                           Format{"Zarr", kZarr}, Format{"Zstd", kZstd},
+                                           Format{"Replacing", kReplacing, true}),
+                         [](const auto& format) { return format.param.name; });
+
+/// A process that works in a pool.
+class WorkerProcess {
+ public:
+  explicit WorkerProcess(const std::function<void()>& work) : id_(::fork()) {
+    if (id_ != 0) return;
+    try {
+      work();
+      ::_exit(0);
+    } catch (const std::exception& error) {
+      std::fprintf(stderr, "worker: %s\n", error.what());
+      ::_exit(1);
+    }
+  }
+  void signal(int number) const { ::kill(id_, number); }
+  int wait() const {
+    int status = 0;
+    ::waitpid(id_, &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+  }
+
+ private:
+  pid_t id_;
+};
+
+// Leases are so short that a stopped process loses its units, and goes on afterwards.
+TEST_F(Pool, WorkersThatAreKilledStoppedAndLateArriveTogether) {
+  const ConvertOptions options{.target = {.ranks = 24, .integrity = true},
+                               .limits = {.io = {.threads = 1, .fsync = false}}};
+  const auto alone = expected(options);
+  testing::Random random;
+  const char* const rounds_text = std::getenv("DCKPT_SWEEP");
+  const int rounds = rounds_text != nullptr && std::string(rounds_text) == "all" ? 200 : 12;
+  for (int round = 0; round < rounds; ++round) {
+    SCOPED_TRACE(random.trace(round));
+    std::vector<WorkerProcess> workers;
+    for (int i = 0; i < 3; ++i) {
+      workers.emplace_back([&] { work(options, 200ms); });
+      std::this_thread::sleep_for(std::chrono::milliseconds(random.between(0, 30)));
+      if (random.chance(40)) workers[random.between(0, i)].signal(SIGKILL);
+      if (random.chance(40)) {
+        const WorkerProcess& stopped = workers[random.between(0, i)];
+        stopped.signal(SIGSTOP);
+        std::this_thread::sleep_for(std::chrono::milliseconds(random.chance(30) ? 300 : 20));
+        stopped.signal(SIGCONT);
+      }
+    }
+    work(options, 200ms);
+    for (const WorkerProcess& worker : workers) EXPECT_NE(worker.wait(), 1);
+    ASSERT_NO_FATAL_FAILURE(expect_result(alone));
+    start_again();
+  }
+}
+
+// One of the workers has a storage that fails, or a process that dies, at any operation.
+TEST_F(Pool, AFaultOfOneWorkerIsNoFaultOfTheOthers) {
+  const ConvertOptions options{.target = {.ranks = 4, .integrity = true}};
+  const auto alone = expected(options);
+  testing::Random random;
+  SCOPED_TRACE(random.trace(0));
+  for (const Fault::Kind kind :
+       {Fault::Kind::kError, Fault::Kind::kErrorAfterEffect, Fault::Kind::kCrash}) {
+    for (std::uint64_t number = 1;; number += static_cast<std::uint64_t>(random.between(1, 40))) {
+      SCOPED_TRACE("kind " + std::to_string(static_cast<int>(kind)) + " at " +
+                   std::to_string(number));
+      const auto faulty =
+          std::make_shared<FaultyStorage>(posix_storage(directory_.path()), Fault{kind, number});
+      ConvertOptions through = options;
+      through.workers = {.directory = Location(faulty, "pool"), .lease = 300ms};
+      try {
+        convert(at("source"), Location(faulty, "out"), through);
+      } catch (const CheckpointError&) {
+      }
+      work(options, 300ms);
+      ASSERT_EQ(content(at("out")), alone);
+      start_again();
+      if (!faulty->fired()) break;
+    }
+  }
+}
+
+TEST_F(Pool, OfAnotherJobIsRefusedWithWhatDiffers) {
+  work({.target = {.ranks = 3}});
+  const auto before = content(directory_.path());
+  const auto [code, message] = refusal_of([&] { work({.target = {.ranks = 4}}); });
+  EXPECT_EQ(code, ErrorCode::kMismatch);
+  EXPECT_THAT(message, HasSubstr("ranks: 3 then, 4 now"));
+  EXPECT_EQ(content(directory_.path()), before);
+  EXPECT_EQ(refusal_of([&] { work({.target = {.ranks = 3}, .dry_run = true}); }).first,
+            ErrorCode::kInvalidArgument);
+  fs::create_directories(at("foreign"));
+  std::ofstream(at("foreign/notes.txt")) << "mine";
+  EXPECT_EQ(refusal_of([&] {
+              run("source", "out2", {.workers = {.directory = Location(at("foreign"))}});
+            }).first,
+            ErrorCode::kInvalidArgument);
+}
+
+TEST_F(Pool, RemovedWithItsUnpublishedFiles) {
+  const ConvertOptions options{.target = {.ranks = 24}, .limits = {.io = {.threads = 1}}};
+  const Ended ended = killed_at(60, [&](const std::function<void()>& start) {
+    start();
+    work(options);
+  });
+  if (ended == Ended::kNotTraceable) GTEST_SKIP();
+  const WorkerSurvey left = survey_workers(at("pool"));
+  EXPECT_FALSE(left.published);
+  EXPECT_LT(left.units_done, left.units);
+  ASSERT_EQ(left.workers.size(), 1U);
+  EXPECT_EQ(left.workers[0].state, SurveyedWorker::State::kSilent);
+  remove_workers(at("pool"));
+  EXPECT_FALSE(fs::exists(at("pool")));
+  EXPECT_EQ(std::distance(fs::directory_iterator(directory_.path()), {}), 1) << "the source";
+}
+
+TEST_F(Pool, ComparesTheSourceWithItsManifestAndEndsWithTheDamage) {
+  run("source", "listed", {.target = {.integrity = true}});
+  fs::remove_all(at("source"));
+  fs::rename(at("listed"), at("source"));
+  const auto alone = expected({.target = {.ranks = 3}});
+  const ConvertReport report = work({.target = {.ranks = 3}});
+  EXPECT_GT(report.workers->units, 3U);
+  expect_result(alone);
+  start_again();
+  std::fstream file(at("source/__0_0.distcp"), std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(3000);
+  file.put('\x55');
+  file.close();
+  for (int worker = 0; worker < 2; ++worker)
+    EXPECT_EQ(refusal_of([&] { work({.target = {.ranks = 3}}); }).first, ErrorCode::kCorrupt);
+  EXPECT_FALSE(fs::exists(at("out")));
+}
+
+}  // namespace
+}  // namespace dckpt
