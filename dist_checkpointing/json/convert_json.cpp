@@ -14,6 +14,11 @@ std::string to_json(const ConvertReport& report, bool dry_run) {
     return Value::dict(
         {{"name", done.name}, {"does", done.does}, {"notes", json_list(done.notes)}});
   };
+  const auto shared = [](const PoolReport& workers) {
+    return Value::dict({{"units", workers.units},
+                        {"units_here", workers.units_here},
+                        {"published_here", workers.published_here}});
+  };
   return json_text(
       Value::dict({{"source", report.source},
                    {"destination", report.destination},
@@ -33,6 +38,7 @@ std::string to_json(const ConvertReport& report, bool dry_run) {
                    {"ranks", report.ranks},
                    {"held", Value::dict({{"before", json_list(report.held_before, held)},
                                          {"after", json_list(report.held_after)}})},
+                   {"workers", report.workers ? shared(*report.workers) : Value()},
                    {"steps", json_list(report.steps, step)},
                    {"findings", to_value(report.findings)},
                    {"remarks", json_list(messages_of(report.findings))}}));

@@ -22,6 +22,7 @@ struct RootSurvey;
 struct RootVerification;
 struct StatsReport;
 struct VerifyReport;
+struct WorkerSurvey;
 
 // Reports as JSON: the output of the tool's commands with --json, byte for byte, with a newline at
 // the end. docs/schemas has a JSON schema for each command.
@@ -45,6 +46,8 @@ std::string to_json(const StatsReport& report);
 std::string to_json(const DiffReport& report);
 /// Returns the JSON of `convert`; `dry_run` as in its ConvertOptions.
 std::string to_json(const ConvertReport& report, bool dry_run);
+/// Returns the JSON of `workers`.
+std::string to_json(const WorkerSurvey& survey);
 /// Returns the JSON of `remove`, given the arguments of the call.
 std::string to_json(const RemovedTensors& removed, const std::string& path,
                     const std::string& prefix, bool dry_run);

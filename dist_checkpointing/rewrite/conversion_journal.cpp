@@ -87,7 +87,13 @@ std::string digest_of(const ReadableFile& file, bool sha256) {
   return digest.finish();
 }
 
-std::string record_of(const std::string& name, const FinishedFile& file) {
+}  // namespace
+
+bool is_journal(std::string_view name) {
+  return name.starts_with(kPrefix) && name.ends_with(kSuffix);
+}
+
+std::string journal_record(const std::string& name, const FinishedFile& file) {
   ValueList places;
   for (const StorageInfo& place : file.places)
     places.push_back(
@@ -98,6 +104,8 @@ std::string record_of(const std::string& name, const FinishedFile& file) {
                               {"source_checked", file.source_checked},
                               {"places", Value::list(std::move(places))}}));
 }
+
+namespace {
 
 std::string record_of(const ConversionFacts& facts) {
   ValueList pairs;
@@ -173,18 +181,17 @@ class JournalReader {
   JournalContent content_;
 };
 
-/// Removes everything below `directory` except the journals and `kept`.
-void remove_others(Storage& storage, const std::string& directory, const std::string& below,
-                   const std::map<std::string, FinishedFile>& kept) {
+/// Removes everything in `below`, a folder of `directory`, except the journals and `kept`.
+void remove_others_below(Storage& storage, const std::string& directory, const std::string& below,
+                         const std::map<std::string, FinishedFile>& kept) {
   for (const FileInfo& entry :
        storage.list(below.empty() ? directory : join_name(directory, below))) {
     const std::string name = join_name(below, entry.name);
     const bool holds_kept = std::ranges::any_of(
         kept, [&](const auto& file) { return file.first.starts_with(name + "/"); });
-    const bool is_journal = below.empty() && name.starts_with(kPrefix) && name.ends_with(kSuffix);
     if (entry.kind == FileInfo::Kind::kDirectory && holds_kept)
-      remove_others(storage, directory, name, kept);
-    else if (!kept.contains(name) && !is_journal)
+      remove_others_below(storage, directory, name, kept);
+    else if (!kept.contains(name) && !is_journal(name))
       storage.remove_all(join_name(directory, name));
   }
 }
@@ -263,8 +270,7 @@ class ConversionJournal::NotingStorage final : public ForwardingStorage {
 
   void rename(const std::string& from, const std::string& to) override {
     const std::size_t skipped = journal_.directory_.size() + 1;
-    journal_.note(
-        to_json(Value::dict({{"from", from.substr(skipped)}, {"to", to.substr(skipped)}})));
+    journal_.note_renamed(from.substr(skipped), to.substr(skipped));
     storage_->rename(from, to);
   }
 
@@ -287,7 +293,7 @@ ConversionJournal::ConversionJournal(std::shared_ptr<Storage> storage, std::stri
   file_ = storage_->create(join_name(directory_, journal_name(attempt)),
                            {.engine = IoEngine::kBuffered});
   note(record_of(facts));
-  for (const auto& [name, file] : files_) note(record_of(name, file));
+  for (const auto& [name, file] : files_) note(journal_record(name, file));
 }
 
 ConversionJournal::~ConversionJournal() = default;
@@ -297,6 +303,17 @@ void ConversionJournal::note(const std::string& json) {
   const std::lock_guard lock(mutex_);
   file_->append(as_bytes(line));
   if (sync_) file_->sync();
+}
+
+void ConversionJournal::note_renamed(std::string from, std::string to) {
+  note(to_json(Value::dict({{"from", from}, {"to", to}})));
+  const std::lock_guard lock(mutex_);
+  renamed_.emplace_back(std::move(from), std::move(to));
+}
+
+std::vector<std::pair<std::string, std::string>> ConversionJournal::renamed() const {
+  const std::lock_guard lock(mutex_);
+  return renamed_;
 }
 
 std::optional<FinishedFile> ConversionJournal::find(const std::string& file) const {
@@ -321,7 +338,7 @@ void ConversionJournal::wrote(const std::string& file, std::span<const StorageIn
   }
   finished.places.assign(places.begin(), places.end());
   finished.source_checked = source_checked;
-  note(record_of(file, finished));
+  note(journal_record(file, finished));
   const std::lock_guard lock(mutex_);
   files_[file] = std::move(finished);
 }
@@ -341,14 +358,26 @@ void ConversionJournal::remove() {
     storage_->remove_all(join_name(directory_, name));
 }
 
+void undo_renames(Storage& storage, const std::string& directory,
+                  const std::vector<std::pair<std::string, std::string>>& renamed) {
+  for (auto pair = renamed.rbegin(); pair != renamed.rend(); ++pair) {
+    const std::string from = join_name(directory, pair->first);
+    const std::string to = join_name(directory, pair->second);
+    if (storage.stat(from) || !storage.stat(to)) continue;
+    storage.make_directory(parent_name(from));
+    storage.rename(to, from);
+  }
+}
+
+void remove_others(Storage& storage, const std::string& directory,
+                   const std::map<std::string, FinishedFile>& kept) {
+  remove_others_below(storage, directory, "", kept);
+}
+
 std::map<std::string, FinishedFile> keep_finished(Storage& storage, const std::string& directory,
                                                   const JournalContent& journal, bool manifest,
                                                   int threads) {
-  for (auto renamed = journal.renamed.rbegin(); renamed != journal.renamed.rend(); ++renamed) {
-    const std::string from = join_name(directory, renamed->first);
-    const std::string to = join_name(directory, renamed->second);
-    if (!storage.stat(from) && storage.stat(to)) storage.rename(to, from);
-  }
+  undo_renames(storage, directory, journal.renamed);
   std::vector<std::pair<std::string, FinishedFile>> noted(journal.files.begin(),
                                                           journal.files.end());
   std::vector<char> as_noted(noted.size(), 0);
@@ -368,7 +397,7 @@ std::map<std::string, FinishedFile> keep_finished(Storage& storage, const std::s
   for (std::size_t i = 0; i < noted.size(); ++i) {
     if (as_noted[i] != 0) kept.insert(std::move(noted[i]));
   }
-  remove_others(storage, directory, "", kept);
+  remove_others(storage, directory, kept);
   return kept;
 }
 

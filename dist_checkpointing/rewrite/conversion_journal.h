@@ -42,6 +42,12 @@ struct JournalContent {
 /// messages.
 JournalContent parse_journal(ByteView bytes, const std::string& name);
 
+/// Returns whether a file, by its name in the directory of a conversion, is a journal.
+bool is_journal(std::string_view name);
+
+/// Returns the record of a finished file.
+std::string journal_record(const std::string& name, const FinishedFile& file);
+
 /// Returns the line of a record in a journal: its checksum, the record, and a newline.
 std::string journal_line(std::string_view record);
 
@@ -69,6 +75,8 @@ class ConversionJournal {
 
   /// Returns the SHA-256 of the data files, if there will be a manifest.
   ManifestDigests digests() const;
+  /// Returns the renames through storage(), in their order.
+  std::vector<std::pair<std::string, std::string>> renamed() const;
   /// Removes the journals of all attempts.
   void remove();
 
@@ -76,6 +84,7 @@ class ConversionJournal {
   class NotingStorage;
   class NotedFile;
   void note(const std::string& json);
+  void note_renamed(std::string from, std::string to);
 
   const std::shared_ptr<Storage> storage_;
   const std::string directory_;
@@ -84,9 +93,18 @@ class ConversionJournal {
   mutable std::mutex mutex_;
   std::map<std::string, FinishedFile> files_;   ///< kept ones and those passed to wrote()
   std::map<std::string, FinishedFile> closed_;  ///< by full name; not yet passed to wrote()
+  std::vector<std::pair<std::string, std::string>> renamed_;
   std::unique_ptr<WritableFile> file_;
   std::shared_ptr<Storage> noting_;
 };
+
+/// Undoes renames in `directory`, the last one first, as far as they were carried out.
+void undo_renames(Storage& storage, const std::string& directory,
+                  const std::vector<std::pair<std::string, std::string>>& renamed);
+
+/// Removes everything in `directory` except the journals and `kept`.
+void remove_others(Storage& storage, const std::string& directory,
+                   const std::map<std::string, FinishedFile>& kept);
 
 /// Prepares the leftovers of an interrupted conversion in `directory` to be continued: undoes
 /// pending renames, returns the files that still match their journal entry, and deletes everything

@@ -14,6 +14,7 @@
 #include "dist_checkpointing/rewrite/interrupted.h"
 #include "dist_checkpointing/rewrite/model_folder.h"
 #include "dist_checkpointing/rewrite/planned_copy.h"
+#include "dist_checkpointing/rewrite/pooled_copy.h"
 #include "dist_checkpointing/rewrite/source_check.h"
 #include "dist_checkpointing/rewrite/write_copy.h"
 #include "dist_checkpointing/training_root/target.h"
@@ -90,11 +91,18 @@ Findings carry_out(PlannedCopy& copy, const CheckpointReader& reader, const Loca
                           "nothing to resume: no interrupted conversion has left anything"});
     require_none(options.checks.error_on, findings);
   }
+  const auto go_on = [&] { require_not_stopped(options); };
+  if (options.workers.directory) {
+    share_copy({copy, reader, destination, options, memory, facts, keeps_records, progress, go_on},
+               report);
+    return std::exchange(copy.contents.findings, {});
+  }
   require_space(destination, report.disk_bytes - std::min(report.disk_bytes, bytes_of(left)));
   const int readers = options.limits.read_threads.value_or(options.limits.io.threads);
-  const auto go_on = [&] { require_not_stopped(options); };
   const auto attempt = [&] {
-    SourceCheck check(reader, copy.contents, options.checks.source, options.checks.integrity);
+    SourceCheck check(reader, options.checks.source,
+                      manifest_to_compare(reader, copy.contents, options.checks.source,
+                                          options.checks.integrity));
     if (options.dry_run) {
       if (options.checks.integrity) check.check_manifest(readers);
       return;
@@ -105,10 +113,14 @@ Findings carry_out(PlannedCopy& copy, const CheckpointReader& reader, const Loca
       check.check_rest(readers, go_on);
       check.check_manifest(readers);
     };
-    write_copy(
-        copy, destination, from,
-        {memory.io.threads, options.target.resume, std::move(left), facts, check_source, go_on},
-        report);
+    write_copy(copy, destination, from,
+               {.writers = memory.io.threads,
+                .resume = options.target.resume,
+                .left = std::move(left),
+                .facts = facts,
+                .check_source = check_source,
+                .go_on = go_on},
+               report);
   };
   try {
     attempt();
@@ -228,6 +240,19 @@ ConvertOptions with_flattened_form(ConvertOptions options) {
   return options;
 }
 
+/// Refuses what a pool of workers cannot do.
+void require_shareable(const ConvertOptions& options) {
+  const auto refuse = [](const std::string& option, const std::string& instead) {
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          str_format("--workers and {} exclude each other; {}", option, instead));
+  };
+  if (options.dry_run) refuse("a dry run", "run it without --workers first");
+  if (options.target.resume)
+    refuse("--resume", "workers always go on with what others of the same pool have finished");
+  if (options.checks.round_trip)
+    refuse("--roundtrip-check", "run it with --dry-run and without --workers first");
+}
+
 }  // namespace
 
 ConvertReport convert(const Location& source, const Location& destination,
@@ -238,6 +263,7 @@ ConvertReport convert(const Location& source, const Location& destination,
                                      grouped(kMaxRanks), *options.target.ranks));
   }
   require_target_name(destination);
+  if (options.workers.directory) require_shareable(options);
   return convert_checkpoint(source, destination, with_flattened_form(options));
 } catch (...) {
   throw_checkpoint_error();

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <optional>
 #include <stop_token>
@@ -117,12 +118,27 @@ struct ConvertLimits {
   WriteOptions io{};
 };
 
+/// A pool of processes that share a conversion: each is started with the same options, on any host
+/// that sees the source, the destination and `directory`, at any time. Each data file is written by
+/// one of them, and the last one publishes. They may die: their work is taken over. The result is
+/// that of one process, byte for byte. Needs a destination with rename and a format that can
+/// resume; cannot be combined with `dry_run`, ConvertTarget::resume or ConvertChecks::round_trip.
+struct ConvertWorkers {
+  /// Where the workers agree; new or of the same conversion. Empty: no pool. survey_workers() tells
+  /// what they do.
+  std::optional<Location> directory{};
+  /// The time, by the clock of the directory's storage, after which others take over the work of a
+  /// process that gives no sign of life.
+  std::chrono::milliseconds lease{std::chrono::minutes(2)};
+};
+
 struct ConvertOptions {
   ConvertSource source{};
   ConvertTarget target{};
   ConvertOptimizer optimizer{};
   ConvertChecks checks{};
   ConvertLimits limits{};
+  ConvertWorkers workers{};
   bool dry_run = false;  ///< plans and reports, writes nothing
   Progress progress{};   ///< of tensor and object bytes written
   /// Requests a stop: convert() throws (cancelled) and removes what it has written (see
@@ -134,6 +150,13 @@ struct ConvertOptions {
 struct HeldBytes {
   std::string file;
   std::uint64_t bytes = 0;  ///< size of elements, and of objects as stored
+};
+
+/// What one worker of a pool did.
+struct PoolReport {
+  std::uint64_t units = 0;       ///< units of work of the conversion: files to write or to compare
+  std::uint64_t units_here = 0;  ///< those that this process did
+  bool published_here = false;
 };
 
 /// A step between the source of a conversion and its result.
@@ -164,6 +187,7 @@ struct ConvertReport {
   int ranks = 0;
   std::vector<HeldBytes> held_before;     ///< by the data files of the source, in their order
   std::vector<std::uint64_t> held_after;  ///< bytes that each rank of the result holds
+  std::optional<PoolReport> workers{};    ///< set if the conversion was shared
   std::vector<ConversionStep> steps;      ///< steps that do something, in their order
   /// Changes of form with their reasons, omissions, and the releases that load the result.
   Findings findings{};

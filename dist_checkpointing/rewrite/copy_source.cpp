@@ -130,15 +130,17 @@ std::optional<std::vector<StorageInfo>> CopySource::written(const PlannedFile& f
   return finished->places;
 }
 
-void CopySource::wrote(const PlannedFile& file, std::span<const StorageInfo> places) {
-  if (journal_ == nullptr) return;
-  const bool checked = std::ranges::all_of(file.items, [&](std::size_t i) {
+bool CopySource::checked(const PlannedFile& file) {
+  return std::ranges::all_of(file.items, [&](std::size_t i) {
     return file.plan[i].kind != WriteItem::Kind::kTensor ||
            std::ranges::all_of(reads_of(file.plan[i]), [&](const ReadItem& read) {
              return check_.records().checked({read.tensor, read.chunk});
            });
   });
-  journal_->wrote(file.name, places, checked);
+}
+
+void CopySource::wrote(const PlannedFile& file, std::span<const StorageInfo> places) {
+  if (journal_ != nullptr) journal_->wrote(file.name, places, checked(file));
 }
 
 }  // namespace dckpt

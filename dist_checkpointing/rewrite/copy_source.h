@@ -48,6 +48,10 @@ class CopySource final : public ItemSource {
 
   /// Sets the journal of the files that are already finished. Call it before anything is written.
   void goes_on_with(ConversionJournal& journal) { journal_ = &journal; }
+  /// Adds to the progress what others have written.
+  void count(std::uint64_t bytes) { progress_.add(bytes); }
+  /// Returns whether all data copied into the file agreed with its checksums.
+  bool checked(const PlannedFile& file);
 
  private:
   Bytes record_bytes(const StorageInfo& place);

@@ -63,28 +63,6 @@ std::string yes_or_no(bool value) {
   return value ? "yes" : "no";
 }
 
-std::string differences(const ConversionFacts& before, const ConversionFacts& now) {
-  const std::map<std::string, std::string> then(before.begin(), before.end());
-  std::map<std::string, std::string> added(now.begin(), now.end());
-  std::vector<std::string> lines;
-  for (const auto& [name, value] : then) {
-    const auto found = added.find(name);
-    if (found == added.end())
-      lines.push_back(str_format("{} is gone", name));
-    else if (found->second != value)
-      lines.push_back(name == "plan"
-                          ? "what goes where: another plan"
-                          : str_format("{}: {} then, {} now", name, value, found->second));
-    if (found != added.end()) added.erase(found);
-  }
-  for (const auto& [name, value] : added) lines.push_back(str_format("{} is new", name));
-  constexpr std::size_t kShown = 10;
-  std::string text;
-  for (std::size_t i = 0; i < std::min(lines.size(), kShown); ++i) text += "\n  " + lines[i];
-  if (lines.size() > kShown) text += str_format("\n  and {} more", lines.size() - kShown);
-  return text;
-}
-
 }  // namespace
 
 ConversionFacts conversion_facts(const Location& source, const ConvertOptions& options,
@@ -147,6 +125,28 @@ ConversionFacts conversion_facts(const Location& source, const ConvertOptions& o
     for (const std::string& name : folder.files) facts.add_file(*folder.storage, name);
   }
   return facts.take();
+}
+
+std::string differences(const ConversionFacts& before, const ConversionFacts& now) {
+  const std::map<std::string, std::string> then(before.begin(), before.end());
+  std::map<std::string, std::string> added(now.begin(), now.end());
+  std::vector<std::string> lines;
+  for (const auto& [name, value] : then) {
+    const auto found = added.find(name);
+    if (found == added.end())
+      lines.push_back(str_format("{} is gone", name));
+    else if (found->second != value)
+      lines.push_back(name == "plan"
+                          ? "what goes where: another plan"
+                          : str_format("{}: {} then, {} now", name, value, found->second));
+    if (found != added.end()) added.erase(found);
+  }
+  for (const auto& [name, value] : added) lines.push_back(str_format("{} is new", name));
+  constexpr std::size_t kShown = 10;
+  std::string text;
+  for (std::size_t i = 0; i < std::min(lines.size(), kShown); ++i) text += "\n  " + lines[i];
+  if (lines.size() > kShown) text += str_format("\n  and {} more", lines.size() - kShown);
+  return text;
 }
 
 std::optional<Interrupted> find_interrupted(const Location& target, const ConversionFacts& facts) {

@@ -25,6 +25,10 @@ ConversionFacts conversion_facts(const Location& source, const ConvertOptions& o
                                  const ChosenTarget& target, const ModelFolder& folder,
                                  std::span<const SavePlan> ranks);
 
+/// Returns a line for each difference between the facts of two conversions, for a message; empty if
+/// there is none.
+std::string differences(const ConversionFacts& before, const ConversionFacts& now);
+
 /// Returns the leftovers beside `target` of a conversion with these facts; of several, the one that
 /// had finished the most. Throws CheckpointError (mismatch) naming the differences if there are
 /// only others.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <set>
 #include <tuple>
+#include <utility>
 
 #include "mapping/base/error.h"
 #include "mapping/base/parallel_for.h"
@@ -34,16 +35,17 @@ std::vector<std::string> files_read(const CheckpointReader& reader, const CopyCo
 
 }  // namespace
 
-SourceCheck::SourceCheck(const CheckpointReader& reader, const CopyContents& contents,
-                         bool checksums, bool integrity)
+IntegrityManifest manifest_to_compare(const CheckpointReader& reader, const CopyContents& contents,
+                                      bool checksums, bool integrity) {
+  if (integrity) return require_manifest(reader);
+  if (!checksums) return {};
+  const auto manifest = find_integrity_manifest(reader.storage());
+  return manifest ? entries_of(*manifest, files_read(reader, contents)) : IntegrityManifest{};
+}
+
+SourceCheck::SourceCheck(const CheckpointReader& reader, bool checksums, IntegrityManifest manifest)
     : reader_(reader), checksums_(checksums), records_(reader.metadata()) {
-  if (integrity) {
-    manifest_.emplace(reader.storage(), require_manifest(reader));
-    return;
-  }
-  if (!checksums) return;
-  if (const auto manifest = find_integrity_manifest(reader.storage()))
-    manifest_.emplace(reader.storage(), entries_of(*manifest, files_read(reader, contents)));
+  if (!manifest.files.empty()) manifest_.emplace(reader.storage(), std::move(manifest));
 }
 
 std::unique_ptr<ReadableFile> SourceCheck::open(const std::string& name) {

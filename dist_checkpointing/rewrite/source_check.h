@@ -12,17 +12,20 @@
 
 namespace dckpt {
 
+/// Returns the manifest's entries that a conversion compares: with `integrity` those of all files,
+/// which must have a manifest; else with `checksums` those of the files with copied data, if there
+/// is a manifest. Throws CheckpointError for a manifest that cannot be used.
+IntegrityManifest manifest_to_compare(const CheckpointReader& reader, const CopyContents& contents,
+                                      bool checksums, bool integrity);
+
 /// Compares a checkpoint that is being copied with its checksums and its manifest, so that damage
 /// does not get fresh, valid ones. Data read for the copy, through open() and with records(), is
 /// not read a second time.
 class SourceCheck {
  public:
-  /// `checksums` checks the copied data and, if there is a manifest, its digests of the files with
-  /// that data. `integrity` also checks all files that the manifest lists; it must exist and list
-  /// every file. Throws CheckpointError for a manifest that cannot be used. The reader must outlive
-  /// it.
-  SourceCheck(const CheckpointReader& reader, const CopyContents& contents, bool checksums,
-              bool integrity);
+  /// `checksums` checks the copied data, `manifest` the files that it lists. The reader must
+  /// outlive it.
+  SourceCheck(const CheckpointReader& reader, bool checksums, IntegrityManifest manifest);
 
   bool checksums() const noexcept { return checksums_; }
   RecordChecks& records() noexcept { return records_; }

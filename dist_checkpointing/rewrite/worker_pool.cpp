@@ -171,6 +171,20 @@ ClaimText parse_claim(ByteView content) {
           Lease::Period(parse_u64(words[2]).value_or(0) & INT64_MAX)};
 }
 
+Commitment parse_commitment(ByteView content, const std::string& file) {
+  const Value json = parse_json(content, file, {kMaxFileBytes});
+  Commitment commitment{.token = text_of(member(json, "token", file), file),
+                        .files = {},
+                        .renamed = read_pairs(member(json, "renamed", file), file)};
+  for_each_pair(member(json, "files", file), file, [&](const Value& name, const Value& facts) {
+    if (list_of(facts, file).size() != 2) damaged(file);
+    commitment.files.push_back({text_of(name, file),
+                                static_cast<std::uint64_t>(number_of(facts.items()[0], file)),
+                                number_of(facts.items()[1], file)});
+  });
+  return commitment;
+}
+
 FinishedUnit parse_done(ByteView content, const std::string& name) {
   JournalContent noted = parse_journal(content, name);
   if (noted.files.empty() && content.empty()) return {};
@@ -353,19 +367,8 @@ void WorkerPool::note_commitment(const Commitment& commitment) {
 
 std::optional<Commitment> WorkerPool::commitment() {
   if (!storage_->stat(kCommitFile)) return std::nullopt;
-  const std::string file = storage_->display_path(kCommitFile);
-  const Value json =
-      parse_json(read_file(*storage_->open(kCommitFile), kMaxFileBytes), file, {kMaxFileBytes});
-  Commitment commitment{.token = text_of(member(json, "token", file), file),
-                        .files = {},
-                        .renamed = read_pairs(member(json, "renamed", file), file)};
-  for_each_pair(member(json, "files", file), file, [&](const Value& name, const Value& facts) {
-    if (list_of(facts, file).size() != 2) damaged(file);
-    commitment.files.push_back({text_of(name, file),
-                                static_cast<std::uint64_t>(number_of(facts.items()[0], file)),
-                                number_of(facts.items()[1], file)});
-  });
-  return commitment;
+  return parse_commitment(read_file(*storage_->open(kCommitFile), kMaxFileBytes),
+                          storage_->display_path(kCommitFile));
 }
 
 void WorkerPool::note_published() {

@@ -156,6 +156,8 @@ ClaimText parse_claim(ByteView content);
 
 /// Returns the finished unit that the content of a file done_name() describes.
 FinishedUnit parse_done(ByteView content, const std::string& name);
+/// Returns what WorkerPool::note_commitment() has written. Both throw CheckpointError (corrupt).
+Commitment parse_commitment(ByteView content, const std::string& file);
 
 /// Returns the folder in the staging directory that a worker writes into.
 std::string folder_of(std::string_view token);

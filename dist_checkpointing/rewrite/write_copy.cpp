@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "dist_checkpointing/save/write_checkpoint.h"
+#include "dist_checkpointing/training_root/staging_token.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/parallel_for.h"
@@ -37,25 +38,14 @@ void restore_order(Entries& entries, const Entries& source) {
 
 }  // namespace
 
-void write_copy(const PlannedCopy& copy, const Location& destination, CopySource& source,
-                WriteSteps steps, ConvertReport& report) {
+void finish_copy(const PlannedCopy& copy, CopySource& source, Publication publication,
+                 ConversionJournal& journal, const WriteSteps& steps,
+                 const std::function<void()>& check, ConvertReport& report) {
   const auto& [contents, target, folder, strategy, items, plan] = copy;
-  const bool manifest = target.save.integrity;
-  Publication publication =
-      steps.resume ? begin_resumable(destination, target.save,
-                                     steps.left ? steps.left->directory : std::string())
-                   : begin_publication(destination, target.save);
-  std::map<std::string, FinishedFile> kept;
-  if (steps.left)
-    kept = keep_finished(*destination.storage(), publication.staging(), steps.left->journal,
-                         manifest, steps.writers);
-  report.kept_files = kept.size();
-  ConversionJournal journal(destination.storage(), publication.staging(), steps.facts,
-                            std::move(kept), manifest, target.save.io.fsync);
   source.goes_on_with(journal);
   // The journal digests the data files.
   const WriteTarget data_target{journal.storage(), publication.staging(), false};
-  const WriteTarget to{journal.storage(), publication.staging(), manifest};
+  const WriteTarget to{journal.storage(), publication.staging(), target.save.integrity};
   std::vector<WrittenItems> written(items.size());
   parallel_for(items.size(), steps.writers, [&](std::size_t rank) {
     written[rank] =
@@ -65,7 +55,7 @@ void write_copy(const PlannedCopy& copy, const Location& destination, CopySource
   try {
     steps.check_source();
   } catch (const CheckpointError& error) {
-    if (error.code() != ErrorCode::kCancelled) publication.discard_unfinished();
+    if (steps.discards && error.code() != ErrorCode::kCancelled) publication.discard_unfinished();
     throw;
   }
 
@@ -81,25 +71,50 @@ void write_copy(const PlannedCopy& copy, const Location& destination, CopySource
     all.merge(copy_files(to, *folder.storage, folder.files, target.save.io.fsync).digests);
   publish_checkpoint(std::move(publication), to, *strategy, metadata,
                      contents.common_file ? &*contents.common_file : nullptr, all,
-                     target.save.io.fsync, [&] {
-                       steps.go_on();
-                       journal.remove();
-                     });
+                     target.save.io.fsync, check);
   report.files = metadata.files.size();
+}
+
+void write_copy(const PlannedCopy& copy, const Location& destination, CopySource& source,
+                WriteSteps steps, ConvertReport& report) {
+  const SaveOptions& save = copy.target.save;
+  Publication publication =
+      steps.resume
+          ? begin_resumable(destination, save, steps.left ? steps.left->directory : std::string(),
+                            staging_token())
+          : begin_publication(destination, save);
+  std::map<std::string, FinishedFile> kept;
+  if (steps.left)
+    kept = keep_finished(*destination.storage(), publication.staging(), steps.left->journal,
+                         save.integrity, steps.writers);
+  report.kept_files = kept.size();
+  ConversionJournal journal(destination.storage(), publication.staging(), steps.facts,
+                            std::move(kept), save.integrity, save.io.fsync);
+  const auto check = [&] {
+    steps.go_on();
+    journal.remove();
+  };
+  finish_copy(copy, source, std::move(publication), journal, steps, check, report);
+}
+
+void require_resumable(const PlannedCopy& copy, const Location& destination,
+                       const std::string& option) {
+  if (!copy.target.format->capabilities.resume)
+    throw CheckpointError(ErrorCode::kUnsupported,
+                          str_format("the format {} is written in one go by one process; leave out "
+                                     "{}",
+                                     quote(copy.target.format->name), option));
+  if (!destination.storage()->capabilities().rename)
+    throw CheckpointError(ErrorCode::kUnsupported,
+                          str_format("this storage cannot rename, so nothing in it can wait for "
+                                     "another process to go on; leave out {}",
+                                     option),
+                          {.file = destination.display()});
 }
 
 std::optional<Interrupted> find_left(const Location& destination, const ConversionFacts& facts,
                                      const PlannedCopy& copy, ConvertReport& report) {
-  if (!copy.target.format->capabilities.resume)
-    throw CheckpointError(ErrorCode::kUnsupported,
-                          str_format("the format {} cannot go on with an interrupted conversion; "
-                                     "leave out --resume",
-                                     quote(report.to)));
-  if (!destination.storage()->capabilities().rename)
-    throw CheckpointError(ErrorCode::kUnsupported,
-                          "this storage cannot rename, so an interrupted conversion leaves nothing "
-                          "to go on with; leave out --resume, and it starts from the beginning",
-                          {.file = destination.display()});
+  require_resumable(copy, destination, "--resume");
   std::optional<Interrupted> left = find_interrupted(destination, facts);
   if (left) report.kept_files = left->journal.files.size();
   return left;

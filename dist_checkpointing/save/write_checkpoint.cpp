@@ -85,15 +85,15 @@ Publication begin_publication(const Location& target, const SaveOptions& options
 }
 
 Publication begin_resumable(const Location& target, const SaveOptions& options,
-                            const std::string& left) {
+                            const std::string& left, const std::string& token) {
   require_publishable(target, options);
   if (options.overwrite) check_replaceable(target);
   Publication::Options kept = publication_options(target, options);
   kept.keep_unfinished = true;
-  Publication publication = left.empty() ? Publication::begin(target.storage(), target.name(),
-                                                              staging_token(), std::move(kept))
-                                         : Publication::adopt(target.storage(), target.name(), left,
-                                                              staging_token(), std::move(kept));
+  Publication publication =
+      left.empty()
+          ? Publication::begin(target.storage(), target.name(), token, std::move(kept))
+          : Publication::adopt(target.storage(), target.name(), left, token, std::move(kept));
   remove_dead_attempts(target);
   return publication;
 }

@@ -51,8 +51,9 @@ Publication begin_publication(const Location& target, const SaveOptions& options
 
 /// Does the same for an attempt that can be interrupted and continued: its files are kept if it
 /// fails. `left` is one of unfinished_attempts(), to continue it; empty to start from scratch.
+/// `token` names this attempt, as for Publication::begin().
 Publication begin_resumable(const Location& target, const SaveOptions& options,
-                            const std::string& left);
+                            const std::string& left, const std::string& token);
 
 /// Files of a checkpoint that no other reader opens.
 struct SideFiles {

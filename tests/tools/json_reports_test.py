@@ -173,7 +173,9 @@ class Reports(unittest.TestCase):
             done = list(pool.map(lambda one: run(one[2]), due))
         due.append(("convert", {0}, ["convert", MODEL, "plain", "--to", "dcp"]))
         due.append(("remove", {0}, ["remove", "plain", "--prefix", "optimizer"]))
-        done += [run(words) for _, _, words in due[-2:]]
+        due.append(("convert", {0}, ["convert", MODEL, "shared", "--to", "dcp", "--workers", "pool"]))
+        due.append(("workers", {0}, ["workers", "pool"]))
+        done += [run(words) for _, _, words in due[-4:]]
         for (schema, codes, words), (code, out, err) in zip(due, done):
             if code not in codes:
                 raise AssertionError(f"{words}: exit code {code}, expected {codes}: {err}")

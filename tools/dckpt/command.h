@@ -35,6 +35,7 @@ Command add_convert(CLI::App& program);
 Command add_merge(CLI::App& program);
 Command add_join(CLI::App& program);
 Command add_remove(CLI::App& program);
+Command add_workers(CLI::App& program);
 Command add_config(CLI::App& program);
 Command add_formats(CLI::App& program);
 Command add_completion(CLI::App& program);

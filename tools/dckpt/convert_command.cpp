@@ -46,6 +46,7 @@ struct Options {
   std::string max_memory;
   std::string model_files;
   std::string merge_adapter;
+  std::string workers;
   std::string dtype;
   std::vector<std::string> error_on;
   std::optional<int> jobs;
@@ -146,6 +147,7 @@ ConvertOptions parsed(const Options& options, std::vector<std::string>& unused) 
   for (const std::string& code : options.error_on)
     parsed.checks.error_on.push_back(value_of(kFindingCodeNames, code).value());
   if (!options.merge_adapter.empty()) parsed.source.merge_adapter = Location(options.merge_adapter);
+  if (!options.workers.empty()) parsed.workers.directory = Location(options.workers);
   if (!options.model_files.empty()) parsed.target.model_files = Location(options.model_files);
   if (options.integrity || options.no_integrity) parsed.target.integrity = options.integrity;
   if (options.trust_source) parsed.checks.source = false;
@@ -216,6 +218,7 @@ constexpr const char* kFooter =
     "  dckpt convert iter_0001000 plain --to dcp\n"
     "  dckpt convert iter_0001000 for64 --ranks 64\n"
     "  dckpt convert iter_0001000 for64 --ranks 64 --resume\n"
+    "  dckpt convert iter_0001000 for64 --ranks 64 --workers pool\n"
     "  dckpt convert iter_0001000 weights --exclude 'optimizer.*' --dry-run\n"
     "  dckpt convert llama iter_0000000 --to torch_dist --map auto --explain\n"
     "  dckpt convert from_014 for_016 --optimizer fully_reshardable\n"
@@ -351,6 +354,11 @@ void add_conduct(Parser command, const std::shared_ptr<Options>& options) {
              [options](int jobs) { options->jobs = jobs; });
   command.add_flag("--resume", convert.target.resume,
                    "Go on with a conversion that was interrupted, without its finished files");
+  command
+      .add_option("--workers", options->workers,
+                  "Share the work with all processes that are started so, on any hosts")
+      .type_name("DIR")
+      .takes(Takes::kFolder);
   command
       .add_flag("--integrity", options->integrity,
                 "Write integrity.json with a SHA-256 per file [as SRC has it; always for hf, "

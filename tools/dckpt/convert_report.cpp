@@ -40,6 +40,11 @@ void print_report(const ConvertReport& report, bool dry_run, bool explain, bool 
   if (report.kept_files > 0)
     table.add({"resumed", str_format("{} of {} had been finished before",
                                      grouped(report.kept_files), counted(report.files, "file"))});
+  if (report.workers)
+    table.add({"workers",
+               str_format("{} of {} done here, published {}", grouped(report.workers->units_here),
+                          counted(report.workers->units, "unit"),
+                          report.workers->published_here ? "here" : "by another one")});
   table.add({"on disk", std::string(dry_run ? "about " : "") + human_bytes(report.disk_bytes)});
   table.print();
   if (cut_for_ranks) print_held(report);

@@ -3,7 +3,10 @@
 #include <gtest/gtest.h>
 
 #include <filesystem>
+#include <fstream>
 #include <functional>
+#include <iterator>
+#include <map>
 #include <string>
 #include <utility>
 
@@ -14,6 +17,18 @@
 #include "tests/support/temp_dir.h"
 
 namespace dckpt::testing {
+
+/// Returns the files of a folder and their contents.
+inline std::map<std::string, std::string> content(const std::filesystem::path& folder) {
+  std::map<std::string, std::string> files;
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder)) {
+    if (entry.is_directory()) continue;
+    std::ifstream file(entry.path(), std::ios::binary);
+    files[entry.path().lexically_relative(folder).string()] = {std::istreambuf_iterator<char>(file),
+                                                               {}};
+  }
+  return files;
+}
 
 /// Conversions between checkpoints named by a test.
 class Conversions : public ::testing::Test {

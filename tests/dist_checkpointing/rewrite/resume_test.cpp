@@ -16,6 +16,7 @@
 #include "dist_checkpointing/rewrite/convert.h"
 #include "dist_checkpointing/training_root/removal.h"
 #include "strategies/storage/posix.h"
+#include "tests/dist_checkpointing/rewrite/conversions.h"
 #include "tests/support/child_process.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/faulty_storage.h"
@@ -28,6 +29,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::Contains;
+using testing::content;
 using testing::Ended;
 using testing::golden;
 using ::testing::HasSubstr;
@@ -37,18 +39,6 @@ void expect_error(const std::function<void()>& body, ErrorCode code, const std::
   const CheckpointError error = testing::error_of(body);
   EXPECT_EQ(error.code(), code) << error.what();
   EXPECT_THAT(error.what(), HasSubstr(text));
-}
-
-/// Returns the files of a folder and their contents.
-std::map<std::string, std::string> content(const fs::path& folder) {
-  std::map<std::string, std::string> files;
-  for (const auto& entry : fs::recursive_directory_iterator(folder)) {
-    if (entry.is_directory()) continue;
-    std::ifstream file(entry.path(), std::ios::binary);
-    files[entry.path().lexically_relative(folder).string()] = {std::istreambuf_iterator<char>(file),
-                                                               {}};
-  }
-  return files;
 }
 
 class Resume : public ::testing::Test {
@@ -304,7 +294,7 @@ TEST_F(Resume, AFormatThatAlwaysStartsAnewRefusesIt) {
   entry.capabilities.resume = false;
   register_strategy(entry);
   expect_error([&] { run({.target = {.strategy = "anew"}}, true); }, ErrorCode::kUnsupported,
-               "cannot go on with an interrupted conversion");
+               "is written in one go by one process; leave out --resume");
 }
 
 }  // namespace
