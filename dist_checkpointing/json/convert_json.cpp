@@ -1,6 +1,6 @@
 #include "dist_checkpointing/json/reports.h"
 #include "dist_checkpointing/json/values.h"
-#include "dist_checkpointing/rewrite/convert.h"
+#include "dist_checkpointing/rewrite/convert_options.h"
 #include "mapping/planning/reshard.h"
 
 namespace dckpt {

@@ -30,6 +30,7 @@
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
+#include "migration/adapters/peft_adapter.h"
 #include "migration/maps/mapped_reader.h"
 #include "strategies/comm/agree.h"
 #include "strategies/tensor_io/lost_data.h"
@@ -56,6 +57,19 @@ std::unique_ptr<CheckpointReader> open_with_map(const Location& location,
     const std::optional<KeyMap> map = map_for_load(options.map, map_text);
     return mapped_reader(std::move(reader), options.map, nullptr, nullptr, map ? &*map : nullptr);
   });
+}
+
+/// Reports an adapter beside a model, whose weights are loaded without it.
+void tell_of_adapter(const CheckpointReader& model, Findings& findings) {
+  if (!model.info().conventions.model_folder || holds_peft_adapter(model.metadata())) return;
+  const std::vector<std::string> files = adapter_files(model.storage());
+  if (files.empty()) return;
+  warn(findings, {.code = FindingCode::kAdapterLeftOut,
+                  .message = str_format("the adapter beside the model is not part of what is "
+                                        "loaded: {}; 'dckpt convert --merge-adapter' merges it",
+                                        quoted_list(files)),
+                  .keys = files,
+                  .severity = Severity::kWarning});
 }
 
 /// Returns the manifest that files are compared with before anything is loaded.
@@ -156,6 +170,7 @@ OpenedCheckpoint open_for(Call entry, LoadCall& call) {
   call.watch.heartbeat.agree("opening the checkpoint", [&] {
     call.watch.check();
     compare_files(*reader, manifest, options, call.comm);
+    if (call.comm.rank() == 0) tell_of_adapter(*reader, call.report.findings);
     if (unreadable) throw *unreadable;
     if (entry == Call::kLoad) opened.planned = planned_load(call);
     if (opened.planned) reader = opened.planned->over(std::move(reader));

@@ -4,7 +4,7 @@
 #include <memory>
 #include <optional>
 
-#include "dist_checkpointing/rewrite/convert.h"
+#include "dist_checkpointing/rewrite/convert_options.h"
 #include "mapping/planning/metadata.h"
 #include "migration/adapters/peft_adapter.h"
 #include "strategies/contract/reader.h"

@@ -164,6 +164,7 @@ OpenedSource open_source(const Location& source, const ConvertOptions& options,
   Findings findings = std::move(said);
   append(findings, left_out(mapped, report));
   append(findings, std::move(mapped.report.findings));
+  append(findings, probe_norms(*mapped.reader, mapped.report.norms));
   add_step(report, "map",
            str_format("gives {} the keys of {} by the map {}",
                       counted(mapped.reader->metadata().tensors.size(), "tensor"),

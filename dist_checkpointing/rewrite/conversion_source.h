@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "dist_checkpointing/rewrite/convert.h"
+#include "dist_checkpointing/rewrite/convert_options.h"
 #include "dist_checkpointing/rewrite/convert_target.h"
 #include "dist_checkpointing/rewrite/map_source.h"
 #include "strategies/contract/reader.h"

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "configs/policy.h"
-#include "dist_checkpointing/rewrite/convert.h"
+#include "dist_checkpointing/rewrite/convert_options.h"
 #include "mapping/base/api.h"
 
 namespace DCKPT_API dckpt {

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "dist_checkpointing/registry.h"
-#include "dist_checkpointing/rewrite/convert.h"
+#include "dist_checkpointing/rewrite/convert_options.h"
 #include "mapping/base/finding.h"
 #include "strategies/contract/reader.h"
 

@@ -30,10 +30,6 @@ constexpr std::array<std::string_view, 12> kWeights = {
     ".safetensors", ".index.json", ".bin",     ".pt",   ".pth",    ".ckpt",
     ".gguf",        ".h5",         ".msgpack", ".onnx", ".distcp", ".npz"};
 
-/// Files of an adapter, which do not belong to the model.
-constexpr std::array<const char*, 3> kAdapterFiles = {kAdapterConfigFile, kAdapterFile,
-                                                      kTorchAdapterFile};
-
 /// ModelOpt's description of the weights.
 constexpr const char* kQuantizationFile = "hf_quant_config.json";
 
@@ -149,10 +145,7 @@ void carry_annotations(const CheckpointReader& source, ChosenTarget& target, Fin
 /// Reports an adapter in `folder` that is not merged. None of its files are copied, since
 /// transformers would look for its weights.
 void leave_adapter(const Storage& folder, const ConvertOptions& options, Findings& findings) {
-  std::vector<std::string> left;
-  for (const char* const name : kAdapterFiles) {
-    if (folder.stat(name)) left.emplace_back(name);
-  }
+  const std::vector<std::string> left = adapter_files(folder);
   if (left.empty()) return;
   const std::string place = folder.display_path("");
   if (options.source.merge_adapter &&

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "dist_checkpointing/rewrite/convert.h"
+#include "dist_checkpointing/rewrite/convert_options.h"
 #include "dist_checkpointing/rewrite/convert_target.h"
 #include "mapping/base/finding.h"
 #include "strategies/contract/reader.h"

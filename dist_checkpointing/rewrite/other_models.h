@@ -3,7 +3,7 @@
 #include <functional>
 #include <memory>
 
-#include "dist_checkpointing/rewrite/convert.h"
+#include "dist_checkpointing/rewrite/convert_options.h"
 #include "strategies/contract/reader.h"
 
 namespace dckpt {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "dist_checkpointing/rewrite/convert.h"
+#include "dist_checkpointing/rewrite/convert_options.h"
 #include "dist_checkpointing/rewrite/convert_target.h"
 #include "dist_checkpointing/rewrite/copy_contents.h"
 #include "dist_checkpointing/rewrite/model_folder.h"

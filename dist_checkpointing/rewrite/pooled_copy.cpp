@@ -328,9 +328,23 @@ void Worker::publish(const std::map<std::string, FinishedUnit>& units) {
       publication_.publish(shared_.copy, source, steps, units, report_);
 }
 
+/// Throws CheckpointError (invalid argument) for a pool in a directory whose files count.
+void require_outside(const Location& pool, const std::string& place, const char* what) {
+  const std::string name = pool.absolute();
+  if (name != place && !name.starts_with(place + '/')) return;
+  throw CheckpointError(ErrorCode::kInvalidArgument,
+                        str_format("the directory for workers is in {}, whose files its own would "
+                                   "be among; choose one outside",
+                                   what),
+                        {.file = pool.display()});
+}
+
 }  // namespace
 
 void share_copy(PooledCopy shared, ConvertReport& report) {
+  const Location& pool = *shared.options.workers.directory;
+  require_outside(pool, shared.reader.storage().absolute(""), "the source");
+  require_outside(pool, shared.destination.absolute(), "the destination");
   require_resumable(shared.copy, shared.destination, "--workers");
   Worker(shared, report).work();
 }

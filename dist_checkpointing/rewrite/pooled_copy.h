@@ -3,7 +3,7 @@
 #include <functional>
 
 #include "dist_checkpointing/rewrite/conversion_journal.h"
-#include "dist_checkpointing/rewrite/convert.h"
+#include "dist_checkpointing/rewrite/convert_options.h"
 #include "dist_checkpointing/rewrite/copy_source.h"
 #include "dist_checkpointing/rewrite/planned_copy.h"
 #include "mapping/base/progress.h"

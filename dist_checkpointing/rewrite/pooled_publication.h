@@ -4,7 +4,7 @@
 #include <map>
 #include <string>
 
-#include "dist_checkpointing/rewrite/convert.h"
+#include "dist_checkpointing/rewrite/convert_options.h"
 #include "dist_checkpointing/rewrite/copy_source.h"
 #include "dist_checkpointing/rewrite/planned_copy.h"
 #include "dist_checkpointing/rewrite/worker_pool.h"

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "dist_checkpointing/rewrite/conversion_journal.h"
-#include "dist_checkpointing/rewrite/convert.h"
+#include "dist_checkpointing/rewrite/convert_options.h"
 #include "dist_checkpointing/rewrite/copy_source.h"
 #include "dist_checkpointing/rewrite/interrupted.h"
 #include "dist_checkpointing/rewrite/planned_copy.h"

@@ -57,9 +57,11 @@ enum class FindingCode : std::uint8_t {
   kElementsOverlap,     ///< elements that two chunks hold
   kElementsMissing,     ///< elements that no chunk holds
   kNotFinite,           ///< NaN or infinite elements
-  kStateImpossible      ///< optimizer state that no optimizer makes, such as a negative variance
+  kValuesImplausible,  ///< weights look as if they had another meaning, such as norms without their
+                       ///< 1
+  kStateImpossible     ///< optimizer state that no optimizer makes, such as a negative variance
 };
-inline constexpr EnumNames<FindingCode, 39> kFindingCodeNames{{
+inline constexpr EnumNames<FindingCode, 40> kFindingCodeNames{{
     {FindingCode::kKeysChanged, "keys-changed"},
     {FindingCode::kKeysRenamed, "keys-renamed"},
     {FindingCode::kKeysKept, "keys-kept"},
@@ -98,6 +100,7 @@ inline constexpr EnumNames<FindingCode, 39> kFindingCodeNames{{
     {FindingCode::kElementsOverlap, "elements-overlap"},
     {FindingCode::kElementsMissing, "elements-missing"},
     {FindingCode::kNotFinite, "not-finite"},
+    {FindingCode::kValuesImplausible, "values-implausible"},
     {FindingCode::kStateImpossible, "state-impossible"},
 }};
 
@@ -126,7 +129,8 @@ constexpr Severity usual_severity(FindingCode code) noexcept {
     case FindingCode::kObjectsNotLoaded:
     case FindingCode::kNothingRequested:
     case FindingCode::kManifestUnusable:
-    case FindingCode::kRanksDiffer: return Severity::kWarning;
+    case FindingCode::kRanksDiffer:
+    case FindingCode::kValuesImplausible: return Severity::kWarning;
     case FindingCode::kBoxesContradict:
     case FindingCode::kElementsOverlap:
     case FindingCode::kElementsMissing:

@@ -89,29 +89,39 @@ Settings parse_settings(const std::vector<std::string>& set) {
 
 /// Returns the shipped map for a model by its config.json, if there is one.
 std::optional<KeyMap> shipped_map(const Value& config) {
-  const auto is_named = [&](const std::vector<std::string>& names, const Value* value) {
-    return value != nullptr && value->is_str() &&
-           std::ranges::find(names, value->as_str()) != names.end();
+  std::vector<std::string> names;
+  const auto add = [&](const Value* name) {
+    if (name != nullptr && name->is_str()) names.push_back(name->as_str());
   };
+  add(config.find("model_type"));
   const Value* const architectures = config.find("architectures");
+  if (architectures != nullptr && architectures->is_list()) {
+    for (const Value& name : architectures->items()) add(&name);
+  }
   for (const ShippedPolicy& shipped : shipped_maps()) {
+    if (std::ranges::none_of(names, [&](const std::string& name) {
+          return shipped.yaml.find(name) != shipped.yaml.npos;
+        }))
+      continue;  // not worth parsing
     KeyMap map = KeyMap::from_text(shipped.yaml, std::string(shipped.name) + ".yaml");
-    if (is_named(map.model_types, config.find("model_type"))) return map;
-    if (architectures == nullptr || !architectures->is_list()) continue;
-    for (const Value& name : architectures->items()) {
-      if (is_named(map.architectures, &name)) return map;
+    for (const std::string& name : names) {
+      if (std::ranges::find(map.model_types, name) != map.model_types.end() ||
+          std::ranges::find(map.architectures, name) != map.architectures.end())
+        return map;
     }
   }
   return std::nullopt;
 }
 
-/// Returns the shipped map for a model; for a model of text and images, that of its language model.
-KeyMap map_for(const Value& config) {
-  if (auto map = shipped_map(config)) return *std::move(map);
+/// Returns the same; for a model of text and images without one, the map for its language model.
+std::optional<KeyMap> shipped_map_of_text(const Value& config) {
+  auto map = shipped_map(config);
   const Value* const text = config.find(kHfTextConfig);
-  if (text != nullptr) {
-    if (auto map = shipped_map(*text)) return *std::move(map);
-  }
+  return map || text == nullptr ? std::move(map) : shipped_map(*text);
+}
+
+KeyMap map_for(const Value& config) {
+  if (auto map = shipped_map_of_text(config)) return *std::move(map);
   const Value* const type = config.find("model_type");
   std::vector<std::string> names;
   for (const ShippedPolicy& shipped : shipped_maps()) names.emplace_back(shipped.name);
@@ -238,11 +248,12 @@ class Mapping {
     source = dequantized(std::move(source), &weights);
     report.dequantized = weights.size();
     report.keys = apply_key_map(map_, *numbers_, source->metadata(), settings_.target);
+    check_norms(report);
     return reader(std::move(source), report);
   }
 
   /// Returns what apply() has made with codes and scales in place of the weights of linear layers,
-  /// if a setting asks for them.
+  /// except those of towers, if a setting asks for them.
   std::unique_ptr<CheckpointReader> quantized(std::unique_ptr<CheckpointReader> mapped,
                                               MapReport& report) const {
     if (!settings_.fp8) return mapped;
@@ -251,7 +262,8 @@ class Mapping {
     for (std::size_t i = 0; i < tensors.size() && report.keys.to == KeyNames::kHf; ++i) {
       const std::string& name = map_.tensors[report.keys.rows.at(i)].megatron;
       chosen[i] = name.find(".linear_") != name.npos && name.ends_with(".weight") &&
-                  tensors[i].key.ends_with(".weight") && can_quantize(tensors[i]);
+                  !map_.towers.have(name) && tensors[i].key.ends_with(".weight") &&
+                  can_quantize(tensors[i]);
     }
     const auto count = static_cast<std::uint64_t>(std::ranges::count(chosen, true));
     if (count == 0)
@@ -332,6 +344,23 @@ class Mapping {
                    "use the values; --set dequantize=bfloat16 computes them, with 2 bytes each, "
                    "and without a map the checkpoint is copied as it is",
                    form->name, quote(map_.family)));
+  }
+
+  /// Refuses a map for norms of the other kind, and notes those that can be probed. A map of one's
+  /// own for the model type decides what Megatron's weights are to mean.
+  void check_norms(MapReport& report) const {
+    if (report.keys.from == report.keys.to || settings_.numbers.contains(kLayerNorm1p)) return;
+    const bool to_megatron = report.keys.to == KeyNames::kMegatron;
+    const auto shipped = shipped_map_of_text(config_.hf);
+    if (shipped && !(to_megatron && names_type_of(*shipped)))
+      require_norms_like(map_, *numbers_, *shipped);
+    report.norms = norms_of(map_, *numbers_, report.keys);
+  }
+
+  bool names_type_of(const KeyMap& other) const {
+    return std::ranges::any_of(map_.model_types, [&](const std::string& type) {
+      return std::ranges::find(other.model_types, type) != other.model_types.end();
+    });
   }
 
   /// Returns the dtype of dequantized weights.

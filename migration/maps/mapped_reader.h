@@ -11,6 +11,7 @@
 #include "mapping/base/finding.h"
 #include "migration/maps/apply_key_map.h"
 #include "migration/maps/map_rule.h"
+#include "migration/maps/norm_probe.h"
 #include "strategies/contract/reader.h"
 
 namespace dckpt {
@@ -28,6 +29,7 @@ struct MapReport {
   std::uint64_t tensors = 0;
   std::uint64_t dequantized = 0;   ///< weights with scales
   std::vector<AlikeKeys> dropped;  ///< of tensors and objects
+  NormKeys norms{};                ///< for probe_norms(); none if apply_layernorm_1p is set
   Findings findings{};             ///< all of this, for people too
 };
 

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "dist_checkpointing/rewrite/convert.h"
+#include "dist_checkpointing/rewrite/convert_options.h"
 
 namespace dckpt::tool {
 

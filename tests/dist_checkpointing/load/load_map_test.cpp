@@ -71,6 +71,30 @@ TEST(LoadMap, RanksStartFromAModelOfHuggingFaceAsFromMegatrons) {
                DType::kFloat32);
 }
 
+TEST(LoadMap, TellsOfAnAdapterBesideTheModel) {
+  const TempDir folder;
+  const auto model = folder.path() / "model";
+  std::filesystem::copy(std::filesystem::path(DCKPT_TEST_DATA) / "hf_pairs/qwen2/hf", model);
+  const LoadOptions options = Policy::from_text(kPolicies[0]).load;
+  const auto findings = [&] {
+    std::vector<Findings> found(2);
+    run_ranks(2, [&](Communicator& comm) {
+      StateDict state;
+      state["norm"] = ShardedTensor::from_rank_offsets("decoder.final_layernorm.weight",
+                                                       Tensor::empty(DType::kBFloat16, {48}), {},
+                                                       {.replica_id = comm.rank()});
+      found[static_cast<std::size_t>(comm.rank())] = load(state, model, options, comm).findings;
+    });
+    EXPECT_EQ(found[0], found[1]);
+    return found[0];
+  };
+  using ::testing::Contains;
+  const auto says = Contains(::testing::Field(&Finding::code, FindingCode::kAdapterLeftOut));
+  EXPECT_THAT(findings(), ::testing::Not(says));
+  std::ofstream(model / "adapter_config.json") << "{}";
+  EXPECT_THAT(findings(), says);
+}
+
 /// A weight of quantized blocks of 128 × 128, and its values.
 class LoadQuantised : public SaveLoad {
  protected:

@@ -301,6 +301,29 @@ TEST_F(ConvertModels, MapsTakeNumbersFromTheModelsFilesWhateverIsWritten) {
 }
 
 /// The rows of gpt-oss alternate; rows at equal distances are one part while they are read.
+TEST_F(ConvertModels, NormsThatTheMapTakesForFactorsAreNot0) {
+  std::ofstream(at("one.yaml")) << R"(version: 1
+family: one
+numbers: {}
+tensors:
+  - {megatron: decoder.weight, hf: w}
+  - {megatron: decoder.final_layernorm.weight, hf: norm.weight}
+)";
+  Tensor norm = Tensor::empty(DType::kFloat32, {4});
+  std::fill_n(norm.data<float>(), 4, 0.0F);
+  save(Value::dict({{"w", ShardedTensor::whole("w", arange({2, 4}))},
+                    {"norm", ShardedTensor::whole("norm.weight", norm)}}),
+       at("model"), {.strategy = {.name = "hf"}});
+  const auto [code, message] = refusal_of([&] {
+    run("model", "megatron",
+        {.source = {.map = {.name = at("one.yaml").string()}},
+         .target = {.strategy = "torch_dist"}});
+  });
+  EXPECT_EQ(code, ErrorCode::kUnsupported);
+  EXPECT_THAT(message, HasSubstr("all weights of all norms are 0"));
+  EXPECT_FALSE(fs::exists(at("megatron")));
+}
+
 TEST_F(ConvertModels, RowsInAnotherOrderAreStoredAsMatrices) {
   const fs::path pair = fs::path(DCKPT_TEST_DATA) / "hf_pairs/gpt_oss";
   ConvertOptions in_files{.target = {.strategy = "hf"}};

@@ -113,6 +113,21 @@ TEST_F(Float8Models, ComeBackWithEqualValuesFromBfloat16) {
   EXPECT_EQ(differences(at("values"), published_.parent_path() / "values"), 0U);
 }
 
+TEST_F(Float8Models, KeepTheirVisionTowers) {
+  const fs::path pair = fs::path(DCKPT_TEST_DATA) / "hf_pairs/qwen3_vl";
+  ConvertOptions options{.source = {.map = {"auto", {"quantize=fp8"}}},
+                         .target = {.strategy = "hf"}};
+  options.target.model_files = Location(pair / "hf");
+  convert(pair / "mcore", at("model"), options);
+  std::size_t quantized = 0;
+  for (const TensorStorageMetadata& tensor : open_checkpoint(at("model"))->metadata().tensors) {
+    if (item_size(tensor.properties.dtype) > 1) continue;
+    ++quantized;
+    EXPECT_THAT(tensor.key, Not(HasSubstr("visual.")));
+  }
+  EXPECT_EQ(quantized, 14U);  // seven matrices in each of two layers
+}
+
 TEST_F(Float8Models, AreWrittenForHuggingFaceOnly) {
   const auto [code, message] = refusal_of([&] {
     convert(published_, at("x"),

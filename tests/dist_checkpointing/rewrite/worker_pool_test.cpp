@@ -260,6 +260,16 @@ TEST_F(Pool, OfAnotherJobIsRefusedWithWhatDiffers) {
             ErrorCode::kInvalidArgument);
 }
 
+TEST_F(Pool, InsideTheSourceOrTheDestinationIsRefused) {
+  for (const char* const inside : {"source", "source/pool", "out", "out/pool"}) {
+    const auto [code, message] =
+        refusal_of([&] { run("source", "out", {.workers = {.directory = Location(at(inside))}}); });
+    EXPECT_EQ(code, ErrorCode::kInvalidArgument);
+    EXPECT_THAT(message, HasSubstr("choose one outside"));
+  }
+  EXPECT_FALSE(fs::exists(at("out")));
+}
+
 TEST_F(Pool, RemovedWithItsUnpublishedFiles) {
   const ConvertOptions options{.target = {.ranks = 24}, .limits = {.io = {.threads = 1}}};
   const Ended ended = killed_at(60, [&](const std::function<void()>& start) {
