@@ -52,7 +52,8 @@ struct MapTransform {
   /// for split_rows, a single number is a count of equal parts. Empty for concat_rows: equal parts.
   /// For split_groups, the count of groups, then the proportion of the parts of each. For
   /// rope_interleave and rope_deinterleave, the heads of each tensor, 0 if it stays as it is. For
-  /// qkv_interleave, the heads and the groups, if they are not those of the language model.
+  /// qkv_interleave, the heads and the groups, if they are not those of the language model, and
+  /// the rows of a head of the value, if they are not those of the others.
   std::vector<std::string> parts{};
   friend bool operator==(const MapTransform&, const MapTransform&) = default;
 };

@@ -43,7 +43,9 @@ Type<MapTransform> transform() {
 
 const char* what_it_takes(MapStep step) {
   switch (step) {
-    case MapStep::kQkvInterleave: return "three tensors (with parts: their heads and groups)";
+    case MapStep::kQkvInterleave:
+      return "three tensors (with parts: their heads, groups and, if the value has others, the "
+             "rows of its heads)";
     case MapStep::kGatedQkvInterleave: return "three tensors";
     case MapStep::kConcatRows: return "two tensors or more (with parts: as many)";
     case MapStep::kSplitRows: return "one tensor, and parts, as in 'split_rows: 3'";
@@ -388,8 +390,8 @@ std::optional<std::size_t> tensors_after(const MapTransform& transform, std::siz
     case MapStep::kPadRows: return has_parts || before != 1 ? std::nullopt : std::optional(before);
     case MapStep::kQkvInterleave:
     case MapStep::kGatedQkvInterleave: {
-      const bool fits =
-          !has_parts || (parts.size() == 2 && transform.step == MapStep::kQkvInterleave);
+      const bool fits = !has_parts || ((parts.size() == 2 || parts.size() == 3) &&
+                                       transform.step == MapStep::kQkvInterleave);
       return !fits || before != 3 ? std::nullopt : std::optional<std::size_t>(1);
     }
     case MapStep::kRopeInterleave:

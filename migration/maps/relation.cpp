@@ -119,8 +119,9 @@ std::vector<std::int64_t> row_counts(const MapTransform& step, std::size_t count
 struct Heads {
   std::int64_t heads;
   std::int64_t groups;
-  std::optional<std::int64_t> rows{};  ///< of a head, if they are known
-  std::string said{};                  ///< the origin of the numbers
+  std::optional<std::int64_t> rows{};        ///< of a head, if they are known
+  std::optional<std::int64_t> value_rows{};  ///< of a head of the value, if it has others
+  std::string said{};                        ///< the origin of the numbers
   std::int64_t per_group() const { return heads / groups; }
 
   /// Returns the rows of a head, and checks that they agree with the configuration.
@@ -141,6 +142,11 @@ Heads heads_of(const MapTransform& step, const MapNumbers& numbers) {
   if (result.heads <= 0 || result.groups <= 0 || result.heads % result.groups != 0 ||
       result.heads > (std::int64_t{1} << 20))
     fail(result.said + ": groups must divide the heads");
+  if (step.parts.size() > 2) {
+    result.value_rows = numbers.require(step.parts[2]);
+    result.said += ", " + numbers.describe(step.parts[2]);
+    if (*result.value_rows <= 0) fail(result.said + ": a head of the value has rows");
+  }
   if (!of_text) return result;
   result.rows = numbers.find("kv_channels");
   result.said += ", " + numbers.describe("kv_channels");
@@ -157,9 +163,11 @@ Canvas interleave(const std::vector<Canvas>& qkv, const MapTransform& step,
   const std::int64_t parts = gated ? 2 : 1;  // per query head
   const std::int64_t rows = heads.rows_of_one(rows_of(qkv[0].shape), heads.heads * parts,
                                               gated ? "query with gates" : "query");
-  for (const std::size_t i : {1, 2})
-    heads.rows_of_one(rows_of(qkv[i].shape), heads.groups, i == 1 ? "key" : "value");
-  if (qkv[1].shape != qkv[2].shape || rows_of(qkv[1].shape) != heads.groups * rows)
+  heads.rows_of_one(rows_of(qkv[1].shape), heads.groups, "key");
+  if (!heads.value_rows) heads.rows_of_one(rows_of(qkv[2].shape), heads.groups, "value");
+  const std::int64_t value_rows = heads.value_rows.value_or(rows);
+  if (qkv[2].shape != with_rows(qkv[1].shape, heads.groups * value_rows) ||
+      rows_of(qkv[1].shape) != heads.groups * rows)
     fail(str_format("query, key and value have the shapes {}, {} and {}; {}",
                     to_string(qkv[0].shape), to_string(qkv[1].shape), to_string(qkv[2].shape),
                     heads.said));
@@ -172,7 +180,7 @@ Canvas interleave(const std::vector<Canvas>& qkv, const MapTransform& step,
         append_rows(result, qkv[0], (head * parts + part) * rows, rows);
     }
     append_rows(result, qkv[1], group * rows, rows);
-    append_rows(result, qkv[2], group * rows, rows);
+    append_rows(result, qkv[2], group * value_rows, value_rows);
   }
   return result;
 }
@@ -390,10 +398,17 @@ std::vector<Shape> tensors_of(std::span<const MapTransform> steps, std::size_t c
         const Heads heads = heads_of(step, numbers);
         const std::int64_t parts = step.step == MapStep::kGatedQkvInterleave ? 2 : 1;
         const Shape like = shapes.front();
+        // Values with rows of their own do not count among the heads of equal size.
+        std::int64_t values = 0;
+        if (heads.value_rows && (__builtin_mul_overflow(heads.groups, *heads.value_rows, &values) ||
+                                 values >= rows_of(like)))
+          fail(str_format("linear_qkv has {} rows; {}", rows_of(like), heads.said));
+        const std::int64_t others = heads.value_rows ? heads.groups : 2 * heads.groups;
         const std::int64_t rows =
-            heads.rows_of_one(rows_of(like), heads.heads * parts + 2 * heads.groups, "linear_qkv");
+            heads.rows_of_one(rows_of(like) - values, heads.heads * parts + others, "linear_qkv");
         const Shape key = with_rows(like, heads.groups * rows);
-        shapes = {with_rows(like, heads.heads * parts * rows), key, key};
+        shapes = {with_rows(like, heads.heads * parts * rows), key,
+                  heads.value_rows ? with_rows(like, values) : key};
         break;
       }
       case MapStep::kPadRows: {

@@ -100,6 +100,25 @@ TEST(QkvInterleave, AStepMayHaveHeadsOfItsOwn) {
               HasSubstr("query has 3 rows for 2 heads of query, key and value; 2, 2"));
 }
 
+/// Two heads of three rows in two groups; those of the value have one row, as in MiMo V2 Flash.
+TEST(QkvInterleave, HeadsOfTheValueMayHaveOtherRows) {
+  const KeyMap map{};
+  const MapNumbers numbers(map, {}, {});
+  const std::vector<MapTransform> steps{
+      {.step = MapStep::kQkvInterleave, .parts = {"2", "2", "1"}}};
+  const Relation relation = relate(steps, {{6, 5}, {6, 5}, {2, 5}}, 0, numbers);
+  EXPECT_THAT(rows_of(relation), ElementsAre("q0", "q1", "q2", "k0", "k1", "k2", "v0",  //
+                                             "q3", "q4", "q5", "k3", "k4", "k5", "v1"));
+  EXPECT_THAT(tensors_of(steps, 3, {14, 5}, numbers),
+              ElementsAre(Shape{6, 5}, Shape{6, 5}, Shape{2, 5}));
+  EXPECT_THAT(error_of([&] {
+                relate(steps, {{6, 5}, {6, 5}, {6, 5}}, 0, numbers);
+              }).message(),
+              HasSubstr("query, key and value have the shapes (6, 5), (6, 5) and (6, 5); 2, 2, 1"));
+  for (const std::int64_t rows : {1, 2, 15})
+    EXPECT_THROW(tensors_of(steps, 3, {rows, 5}, numbers), CheckpointError);
+}
+
 class RopeSteps : public ::testing::Test {
  protected:
   Relation relate(MapStep step, std::vector<std::string> heads, std::vector<Shape> tensors) {
