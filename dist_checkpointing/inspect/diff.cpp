@@ -11,6 +11,7 @@
 #include "dist_checkpointing/inspect/compare_values.h"
 #include "dist_checkpointing/inspect/element.h"
 #include "dist_checkpointing/inspect/extract/render.h"
+#include "dist_checkpointing/inspect/layer_names.h"
 #include "dist_checkpointing/inspect/stream.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
@@ -72,6 +73,42 @@ std::string describe(const TensorStorageMetadata& tensor) {
 }
 std::string describe(const BytesStorageMetadata& object) {
   return "object of " + human_bytes(object.place.length);
+}
+
+/// Compares pieces that arrive in C order, and counts the elements that differ in each of `rows`
+/// equal parts.
+class RowComparison {
+ public:
+  RowComparison(ElementComparison& elements, std::uint64_t bytes, std::size_t rows)
+      : elements_(elements), row_bytes_(bytes / rows), counts_(rows) {}
+
+  void compare(ByteView a, ByteView b) {
+    while (!a.empty()) {
+      const std::uint64_t rest = row_bytes_ - at_ % row_bytes_;
+      const auto size = static_cast<std::size_t>(std::min<std::uint64_t>(rest, a.size()));
+      const std::uint64_t before = elements_.count();
+      elements_.compare(a.first(size), b.first(size));
+      counts_[at_ / row_bytes_] += elements_.count() - before;
+      at_ += size;
+      a = a.subspan(size);
+      b = b.subspan(size);
+    }
+  }
+  const std::vector<std::uint64_t>& counts() const { return counts_; }
+
+ private:
+  ElementComparison& elements_;
+  std::uint64_t row_bytes_;
+  std::uint64_t at_ = 0;
+  std::vector<std::uint64_t> counts_;
+};
+
+/// Returns the number of layers along the first axis of a tensor; 1 if it does not hold several.
+std::size_t layers_in(const TensorStorageMetadata& tensor) {
+  const Shape& shape = tensor.global_shape();
+  const bool stacked = !shape.empty() && shape[0] > 1 && numel(shape) > 0 &&
+                       shape[0] < static_cast<std::int64_t>(kMostLayers) && stack_of(tensor.key);
+  return stacked ? static_cast<std::size_t>(shape[0]) : 1;
 }
 
 class CheckpointComparer {
@@ -150,21 +187,24 @@ class CheckpointComparer {
     TensorStream pieces_a(a_, a, stream);
     TensorStream pieces_b(b_, b, stream);
     ElementComparison comparison(dtype, tolerance_);
+    RowComparison rows(comparison, of_a.nbytes(), layers_in(of_a));
     while (const std::optional<Tensor> piece_a = pieces_a.next()) {
       const std::optional<Tensor> piece_b = pieces_b.next();
-      comparison.compare(piece_a->bytes(), piece_b->bytes());
+      rows.compare(piece_a->bytes(), piece_b->bytes());
       progress.add(piece_a->nbytes());
     }
     if (!comparison.first()) return std::nullopt;
-    return Difference{.kind = Difference::Kind::kValues,
-                      .key = of_a.key,
-                      .elements = ElementDifferences{
-                          .count = comparison.count(),
-                          .elements = static_cast<std::uint64_t>(numel(shape)),
-                          .first = unravel(comparison.first()->position, shape),
-                          .first_a = to_string(load_element(dtype, comparison.first()->a)),
-                          .first_b = to_string(load_element(dtype, comparison.first()->b)),
-                          .max_abs = comparison.max_abs()}};
+    return Difference{
+        .kind = Difference::Kind::kValues,
+        .key = of_a.key,
+        .elements = ElementDifferences{
+            .count = comparison.count(),
+            .elements = static_cast<std::uint64_t>(numel(shape)),
+            .first = unravel(comparison.first()->position, shape),
+            .first_a = to_string(load_element(dtype, comparison.first()->a)),
+            .first_b = to_string(load_element(dtype, comparison.first()->b)),
+            .max_abs = comparison.max_abs(),
+            .by_layer = rows.counts().size() > 1 ? rows.counts() : std::vector<std::uint64_t>()}};
   }
 
   void compare_objects() {

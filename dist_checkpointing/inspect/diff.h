@@ -21,6 +21,9 @@ struct ElementDifferences {
   std::string first_b{};
   /// Largest |a − b| among them; empty if no pair is finite.
   std::optional<double> max_abs{};
+  /// Differing elements of each layer, for a tensor that holds the layers of a stack along its
+  /// first axis, as Megatron stores them; else empty.
+  std::vector<std::uint64_t> by_layer{};
 };
 
 struct Difference {

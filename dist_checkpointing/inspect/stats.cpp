@@ -1,6 +1,7 @@
 #include "dist_checkpointing/inspect/stats.h"
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <numeric>
 #include <utility>
@@ -284,6 +285,14 @@ StatsReport stats(const CheckpointReader& reader, const StatsOptions& options) t
   return report;
 } catch (...) {
   throw_checkpoint_error();
+}
+
+std::vector<TensorStats> outliers_first(std::vector<TensorStats> tensors) {
+  std::ranges::stable_sort(tensors, std::greater<>(), [](const TensorStats& tensor) {
+    const ElementStats stats = tensor.elements.value_or(ElementStats());
+    return std::pair(stats.count - stats.finite(), stats.furthest());
+  });
+  return tensors;
 }
 
 }  // namespace dckpt

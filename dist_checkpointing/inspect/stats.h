@@ -53,4 +53,7 @@ struct StatsReport {
 /// exactly or cannot be read.
 [[nodiscard]] StatsReport stats(const CheckpointReader& reader, const StatsOptions& options = {});
 
+/// Sorts tensors with elements that are not finite first, then by their furthest element.
+[[nodiscard]] std::vector<TensorStats> outliers_first(std::vector<TensorStats> tensors);
+
 }  // namespace dckpt

@@ -66,6 +66,9 @@ set(layer_dist_checkpointing/rewrite ${below} ${shared} dist_checkpointing/train
     dist_checkpointing/save/write_checkpoint)
 set(layer_dist_checkpointing/conformance ${below} ${shared} dist_checkpointing/planner
     dist_checkpointing/save dist_checkpointing/load dist_checkpointing/inspect)
+set(layer_dist_checkpointing/page ${below} ${shared} dist_checkpointing/inspect
+    dist_checkpointing/json/values dist_checkpointing/save/phase_spans
+    dist_checkpointing/save/report_file dist_checkpointing/save/save_report)
 set(layer_dist_checkpointing/json ${below} dist_checkpointing)
 set(layer_dist_checkpointing/torch ${below} mapping/torch dist_checkpointing)
 set(layer_dist_checkpointing ${below} dist_checkpointing)

@@ -44,6 +44,19 @@ TEST(DiffLayers, ShowWhereTensorsDifferMost) {
 )");
 }
 
+TEST(DiffLayers, ATensorMayHoldAllLayers) {
+  const std::string key = "optimizer.state.exp_avg.decoder.layers.mlp.weight";
+  DiffReport report;
+  report.differences = {
+      {.key = key,
+       .elements = ElementDifferences{.count = 30, .elements = 400, .by_layer = {0, 5, 25, 0}}}};
+  EXPECT_EQ(text_of(layer_heat(std::vector<std::string>{key}, report, kWide)), R"(
+  decoder  0 ·▓█·
+  A cell for each layer: the share of the elements that differ, in the tensor
+  that differs most. · none, ░ up to 0.1%, ▒ 1%, ▓ 10%, █ more.
+)");
+}
+
 TEST(DiffLayers, OfOtherDifferencesThereIsNoPicture) {
   DiffReport report;
   EXPECT_TRUE(layer_heat(keys_of(4), report, kWide).empty());

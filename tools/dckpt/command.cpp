@@ -1,7 +1,9 @@
 #include "tools/dckpt/command.h"
 
 #include <algorithm>
+#include <string_view>
 #include <thread>
+#include <unordered_set>
 
 #include "configs/policy.h"
 #include "dist_checkpointing/open.h"
@@ -31,6 +33,28 @@ Location CheckpointArgument::location() const {
 
 std::string CheckpointArgument::resolved() const {
   return location().display();
+}
+
+bool lead_to_the_same(const CheckpointArgument& a, const CheckpointArgument& b) {
+  const Location location = a.location();
+  const bool in_one_directory = location == Location(a.path);
+  return location == b.location() && (!in_one_directory || a.iteration == b.iteration);
+}
+
+std::unique_ptr<CheckpointReader> open_to_compare(const CheckpointReader& a,
+                                                  const CheckpointArgument& first,
+                                                  const CheckpointArgument& second) {
+  auto b = second.open();
+  if (first.map.name.empty()) return b;
+  std::unordered_set<std::string_view> keys;
+  for (const TensorStorageMetadata& tensor : a.metadata().tensors) keys.insert(tensor.key);
+  if (std::ranges::any_of(b->metadata().tensors, [&](const TensorStorageMetadata& tensor) {
+        return keys.contains(tensor.key);
+      }))
+    return b;
+  CheckpointArgument mapped = second;
+  mapped.map = first.map;
+  return mapped.open();
 }
 
 void add_iteration(Parser command, const std::string& option,

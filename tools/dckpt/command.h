@@ -30,6 +30,7 @@ Command add_digest(CLI::App& program);
 Command add_stats(CLI::App& program);
 Command add_diff(CLI::App& program);
 Command add_explain(CLI::App& program);
+Command add_report(CLI::App& program);
 Command add_extract(CLI::App& program);
 Command add_convert(CLI::App& program);
 Command add_merge(CLI::App& program);
@@ -56,6 +57,17 @@ struct CheckpointArgument {
   /// Returns the same as text for messages.
   std::string resolved() const;
 };
+
+/// Returns whether both lead to the same checkpoint. Local checkpoints of several iterations share
+/// a directory.
+bool lead_to_the_same(const CheckpointArgument& a, const CheckpointArgument& b);
+
+/// Opens the checkpoint that is compared with `a`, the opened `first`. Applies the map of `first`
+/// to it, too, if they have no key in common otherwise: both have the names that the map changes,
+/// for example two Hugging Face folders.
+std::unique_ptr<CheckpointReader> open_to_compare(const CheckpointReader& a,
+                                                  const CheckpointArgument& first,
+                                                  const CheckpointArgument& second);
 
 /// Adds --iteration N, or `option` of the same kind, which selects a checkpoint of a training root.
 /// `of` is the beginning of its help text.

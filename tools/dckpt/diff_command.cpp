@@ -1,6 +1,4 @@
 #include <algorithm>
-#include <string_view>
-#include <unordered_set>
 
 #include "dist_checkpointing/inspect/diff.h"
 #include "dist_checkpointing/inspect/element.h"
@@ -118,11 +116,7 @@ void complete_sides(Options& options, const Parser& command) {
                           "--iteration-b",
                           {.file = options.a.path});
   }
-  // Local checkpoints of several iterations share a directory.
-  const Location a = options.a.location();
-  const bool in_one_directory = a == Location(options.a.path);
-  if (a == options.b.location() &&
-      (!in_one_directory || options.a.iteration == options.b.iteration)) {
+  if (lead_to_the_same(options.a, options.b)) {
     throw CheckpointError(ErrorCode::kInvalidArgument,
                           str_format("--iteration-a and --iteration-b lead to the same checkpoint, "
                                      "{}: choose two iterations",
@@ -131,24 +125,9 @@ void complete_sides(Options& options, const Parser& command) {
   }
 }
 
-bool share_a_key(const CheckpointReader& a, const CheckpointReader& b) {
-  std::unordered_set<std::string_view> keys;
-  for (const TensorStorageMetadata& tensor : a.metadata().tensors) keys.insert(tensor.key);
-  return std::ranges::any_of(b.metadata().tensors, [&](const TensorStorageMetadata& tensor) {
-    return keys.contains(tensor.key);
-  });
-}
-
 int run_diff(const Options& options) {
   const auto a = options.a.open();
-  auto b = options.b.open();
-  // No key in common means that both have the names that the map changes, for example two Hugging
-  // Face folders.
-  if (!options.a.map.name.empty() && !share_a_key(*a, *b)) {
-    CheckpointArgument mapped = options.b;
-    mapped.map = options.a.map;
-    b = mapped.open();
-  }
+  const auto b = open_to_compare(*a, options.a, options.b);
   DiffOptions diff_options = options.diff;
   diff_options.common = !options.no_common;
   DiffReport report;

@@ -1,10 +1,10 @@
 #include "tools/dckpt/inspect_timing.h"
 
-#include <algorithm>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "dist_checkpointing/save/phase_spans.h"
 #include "dist_checkpointing/save/report_file.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
@@ -23,24 +23,11 @@ std::string seconds_text(double seconds) {
   return str_format("{:.3f} s", seconds);
 }
 
-/// Returns the phases in the order in which a rank goes through them.
 std::vector<TimeSpan> time_spans(const SaveReport& report) {
-  const double planned = report.plan.seconds;
-  // Staging and writing overlap.
-  const double written = planned + std::max(report.stage.seconds, report.write.seconds);
   std::vector<TimeSpan> spans;
-  const auto add = [&](Phase phase, const PhaseReport& taken, double start) {
-    if (taken.seconds > 0)
-      spans.push_back(
-          {std::string(name_of(kPhaseNames, phase)), start, taken.minimum, taken.seconds});
-  };
-  add(Phase::kPlan, report.plan, 0);
-  add(Phase::kStage, report.stage, planned);
-  add(Phase::kWrite, report.write, planned);
-  add(Phase::kCopy, report.copy, planned);
-  add(Phase::kSync, report.sync,
-      planned + std::max(report.write.seconds - report.sync.seconds, 0.0));
-  add(Phase::kPublish, report.publish, written);
+  for (const PhaseSpan& span : phase_spans(report))
+    spans.push_back(
+        {std::string(name_of(kPhaseNames, span.phase)), span.start, span.fastest, span.slowest});
   return spans;
 }
 

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
-#include <functional>
 #include <optional>
 
 #include "dist_checkpointing/inspect/stats.h"
@@ -70,15 +69,6 @@ std::vector<std::string> cells(const ElementStats& stats, std::string last) {
           count_or_dash(stats.nan),
           count_or_dash(stats.infinite),
           std::move(last)};
-}
-
-/// Sorts tensors with elements that are not finite first, then by their furthest element.
-std::vector<TensorStats> outliers_first(std::vector<TensorStats> tensors) {
-  std::ranges::stable_sort(tensors, std::greater<>(), [](const TensorStats& tensor) {
-    const ElementStats stats = tensor.elements.value_or(ElementStats());
-    return std::pair(stats.count - stats.finite(), stats.furthest());
-  });
-  return tensors;
 }
 
 void print_tensors(const StatsReport& report, bool all) {

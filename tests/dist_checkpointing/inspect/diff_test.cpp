@@ -30,6 +30,24 @@ FakeReader one_tensor(const std::vector<float>& elements, std::vector<Box> boxes
   return reader;
 }
 
+/// Megatron stores the layers of a stack along the first axis.
+TEST(Diff, LayersInOneTensorAreCountedOneByOne) {
+  FakeReader a, b;
+  a.tensor<float>("decoder.layers.w", DType::kFloat32, {3, 2}, {1, 2, 3, 4, 5, 6});
+  b.tensor<float>("decoder.layers.w", DType::kFloat32, {3, 2}, {1, 0, 3, 4, 0, 0},
+                  {{{0, 0}, {3, 1}}, {{0, 1}, {3, 1}}});
+  a.write();
+  b.write();
+  for (const std::uint64_t memory : {16, 40, 1000}) {  // pieces of 1, 2 and 6 elements
+    const DiffReport report = diff(a, b, {.threads = 2, .memory = memory});
+    ASSERT_EQ(report.differences.size(), 1U);
+    EXPECT_EQ(report.differences[0].elements->count, 3U);
+    EXPECT_THAT(report.differences[0].elements->by_layer, ::testing::ElementsAre(1, 0, 2));
+  }
+  EXPECT_THAT(diff(one_tensor({1, 2}), one_tensor({1, 3})).differences[0].elements->by_layer,
+              IsEmpty());
+}
+
 TEST(Diff, ShardingIsNoDifference) {
   const FakeReader a = one_tensor(counting<float>(12), {{{0, 0}, {1, 6}}, {{1, 0}, {1, 6}}});
   const FakeReader b = one_tensor(counting<float>(12), {{{0, 0}, {2, 1}}, {{0, 1}, {2, 5}}});

@@ -1,0 +1,82 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <filesystem>
+
+#include "tests/support/golden.h"
+#include "tests/support/temp_dir.h"
+#include "tests/tools/run_tool.h"
+
+namespace dckpt {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::golden;
+using ::testing::HasSubstr;
+using testing::run_tool;
+using testing::slurp;
+using ::testing::StartsWith;
+using testing::ToolRun;
+
+const std::string kModel = "mcore-0.16-fully-reshardable-tp2pp2dp2";
+
+TEST(ToolReport, APageIsWrittenAndReplaced) {
+  const TempDir scratch;
+  const std::string page = scratch / "page.html";
+  std::ofstream(page) << "older";
+  const ToolRun run = run_tool({"report", golden(kModel), "-o", page});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(slurp(page), StartsWith("<!doctype html>"));
+  EXPECT_EQ(run_tool({"report", golden(kModel), "-o", "-"}).out, slurp(page));
+}
+
+TEST(ToolReport, StatisticsAndDifferencesAreThereOnRequest) {
+  const std::string without = run_tool({"report", golden(kModel), "-o", "-"}).out;
+  const std::string with = run_tool({"report", golden(kModel), "-o", "-", "--stats", "--compare",
+                                     golden("mcore-0.15-fully-reshardable-tp2pp2dp2")})
+                               .out;
+  for (const char* const part : {R"("stats": {)", R"("comparison": {)"}) {
+    EXPECT_THAT(with, HasSubstr(part));
+    EXPECT_THAT(without, ::testing::Not(HasSubstr(part)));
+  }
+}
+
+TEST(ToolReport, TwoIterationsOfARootAreCompared) {
+  const TempDir root;
+  fs::copy(golden("mcore-0.15-fully-reshardable-tp2pp2dp2"), root / "iter_0000005");
+  fs::copy(golden(kModel), root / "iter_0000010");
+  std::ofstream(root / "latest_checkpointed_iteration.txt") << "10";
+  const std::string path = root / "";
+  const ToolRun two = run_tool({"report", path, "-o", "-", "--compare-iteration", "5"});
+  EXPECT_EQ(two.exit_code, 0) << two.err;
+  EXPECT_THAT(two.out, HasSubstr(R"("comparison": {)"));
+  EXPECT_EQ(run_tool({"report", path, "-o", "-", "--compare", path}).exit_code, 2);
+  EXPECT_EQ(run_tool({"report", path, "-o", "-", "--compare-iteration", "10"}).exit_code, 2);
+}
+
+TEST(ToolReport, DamageIsShownAndTold) {
+  const TempDir scratch;
+  fs::copy(golden(kModel), scratch / "missing");
+  fs::remove(scratch / "missing/__3_1.distcp");
+  EXPECT_EQ(run_tool({"report", scratch / "missing", "-o", scratch / "page"}).exit_code, 1);
+  EXPECT_THAT(slurp(scratch / "page"), HasSubstr("No such file"));
+
+  fs::copy(golden(kModel), scratch / "cut");
+  fs::resize_file(scratch / "cut/.metadata", 100);
+  EXPECT_EQ(run_tool({"report", scratch / "cut", "-o", scratch / "cut.html"}).exit_code, 4);
+  EXPECT_THAT(slurp(scratch / "cut.html"), HasSubstr(R"("opened": false)"));
+}
+
+TEST(ToolReport, WhatIsNotThereHasNoPage) {
+  const TempDir scratch;
+  const std::string page = scratch / "page.html";
+  EXPECT_EQ(run_tool({"report", scratch / "nothing", "-o", page}).exit_code, 3);
+  EXPECT_EQ(
+      run_tool({"report", golden(kModel), "-o", page, "--compare", scratch / "nothing"}).exit_code,
+      3);
+  EXPECT_EQ(run_tool({"report", golden(kModel)}).exit_code, 2);
+  EXPECT_FALSE(fs::exists(page));
+}
+
+}  // namespace
+}  // namespace dckpt
