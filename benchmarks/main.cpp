@@ -22,7 +22,9 @@
 #endif
 #include "benchmarks/measurement.h"
 #include "benchmarks/planning.h"
+#include "benchmarks/pool.h"
 #include "benchmarks/sparse.h"
+#include "benchmarks/transfer_planning.h"
 #include "mapping/base/text.h"
 
 namespace {
@@ -120,6 +122,11 @@ void run_planning(const Options& options, Results& results) {
       add(workload.name, options.repeats,
           [workload, &results] { return measure_planning(workload, results); });
   }
+  for (const TransferWorkload& workload : transfer_workloads()) {
+    if (wanted(workload.name))
+      add(workload.name, options.repeats,
+          [workload, &results] { return measure_transfer_planning(workload, results); });
+  }
   if (wanted(kOverlapCheck))
     add(std::string(kOverlapCheck), options.repeats,
         [&results] { return measure_overlap_check(results); });
@@ -131,6 +138,15 @@ void run_sparse(const Options& options, Results& results) {
   const std::filesystem::path directory = options.directory / kSparse;
   add(std::string(kSparse), options.repeats,
       [directory, &results] { return measure_sparse(directory, results); });
+  run_registered();
+  std::filesystem::remove_all(directory);
+}
+
+void run_pool(const Options& options, Results& results) {
+  if (kPool.find(options.filter) == std::string_view::npos) return;
+  const std::filesystem::path directory = options.directory / kPool;
+  add(std::string(kPool), options.repeats,
+      [directory, &results] { return measure_pool(directory, results); });
   run_registered();
   std::filesystem::remove_all(directory);
 }
@@ -196,6 +212,7 @@ int main(int argc, char** argv) {
     run_planning(*options, results);
     run_background(*options, results);
     run_sparse(*options, results);
+    run_pool(*options, results);
     run_gpu(*options, results);
     if (made) std::filesystem::remove_all(options->directory);
     if (options->json != "-") results.write_table(std::cout);

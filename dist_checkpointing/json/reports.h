@@ -21,6 +21,7 @@ struct RemovedTensors;
 struct RootSurvey;
 struct RootVerification;
 struct StatsReport;
+struct TransferPlan;
 struct VerifyReport;
 struct WorkerSurvey;
 
@@ -57,6 +58,9 @@ std::string to_json(const std::vector<FormatEntry>& formats);
 std::string to_json(const std::vector<ConfigProblem>& problems, const std::string& file);
 /// Returns the JSON of `config show`: every field with its value.
 std::string to_json(const Policy& policy);
+/// Returns the JSON of a transfer plan, which other programs can carry out; no command prints it.
+/// Tensors of which nothing moves are left out.
+std::string to_json(const TransferPlan& plan);
 
 /// Return the JSON of `extract`: of one object; of the common state ({} if there is none, so
 /// readers need no special case); of all objects, by their unique keys. Values that JSON lacks are

@@ -17,4 +17,5 @@
 #include "dckpt/save.h"
 #include "dckpt/state.h"
 #include "dckpt/tensor.h"
+#include "dckpt/transfer.h"
 #include "dckpt/version.h"

@@ -4,6 +4,7 @@
 
 #include "mapping/base/fingerprint.h"
 #include "mapping/base/text.h"
+#include "strategies/comm/device_exchange.h"
 
 namespace dckpt {
 namespace {
@@ -43,10 +44,14 @@ std::vector<MessageHeader> MessageExchange::announce(std::span<const Announced> 
 }
 
 void MessageExchange::exchange(std::span<const Sending> sendings, std::span<Receiving> receivings) {
-  // All ranks decide alike: only all_to_all() gives its buffers away.
-  const bool hand_over = call_.operation == Operation::kAllToAll && group_.transport->hands_over();
+  // All ranks decide alike: only all_to_all() gives its buffers away, and the other side of one may
+  // make it a DeviceExchange's, whose headers hold no bytes.
+  const bool to_all = call_.operation == Operation::kAllToAll;
+  const bool hand_over = to_all && group_.transport->hands_over();
+  const bool in_parts =
+      to_all && dynamic_cast<const DeviceBoxTransport*>(group_.transport.get()) != nullptr;
   const auto is_inlined = [&](std::uint64_t size) {
-    return !hand_over && size <= MessageHeader::kInlined;
+    return !hand_over && !in_parts && size <= MessageHeader::kInlined;
   };
   std::vector<Announced> to;
   std::vector<int> from;

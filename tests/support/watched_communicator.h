@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -30,6 +31,9 @@ class WatchedCommunicator final : public Communicator {
   /// Returns the bytes of this rank's buffers in gathers so far.
   std::uint64_t gathered() const noexcept { return gathered_; }
 
+  /// Returns the most bytes that an all_to_all has sent, or received.
+  std::uint64_t largest_exchange() const noexcept { return largest_exchange_; }
+
   int rank() const noexcept override { return comm_.rank(); }
   int size() const noexcept override { return comm_.size(); }
   std::chrono::milliseconds timeout() const noexcept override { return comm_.timeout(); }
@@ -52,7 +56,10 @@ class WatchedCommunicator final : public Communicator {
     return watch([&] { return comm_.broadcast(bytes, root); });
   }
   std::vector<Bytes> all_to_all(std::vector<Bytes> parts) override {
-    return watch([&] { return comm_.all_to_all(std::move(parts)); });
+    note_exchange(parts);
+    std::vector<Bytes> received = watch([&] { return comm_.all_to_all(std::move(parts)); });
+    note_exchange(received);
+    return received;
   }
   std::vector<std::int64_t> all_reduce(std::span<const std::int64_t> values, ReduceOp op) override {
     return watch([&] { return comm_.all_reduce(values, op); });
@@ -62,10 +69,17 @@ class WatchedCommunicator final : public Communicator {
   }
 
  private:
+  void note_exchange(const std::vector<Bytes>& buffers) {
+    std::uint64_t bytes = 0;
+    for (const Bytes& buffer : buffers) bytes += buffer.size();
+    largest_exchange_ = std::max(largest_exchange_, bytes);
+  }
+
   Communicator& comm_;
   std::function<void(std::uint64_t)> at_;
   std::uint64_t moments_ = 0;
   std::uint64_t gathered_ = 0;
+  std::uint64_t largest_exchange_ = 0;
 };
 
 }  // namespace dckpt::testing

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""json_reports_test.py TOOL ROOT: what every command prints with --json is what its schema says.
+"""json_reports_test.py TOOL EXAMPLE ROOT: what every command prints with --json is what its schema says.
 
 Each command of RUNS is run on checkpoints of tests/data, whole and damaged ones; each of what
 docs/schemas says must occur in some report, and a report with a field less or more must not fit.
+EXAMPLE is examples/transfer.cpp: no command prints the JSON of a transfer plan.
 """
 import concurrent.futures
 import copy
@@ -129,6 +130,7 @@ def runs(folder):
     yield "convert", {0}, ["convert", "llama_base", "none", "--merge-adapter", "llama_adapter", "--explain"]
     yield "convert", {0}, ["convert", "missing", "none", "--allow-partial", "--dry-run"]
     yield "remove", {0}, ["remove", MODEL, "--prefix", "decoder", "--dry-run"]
+    yield "transfer_plan", {0}, [EXAMPLE, "--plan"]
     yield "formats", {0}, ["formats"]
     yield "version", {0}, ["--version"]
     yield "config", {1}, ["config", "check", "wrong.yaml"]
@@ -140,7 +142,8 @@ def runs(folder):
 
 
 def run(words):
-    done = subprocess.run([tool, *words, "--json"], cwd=folder.path, capture_output=True, text=True, timeout=60)
+    command = words if words[0] == EXAMPLE else [tool, *words, "--json"]
+    done = subprocess.run(command, cwd=folder.path, capture_output=True, text=True, timeout=60)
     return done.returncode, done.stdout, done.stderr
 
 
@@ -228,6 +231,7 @@ class Reports(unittest.TestCase):
 
 if __name__ == "__main__":
     root = pathlib.Path(sys.argv.pop()).resolve()
+    EXAMPLE = str(pathlib.Path(sys.argv.pop()).resolve())
     tool = str(pathlib.Path(sys.argv.pop()).resolve())
     with tempfile.TemporaryDirectory() as temporary:
         folder = Folder(temporary)

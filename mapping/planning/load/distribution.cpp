@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "mapping/base/error.h"
+#include "mapping/geometry/cut.h"
 #include "mapping/geometry/join.h"
 #include "mapping/geometry/overlay.h"
 #include "mapping/planning/chunk_geometry.h"
@@ -60,35 +61,6 @@ Ranks ranks_of(std::span<const Use> uses) {
     if (ranks.empty() || ranks.back() != use.rank) ranks.push_back(use.rank);
   }
   return ranks;
-}
-
-/// Cuts a box into slabs along its first long axis, and along the axes after it where one layer is
-/// still too large.
-void cut_box(Box box, std::uint64_t item, std::uint64_t limit, std::vector<Box>& out) {
-  std::size_t axis = 0;
-  while (axis < box.dims() && box.sizes[axis] == 1) ++axis;
-  const std::uint64_t bytes = static_cast<std::uint64_t>(numel(box.sizes)) * item;
-  if (bytes <= limit || axis == box.dims()) {
-    out.push_back(std::move(box));
-    return;
-  }
-  const std::int64_t extent = box.sizes[axis];
-  const std::uint64_t layer = bytes / static_cast<std::uint64_t>(extent);
-  const auto layers = static_cast<std::int64_t>(std::max<std::uint64_t>(limit / layer, 1));
-  const std::int64_t slabs = (extent + layers - 1) / layers;
-  for (std::int64_t slab = 0; slab < slabs; ++slab) {
-    const auto at = [&](std::int64_t index) {
-      return index * (extent / slabs) + std::min(index, extent % slabs);
-    };
-    Box piece = box;
-    piece.offsets[axis] += at(slab);
-    piece.sizes[axis] = at(slab + 1) - at(slab);
-    if (slabs == extent) {
-      cut_box(std::move(piece), item, limit, out);
-    } else {
-      out.push_back(std::move(piece));
-    }
-  }
 }
 
 /// A read of a part or slab in one operation.
