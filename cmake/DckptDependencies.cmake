@@ -44,3 +44,13 @@ if(DckptNccl_FOUND)
 else()
   message(STATUS "dckpt::nccl is left out: no NCCL with the CUDA runtime (DCKPT_NCCL_ROOT and DCKPT_CUDA_ROOT say where they are)")
 endif()
+if(DCKPT_MPI STREQUAL "ON")                        # strategies/comm/mpi and tools/dckpt/mpi_main.cpp only
+  find_package(DckptMpi REQUIRED)
+elseif(NOT DCKPT_MPI STREQUAL "OFF" AND NOT DCKPT_SANITIZE AND NOT DCKPT_BUILD_FUZZERS)  # sanitizers report the leaks of MPI libraries
+  find_package(DckptMpi QUIET)
+endif()
+if(DckptMpi_FOUND)
+  message(STATUS "MPI ${DckptMpi_VERSION}: ${MPI_CXX_COMPILER}")
+else()
+  message(STATUS "dckpt::mpi is left out: no MPI (MPI_CXX_COMPILER names its compiler wrapper)")
+endif()

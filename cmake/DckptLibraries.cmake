@@ -6,6 +6,7 @@
 #   dckpt::torch    the same with torch tensors:    #include <dckpt/torch.h>   (where libtorch was found)
 #   dckpt::cuda     tensors in GPU memory:          #include <dckpt/cuda.h>    (where the CUDA runtime was found)
 #   dckpt::nccl     ranks that talk over NCCL:      #include <dckpt/nccl.h>    (where NCCL was found)
+#   dckpt::mpi      ranks that talk over MPI:       #include <dckpt/mpi.h>     (where MPI was found)
 add_custom_target(dckpt_installed)  # builds what is installed
 
 # dckpt_library(NAME EXPORT set [LAYERS layers…] LINKS targets…): dckpt::NAME, made of layers. With
@@ -76,6 +77,11 @@ endif()
 if(DckptNccl_FOUND)
   dckpt_library(nccl EXPORT dckptNcclTargets LAYERS comm_nccl LINKS dckpt_core DckptNccl::nccl)
 endif()
-if(TARGET dckpt)
-  add_dependencies(dckpt_installed dckpt)
+if(DckptMpi_FOUND)
+  dckpt_library(mpi EXPORT dckptMpiTargets LAYERS comm_mpi LINKS dckpt_core DckptMpi::mpi)
 endif()
+foreach(_program IN ITEMS dckpt dckpt-mpi)
+  if(TARGET ${_program})
+    add_dependencies(dckpt_installed ${_program})
+  endif()
+endforeach()

@@ -17,6 +17,8 @@ set(DCKPT_CUDA "AUTO" CACHE STRING "Build dckpt::cuda: AUTO (when the CUDA runti
 set_property(CACHE DCKPT_CUDA PROPERTY STRINGS AUTO ON OFF)
 set(DCKPT_NCCL "AUTO" CACHE STRING "Build dckpt::nccl: AUTO (when NCCL and the CUDA runtime are found), ON or OFF")
 set_property(CACHE DCKPT_NCCL PROPERTY STRINGS AUTO ON OFF)
+set(DCKPT_MPI "AUTO" CACHE STRING "Build dckpt::mpi and the tool for ranks, dckpt-mpi: AUTO (when MPI is found), ON or OFF")
+set_property(CACHE DCKPT_MPI PROPERTY STRINGS AUTO ON OFF)
 
 set(CMAKE_INSTALL_DEFAULT_COMPONENT_NAME tool)  # the other one is `development`, see DckptInstall.cmake
 set(CMAKE_CXX_STANDARD 20)

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <set>
 #include <string_view>
 #include <type_traits>
@@ -9,14 +10,15 @@
 
 #include "dist_checkpointing/inspect/compare_elements.h"
 #include "dist_checkpointing/inspect/compare_values.h"
+#include "dist_checkpointing/inspect/differences.h"
 #include "dist_checkpointing/inspect/element.h"
 #include "dist_checkpointing/inspect/extract/render.h"
 #include "dist_checkpointing/inspect/layer_names.h"
+#include "dist_checkpointing/inspect/shared_work.h"
 #include "dist_checkpointing/inspect/stream.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
 #include "mapping/base/format.h"
-#include "mapping/base/parallel_for.h"
 #include "mapping/base/text.h"
 #include "mapping/state/flatten.h"
 #include "mapping/state/sharded_object.h"
@@ -114,58 +116,85 @@ std::size_t layers_in(const TensorStorageMetadata& tensor) {
 class CheckpointComparer {
  public:
   CheckpointComparer(const CheckpointReader& a, const CheckpointReader& b,
-                     const DiffOptions& options)
-      : a_(a), b_(b), options_(options) {
-    const bool paths_a = a.info().conventions.keys_are_paths;
-    const bool paths_b = b.info().conventions.keys_are_paths;
-    a_has_paths_ = paths_a && !paths_b && !b.common_state().is_none();
-    b_has_paths_ = paths_b && !paths_a && !a.common_state().is_none();
+                     const DiffOptions& options, Communicator& comm)
+      : a_(a),
+        b_(b),
+        options_(options),
+        work_(comm, "comparing the checkpoints", options.threads, options.progress) {
     if (options.rtol || options.atol)
       tolerance_ = Tolerance{options.rtol.value_or(0), options.atol.value_or(0)};
   }
 
   DiffReport compare() {
-    options_.keys.check({&a_.metadata(), &b_.metadata()});
-    compare_tensors();
-    compare_objects();
-    if (options_.common) compare_common();
-    return std::move(report_);
+    work_.on_all_ranks([&] { choose(); });
+    std::vector<std::uint64_t> sizes;
+    for (const auto& [a, b] : tensors_.both) sizes.push_back(a_.metadata().tensors[a].nbytes());
+    for (const auto& [a, b] : objects_.both) sizes.push_back(a_.metadata().objects[a].place.length);
+    if (options_.common) sizes.push_back(0);
+    std::vector<Differences> found =
+        work_.share<Differences>(sizes, [&](std::size_t unit) { return compare_unit(unit); });
+
+    DiffReport report{.tensors_compared = tensors_.both.size(),
+                      .objects_compared = objects_.both.size()};
+    std::size_t unit = 0;
+    const auto add_until = [&](std::size_t end) {
+      for (; unit < end; ++unit)
+        std::ranges::move(found[unit].found, std::back_inserter(report.differences));
+    };
+    add_until(tensors_.both.size());
+    report_lonely(report, tensors_, a_.metadata().tensors, b_.metadata().tensors);
+    add_until(tensors_.both.size() + objects_.both.size());
+    report_lonely(report, objects_, a_.metadata().objects, b_.metadata().objects);
+    add_until(found.size());
+    report.common_compared = options_.common && found.back().compared;
+    return report;
   }
 
  private:
+  /// Lists what both sides have, and what only one has.
+  void choose() {
+    options_.keys.check({&a_.metadata(), &b_.metadata()});
+    const bool paths_a = a_.info().conventions.keys_are_paths;
+    const bool paths_b = b_.info().conventions.keys_are_paths;
+    a_has_paths_ = paths_a && !paths_b && !b_.common_state().is_none();
+    b_has_paths_ = paths_b && !paths_a && !a_.common_state().is_none();
+    tensors_ = match(a_.metadata().tensors, b_.metadata().tensors, options_.keys);
+    objects_ = match(a_.metadata().objects, b_.metadata().objects, options_.keys);
+    std::erase_if(objects_.only_a, [&](std::size_t i) {
+      return a_has_paths_ && is_plain(a_.metadata().objects[i].key);
+    });
+    std::erase_if(objects_.only_b, [&](std::size_t i) {
+      return b_has_paths_ && is_plain(b_.metadata().objects[i].key);
+    });
+  }
+
   template <typename Entry>
-  void report_lonely(const Matching& matching, const std::vector<Entry>& a,
-                     const std::vector<Entry>& b) {
+  static void report_lonely(DiffReport& report, const Matching& matching,
+                            const std::vector<Entry>& a, const std::vector<Entry>& b) {
     for (const std::size_t i : matching.only_a)
-      report_.differences.push_back(
+      report.differences.push_back(
           {.kind = Difference::Kind::kOnlyInA, .key = a[i].key, .a = describe(a[i])});
     for (const std::size_t i : matching.only_b)
-      report_.differences.push_back(
+      report.differences.push_back(
           {.kind = Difference::Kind::kOnlyInB, .key = b[i].key, .b = describe(b[i])});
   }
 
-  void compare_tensors() {
-    const std::vector<TensorStorageMetadata>& of_a = a_.metadata().tensors;
-    const std::vector<TensorStorageMetadata>& of_b = b_.metadata().tensors;
-    const Matching matching = match(of_a, of_b, options_.keys);
-    std::uint64_t total = 0;
-    for (const auto& [a, b] : matching.both) total += of_a[a].nbytes();
-    ProgressCounter progress(options_.progress, total);
-    std::vector<std::optional<Difference>> found(matching.both.size());
-    parallel_for(matching.both.size(), options_.threads, [&](std::size_t i) {
-      const auto [a, b] = matching.both[i];
-      found[i] = with_context({.key = of_a[a].key},
-                              [&, a = a, b = b] { return compare_tensor(a, b, progress); });
-    });
-    for (std::optional<Difference>& difference : found) {
-      if (difference) report_.differences.push_back(std::move(*difference));
+  /// Compares a tensor, an object, or the common state, in this order.
+  Differences compare_unit(std::size_t unit) {
+    if (unit < tensors_.both.size()) {
+      const auto [a, b] = tensors_.both[unit];
+      std::optional<Difference> found =
+          with_context({.key = a_.metadata().tensors[a].key},
+                       [&, a = a, b = b] { return compare_tensor(a, b); });
+      return found ? Differences{{std::move(*found)}} : Differences{};
     }
-    report_.tensors_compared = matching.both.size();
-    report_lonely(matching, of_a, of_b);
+    unit -= tensors_.both.size();
+    if (unit == objects_.both.size()) return compare_common();
+    const auto [a, b] = objects_.both[unit];
+    return compare_objects(a, b);
   }
 
-  std::optional<Difference> compare_tensor(std::size_t a, std::size_t b,
-                                           ProgressCounter& progress) const {
+  std::optional<Difference> compare_tensor(std::size_t a, std::size_t b) {
     const TensorStorageMetadata& of_a = a_.metadata().tensors[a];
     const TensorStorageMetadata& of_b = b_.metadata().tensors[b];
     const Shape& shape = of_a.global_shape();
@@ -191,7 +220,7 @@ class CheckpointComparer {
     while (const std::optional<Tensor> piece_a = pieces_a.next()) {
       const std::optional<Tensor> piece_b = pieces_b.next();
       rows.compare(piece_a->bytes(), piece_b->bytes());
-      progress.add(piece_a->nbytes());
+      work_.add(piece_a->nbytes());
     }
     if (!comparison.first()) return std::nullopt;
     return Difference{
@@ -207,26 +236,16 @@ class CheckpointComparer {
             .by_layer = rows.counts().size() > 1 ? rows.counts() : std::vector<std::uint64_t>()}};
   }
 
-  void compare_objects() {
-    const std::vector<BytesStorageMetadata>& of_a = a_.metadata().objects;
-    const std::vector<BytesStorageMetadata>& of_b = b_.metadata().objects;
-    Matching matching = match(of_a, of_b, options_.keys);
-    std::erase_if(matching.only_a,
-                  [&](std::size_t i) { return a_has_paths_ && is_plain(of_a[i].key); });
-    std::erase_if(matching.only_b,
-                  [&](std::size_t i) { return b_has_paths_ && is_plain(of_b[i].key); });
-    for (const auto& [a, b] : matching.both) {
-      const Value value_a =
-          with_context({.key = of_a[a].key}, [&, a = a] { return render(a_.object(a)); });
-      const Value value_b =
-          with_context({.key = of_b[b].key}, [&, b = b] { return render(b_.object(b)); });
-      report_values(Difference::Kind::kObject, of_a[a].key, value_a, value_b);
-    }
-    report_.objects_compared = matching.both.size();
-    report_lonely(matching, of_a, of_b);
+  Differences compare_objects(std::size_t a, std::size_t b) {
+    const BytesStorageMetadata& of_a = a_.metadata().objects[a];
+    const BytesStorageMetadata& of_b = b_.metadata().objects[b];
+    const Value value_a = with_context({.key = of_a.key}, [&] { return render(a_.object(a)); });
+    const Value value_b = with_context({.key = of_b.key}, [&] { return render(b_.object(b)); });
+    work_.add(of_a.place.length);
+    return compare_rendered(Difference::Kind::kObject, of_a.key, value_a, value_b);
   }
 
-  void compare_common() {
+  Differences compare_common() const {
     const auto rendered = [](const CheckpointReader& reader, bool has_paths, bool other_has) {
       Value common = has_paths ? with_plain_values(reader) : reader.common_state();
       if (other_has != has_paths) common = as_dcp_keeps_it(common, "", tensor_keys(reader));
@@ -234,12 +253,11 @@ class CheckpointComparer {
     };
     const Value common_a = rendered(a_, a_has_paths_, b_has_paths_);
     const Value common_b = rendered(b_, b_has_paths_, a_has_paths_);
-    if (common_a.is_none() && common_b.is_none()) return;
-    report_.common_compared = true;
+    if (common_a.is_none() && common_b.is_none()) return {.compared = false};
     const auto or_empty = [](const Value& common) {
       return common.is_none() ? Value::dict() : common;
     };
-    report_values(Difference::Kind::kCommon, "", or_empty(common_a), or_empty(common_b));
+    return compare_rendered(Difference::Kind::kCommon, "", or_empty(common_a), or_empty(common_b));
   }
 
   static std::set<std::string> tensor_keys(const CheckpointReader& reader) {
@@ -289,15 +307,17 @@ class CheckpointComparer {
     return merge(std::move(common), unflatten_state_dict(leaves));
   }
 
-  void report_values(Difference::Kind kind, const std::string& key, const Value& a,
-                     const Value& b) {
+  Differences compare_rendered(Difference::Kind kind, const std::string& key, const Value& a,
+                               const Value& b) const {
+    Differences differences;
     for (ValueDifference& found : compare_values(a, b, tolerance_, kMaxDifferencesPerValue)) {
-      report_.differences.push_back({.kind = kind,
-                                     .key = key,
-                                     .path = std::move(found.path),
-                                     .a = std::move(found.a),
-                                     .b = std::move(found.b)});
+      differences.found.push_back({.kind = kind,
+                                   .key = key,
+                                   .path = std::move(found.path),
+                                   .a = std::move(found.a),
+                                   .b = std::move(found.b)});
     }
+    return differences;
   }
 
   const CheckpointReader& a_;
@@ -307,7 +327,9 @@ class CheckpointComparer {
   // True if plain values are objects under their paths here, and common state on the other side.
   bool a_has_paths_ = false;
   bool b_has_paths_ = false;
-  DiffReport report_;
+  Matching tensors_{};
+  Matching objects_{};
+  SharedWork work_;
 };
 
 }  // namespace
@@ -318,9 +340,13 @@ const char* to_string(Difference::Kind kind) noexcept {
   return kNames[static_cast<std::size_t>(kind)];
 }
 
-DiffReport diff(const CheckpointReader& a, const CheckpointReader& b,
-                const DiffOptions& options) try {
-  return CheckpointComparer(a, b, options).compare();
+DiffReport diff(const CheckpointReader& a, const CheckpointReader& b, const DiffOptions& options) {
+  return diff(a, b, options, *single_rank());
+}
+
+DiffReport diff(const CheckpointReader& a, const CheckpointReader& b, const DiffOptions& options,
+                Communicator& comm) try {
+  return CheckpointComparer(a, b, options, comm).compare();
 } catch (...) {
   throw_checkpoint_error();
 }

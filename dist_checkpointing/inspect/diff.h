@@ -8,6 +8,7 @@
 #include "dist_checkpointing/key_filter.h"
 #include "mapping/base/api.h"
 #include "mapping/base/progress.h"
+#include "strategies/comm/communicator.h"
 #include "strategies/contract/reader.h"
 
 namespace DCKPT_API dckpt {
@@ -72,6 +73,12 @@ struct DiffReport {
 /// empty one. Throws CheckpointError if either cannot be read.
 [[nodiscard]] DiffReport diff(const CheckpointReader& a, const CheckpointReader& b,
                               const DiffOptions& options = {});
+
+/// Does the same with the ranks of a job, which have opened the same checkpoints: they divide the
+/// tensors and objects by bytes, and all get the same report. Collective; an error on one rank is
+/// thrown on all.
+[[nodiscard]] DiffReport diff(const CheckpointReader& a, const CheckpointReader& b,
+                              const DiffOptions& options, Communicator& comm);
 inline constexpr std::size_t kMaxDifferencesPerValue = 1000;
 
 }  // namespace dckpt

@@ -7,6 +7,7 @@
 #include "dist_checkpointing/key_filter.h"
 #include "mapping/base/api.h"
 #include "mapping/base/progress.h"
+#include "strategies/comm/communicator.h"
 #include "strategies/contract/reader.h"
 
 namespace DCKPT_API dckpt {
@@ -43,5 +44,11 @@ struct DigestOptions {
 /// Returns digests in the order of the metadata. Throws CheckpointError if a tensor is not covered
 /// exactly or anything cannot be read.
 [[nodiscard]] Digests digest(const CheckpointReader& reader, const DigestOptions& options = {});
+
+/// Does the same with the ranks of a job, which have opened the same checkpoint: they divide the
+/// tensors and objects by bytes, and all get the same digests. Collective; an error on one rank is
+/// thrown on all.
+[[nodiscard]] Digests digest(const CheckpointReader& reader, const DigestOptions& options,
+                             Communicator& comm);
 
 }  // namespace dckpt

@@ -1,18 +1,19 @@
 #include "dist_checkpointing/inspect/stats.h"
 
 #include <algorithm>
+#include <bit>
 #include <functional>
 #include <map>
 #include <numeric>
 #include <utility>
 
 #include "dist_checkpointing/inspect/layer_names.h"
+#include "dist_checkpointing/inspect/shared_work.h"
 #include "dist_checkpointing/inspect/stream.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
 #include "mapping/base/format.h"
-#include "mapping/base/parallel_for.h"
 #include "mapping/base/text.h"
 #include "mapping/geometry/cast.h"
 #include "mapping/megatron/optimizer_keys.h"
@@ -34,6 +35,35 @@ struct Piece {
   ElementStats stats{};
 };
 
+/// The statistics of the pieces that are read together, on the way between ranks.
+struct PieceStats {
+  std::vector<ElementStats> pieces{};
+
+  void write(WireWriter& writer) const {
+    writer.number(pieces.size());
+    for (const ElementStats& stats : pieces) {
+      for (const std::uint64_t count :
+           {stats.count, stats.nan, stats.infinite, stats.zero, stats.denormal})
+        writer.number(count);
+      for (const double value : {stats.mean, stats.squares, stats.min, stats.max})
+        writer.number(std::bit_cast<std::uint64_t>(value));
+    }
+  }
+  void read(WireReader& reader) {
+    pieces.assign(reader.count(), {});
+    for (ElementStats& stats : pieces) {
+      for (std::uint64_t* const count :
+           {&stats.count, &stats.nan, &stats.infinite, &stats.zero, &stats.denormal})
+        *count = reader.number();
+      for (double* const value : {&stats.mean, &stats.squares, &stats.min, &stats.max})
+        *value = std::bit_cast<double>(reader.number());
+    }
+  }
+};
+
+/// Adds what is wrong with the values.
+void find_faults(const CheckpointReader& reader, const KeyFilter& keys, StatsReport& report);
+
 /// Returns whether a tensor is one of the weights, whose statistics can be put together.
 bool is_weight(const TensorStorageMetadata& tensor) {
   return can_cast(tensor.properties.dtype, DType::kFloat32) && !is_optimizer_key(tensor.key);
@@ -41,18 +71,32 @@ bool is_weight(const TensorStorageMetadata& tensor) {
 
 class StatsReader {
  public:
-  StatsReader(const CheckpointReader& reader, const StatsOptions& options)
+  StatsReader(const CheckpointReader& reader, const StatsOptions& options, Communicator& comm)
       : reader_(reader),
         metadata_(reader.metadata()),
         options_(options),
-        limit_(std::clamp<std::uint64_t>(
-            options.memory / static_cast<std::uint64_t>(std::max(options.threads, 1)), 1,
-            kMostPiece)) {}
+        limit_(std::clamp<std::uint64_t>(options.memory, 1, kMostPiece)),
+        work_(comm, "reading the elements",
+              static_cast<int>(
+                  std::min<std::uint64_t>(static_cast<std::uint64_t>(std::max(options.threads, 1)),
+                                          std::max<std::uint64_t>(options.memory / limit_, 1))),
+              options.progress) {}
 
   StatsReport run() {
+    work_.on_all_ranks([&] { choose(); });
+    read();
+    work_.on_all_ranks([&] {
+      collect();
+      find_faults(reader_, options_.keys, report_);
+    });
+    return std::move(report_);
+  }
+
+ private:
+  /// Lists the tensors and their pieces.
+  void choose() {
     options_.keys.check({&metadata_});
     find_stacks();
-    std::uint64_t total = 0;
     for (std::size_t i = 0; i < metadata_.tensors.size(); ++i) {
       const TensorStorageMetadata& tensor = metadata_.tensors[i];
       if (!options_.keys(tensor.key)) continue;
@@ -60,15 +104,10 @@ class StatsReader {
       if (!has_stats(tensor.properties.dtype)) continue;
       require_covered(tensor);
       report_.tensors.back().elements.emplace();
-      total += tensor.nbytes();
       add_pieces(static_cast<std::uint32_t>(i));
     }
-    read(total);
-    collect();
-    return std::move(report_);
   }
 
- private:
   /// Finds the stacks whose layers are the first axis of their tensors: all have the same extent.
   void find_stacks() {
     for (const TensorStorageMetadata& tensor : metadata_.tensors) {
@@ -122,27 +161,32 @@ class StatsReader {
   }
 
   /// Reads consecutive pieces together, as many as fit into the memory of a thread.
-  void read(std::uint64_t total) {
-    std::vector<std::size_t> jobs{0};
-    std::uint64_t bytes = 0;
+  void read() {
+    std::vector<std::span<Piece>> jobs;
+    std::vector<std::uint64_t> sizes;
+    std::size_t begin = 0;
     for (std::size_t i = 0; i < pieces_.size(); ++i) {
-      const std::uint64_t more = bytes_of(pieces_[i]);
-      if (bytes > 0 && bytes + more > limit_) {
-        jobs.push_back(i);
-        bytes = 0;
+      const std::uint64_t bytes = bytes_of(pieces_[i]);
+      if (sizes.empty() || sizes.back() + bytes > limit_) {
+        begin = i;
+        jobs.emplace_back();
+        sizes.push_back(0);
       }
-      bytes += more;
+      jobs.back() = std::span(pieces_).subspan(begin, i + 1 - begin);
+      sizes.back() += bytes;
     }
-    jobs.push_back(pieces_.size());
-    ProgressCounter progress(options_.progress, total);
-    parallel_for(jobs.size() - 1, options_.threads, [&](std::size_t job) {
-      progress.add(read_job(std::span(pieces_).subspan(jobs[job], jobs[job + 1] - jobs[job])));
+    const auto found = work_.share<PieceStats>(sizes, [&](std::size_t job) {
+      PieceStats stats = read_job(jobs[job], sizes[job]);
+      work_.add(sizes[job]);
+      return stats;
     });
+    for (std::size_t job = 0; job < jobs.size(); ++job) {
+      for (std::size_t i = 0; i < jobs[job].size(); ++i)
+        jobs[job][i].stats = found[job].pieces.at(i);
+    }
   }
 
-  std::uint64_t read_job(std::span<Piece> pieces) const {
-    std::uint64_t bytes = 0;
-    for (const Piece& piece : pieces) bytes += bytes_of(piece);
+  PieceStats read_job(std::span<const Piece> pieces, std::uint64_t bytes) const {
     Bytes buffer(bytes);
     std::vector<WantedShard> wanted;
     std::vector<Tensor> tensors;
@@ -157,10 +201,11 @@ class StatsReader {
     }
     read_tensors(reader_, plan_reads(metadata_, wanted), tensors,
                  {.threads = 1, .staging = limit_});
-    for (std::size_t i = 0; i < pieces.size(); ++i)
-      add_elements(pieces[i].stats, tensors[i].dtype(), tensors[i].data(),
-                   static_cast<std::size_t>(tensors[i].numel()));
-    return bytes;
+    PieceStats stats;
+    for (const Tensor& tensor : tensors)
+      add_elements(stats.pieces.emplace_back(), tensor.dtype(), tensor.data(),
+                   static_cast<std::size_t>(tensor.numel()));
+    return stats;
   }
 
   /// Puts the pieces together in their order.
@@ -186,6 +231,7 @@ class StatsReader {
   const std::uint64_t limit_;
   std::map<std::string, std::int64_t> stacks_;  // extent of their first axis, 0 if they differ
   std::vector<Piece> pieces_;
+  SharedWork work_;
   StatsReport report_;
 };
 
@@ -275,14 +321,21 @@ void find_steps(const CheckpointReader& reader, const KeyFilter& keys, StatsRepo
        .severity = Severity::kWarning});
 }
 
-}  // namespace
-
-StatsReport stats(const CheckpointReader& reader, const StatsOptions& options) try {
-  StatsReport report = StatsReader(reader, options).run();
+void find_faults(const CheckpointReader& reader, const KeyFilter& keys, StatsReport& report) {
   find_special(report);
   find_negative_moments(report);
-  find_steps(reader, options.keys, report);
-  return report;
+  find_steps(reader, keys, report);
+}
+
+}  // namespace
+
+StatsReport stats(const CheckpointReader& reader, const StatsOptions& options) {
+  return stats(reader, options, *single_rank());
+}
+
+StatsReport stats(const CheckpointReader& reader, const StatsOptions& options,
+                  Communicator& comm) try {
+  return StatsReader(reader, options, comm).run();
 } catch (...) {
   throw_checkpoint_error();
 }

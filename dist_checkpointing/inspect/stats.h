@@ -10,6 +10,7 @@
 #include "mapping/base/finding.h"
 #include "mapping/base/progress.h"
 #include "mapping/geometry/element_stats.h"
+#include "strategies/comm/communicator.h"
 #include "strategies/contract/reader.h"
 
 namespace DCKPT_API dckpt {
@@ -32,7 +33,7 @@ struct LayerStats {
 
 struct StatsOptions {
   KeyFilter keys{};
-  int threads = 2;
+  int threads = 2;  ///< at most one for each 8 MiB of `memory`
   std::uint64_t memory = std::uint64_t{128}
                          << 20;  ///< bytes of tensors in memory at a time, over all threads
   Progress progress{};
@@ -55,5 +56,10 @@ struct StatsReport {
 
 /// Sorts tensors with elements that are not finite first, then by their furthest element.
 [[nodiscard]] std::vector<TensorStats> outliers_first(std::vector<TensorStats> tensors);
+/// Does the same with the ranks of a job, which have opened the same checkpoint: they divide the
+/// elements by bytes, and all get the same report, that of a single rank. Collective; an error on
+/// one rank is thrown on all.
+[[nodiscard]] StatsReport stats(const CheckpointReader& reader, const StatsOptions& options,
+                                Communicator& comm);
 
 }  // namespace dckpt

@@ -1,22 +1,24 @@
 #include "dist_checkpointing/inspect/verify.h"
 
 #include <algorithm>
-#include <map>
+#include <iterator>
 #include <memory>
+#include <numeric>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 
+#include "dist_checkpointing/inspect/listed_files.h"
+#include "dist_checkpointing/inspect/problems.h"
 #include "dist_checkpointing/inspect/run_facts.h"
+#include "dist_checkpointing/inspect/shared_work.h"
 #include "dist_checkpointing/inspect/stats.h"
-#include "dist_checkpointing/integrity.h"
 #include "mapping/base/checked.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error_boundary.h"
+#include "mapping/base/error_wire.h"
 #include "mapping/base/format.h"
 #include "mapping/base/hash.h"
-#include "mapping/base/parallel_for.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/rearrange.h"
 #include "mapping/planning/validate.h"
@@ -31,80 +33,28 @@ namespace {
 constexpr std::size_t kTaskChunks = 4096;
 constexpr std::uint64_t kTaskBytes = std::uint64_t{256} << 20;
 
-using Problems = std::vector<CheckpointError>;
+/// What was found in a part of the checkpoint, on the way between ranks.
+struct Checked {
+  Problems problems{};
+  Findings findings{};
+  std::size_t without_checksum = 0;  ///< chunks, or objects
+  std::string digest{};              ///< of the file, if it is compared with the manifest
 
-/// Runs one check; a CheckpointError becomes a problem. Returns whether there was none.
-template <typename Check>
-bool attempt(Problems& problems, const ErrorContext& context, Check&& check) {
-  try {
-    check();
-    return true;
-  } catch (const CheckpointError& error) {
-    problems.push_back(error.with(context));
-    return false;
+  void write(WireWriter& writer) const {
+    writer.number(problems.size());
+    for (const CheckpointError& problem : problems) write_to(writer, problem);
+    write_to(writer, findings);
+    writer.number(without_checksum);
+    writer.text(digest);
   }
-}
-
-/// Compares integrity.json with the files that it lists.
-class ManifestCheck {
- public:
-  /// Reads the manifest and adds its problems to `problems`.
-  ManifestCheck(const CheckpointReader& reader, Problems& problems) : reader_(reader) {
-    const Storage& storage = reader_.storage();
-    std::optional<IntegrityManifest> manifest;
-    attempt(problems, {.file = kIntegrityFile},
-            [&] { manifest = find_integrity_manifest(storage); });
-    manifest_ = manifest.value_or(IntegrityManifest{});
-    for (const IntegrityManifest::Entry& entry : manifest_.files) {
-      const std::optional<FileInfo> file = storage.stat(entry.name);
-      if (file) bytes_ += file->size;
-      listed_.insert(entry.name);
-    }
-    if (manifest)
-      attempt(problems, {.file = kIntegrityFile},
-              [&] { entries_of(manifest_, files_of(reader_)); });
+  void read(WireReader& reader) {
+    problems.clear();
+    for (std::size_t left = reader.count(); left > 0; --left)
+      problems.push_back(read_error(reader));
+    findings = read_findings(reader);
+    without_checksum = reader.number();
+    digest = reader.text();
   }
-
-  std::size_t size() const noexcept { return manifest_.files.size(); }
-  std::uint64_t bytes() const noexcept { return bytes_; }  ///< size of the listed files
-  bool lists(const std::string& file) const { return listed_.contains(file); }
-  /// Adds the SHA-256 of a file that was read for its checksums.
-  void add_digest(const std::string& file, const std::string& digest) {
-    digests_.emplace(file, digest);
-  }
-
-  /// Checks that the files exist with their sizes and, if deep, with their digests.
-  void check(const VerifyOptions& options, ProgressCounter& progress, Problems& all) const {
-    std::vector<Problems> problems(manifest_.files.size());
-    parallel_for(manifest_.files.size(), options.threads, [&](std::size_t i) {
-      const IntegrityManifest::Entry& entry = manifest_.files[i];
-      attempt(problems[i], {.file = entry.name}, [&] {
-        const std::unique_ptr<ReadableFile> file = reader_.storage().open(entry.name);
-        if (entry.size && *entry.size != file->size())
-          throw CheckpointError(
-              ErrorCode::kCorrupt,
-              str_format("size mismatch: integrity.json expects {} bytes, the file has {}",
-                         grouped(*entry.size), grouped(file->size())));
-        if (!options.deep) return;
-        const auto known = digests_.find(entry.name);
-        const std::string found = known == digests_.end() ? file_sha256(*file) : known->second;
-        progress.add(file->size());
-        if (found == entry.sha256) return;
-        throw CheckpointError(
-            ErrorCode::kCorrupt,
-            str_format("hash mismatch: integrity.json expects SHA-256 {}…, the file has {}…",
-                       entry.sha256.substr(0, 16), found.substr(0, 16)));
-      });
-    });
-    for (Problems& found : problems) std::ranges::move(found, std::back_inserter(all));
-  }
-
- private:
-  const CheckpointReader& reader_;
-  IntegrityManifest manifest_;  // empty if there is none
-  std::uint64_t bytes_ = 0;
-  std::set<std::string> listed_;                // names in the manifest
-  std::map<std::string, std::string> digests_;  // for files read for their checksums
 };
 
 struct ChunkRef {
@@ -114,10 +64,52 @@ struct ChunkRef {
 
 class Verifier {
  public:
-  Verifier(const CheckpointReader& reader, const VerifyOptions& options)
-      : reader_(reader), metadata_(reader.metadata()), options_(options) {}
+  Verifier(const CheckpointReader& reader, const VerifyOptions& options, Communicator& comm)
+      : reader_(reader),
+        metadata_(reader.metadata()),
+        options_(options),
+        work_(comm, "verifying the checkpoint", options.threads, options.progress) {}
 
   VerifyReport run() {
+    work_.on_all_ranks([&] { check_metadata(); });
+    work_.require_same("files", [&] {
+      std::string sizes;
+      for (std::size_t i = 0; i < file_sizes_.size(); ++i)
+        sizes += str_format("{}: {}\n", metadata_.files[i],
+                            file_sizes_[i] ? grouped(*file_sizes_[i]) : "missing");
+      return sizes;
+    });
+    const std::size_t objects = tasks_.size();
+    const std::size_t common = objects + metadata_.objects.size();
+    std::vector<std::uint64_t> sizes = task_sizes_;
+    for (const BytesStorageMetadata& object : metadata_.objects)
+      sizes.push_back(object.place.length);
+    sizes.push_back(0);  // the common state
+    std::vector<Checked> found = work_.share<Checked>(sizes, [&](std::size_t i) {
+      return i < objects  ? check_task(tasks_[i])
+             : i < common ? check_object(i - objects)
+                          : check_common();
+    });
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      if (!found[i].digest.empty()) manifest_->add_digest(file_of(tasks_[i]), found[i].digest);
+      (i < objects ? report_.chunks_without_checksum : report_.objects_without_checksum) +=
+          found[i].without_checksum;
+      append(report_.findings, std::move(found[i].findings));
+      std::ranges::move(found[i].problems, std::back_inserter(report_.problems));
+    }
+    found = work_.share<Checked>(manifest_->unread(options_.deep), [&](std::size_t i) {
+      Checked file;
+      manifest_->check(i, options_.deep, work_, file.problems);
+      return file;
+    });
+    for (Checked& file : found)
+      std::ranges::move(file.problems, std::back_inserter(report_.problems));
+    return std::move(report_);
+  }
+
+ private:
+  /// Checks what needs no data, and lists what does.
+  void check_metadata() {
     report_.format = reader_.info().format;
     report_.deep = options_.deep;
     report_.tensors = metadata_.tensors.size();
@@ -127,16 +119,11 @@ class Verifier {
     if (const auto problem = problem_of_paths(metadata_)) report_.problems.push_back(*problem);
     check_ranges_apart();
     manifest_.emplace(reader_, report_.problems);
-    report_.manifest_files = manifest_->size();
-    progress_.emplace(options_.progress, total_bytes());
-    check_chunks();
-    check_objects();
-    check_common();
-    manifest_->check(options_, *progress_, report_.problems);
-    return std::move(report_);
+    report_.manifest_files = manifest_->sizes().size();
+    work_.expect(total_bytes());
+    list_tasks();
   }
 
- private:
   /// Checks that every data file is a regular file; remembers their sizes.
   void check_files() {
     report_.files = static_cast<std::size_t>(std::ranges::count_if(
@@ -205,63 +192,64 @@ class Verifier {
                    grouped(place.length), grouped(size)));
   }
 
-  /// Checks chunks in the order of their files and offsets, in tasks of bounded size.
-  void check_chunks() {
-    std::vector<std::vector<ChunkRef>> by_file(metadata_.files.size());
+  const StorageInfo& place_of(const ChunkRef& ref) const {
+    return metadata_.tensors[ref.tensor].places[ref.chunk];
+  }
+
+  /// Lists the chunks in the order of their files and offsets, in tasks of bounded size.
+  void list_tasks() {
+    refs_.resize(metadata_.files.size());
     for (std::uint32_t t = 0; t < metadata_.tensors.size(); ++t) {
       const auto& places = metadata_.tensors[t].places;
       report_.chunks += places.size();
       for (std::uint32_t c = 0; c < places.size(); ++c) {
-        if (file_is_there(places[c])) by_file[places[c].file].push_back({t, c});
+        if (file_is_there(places[c])) refs_[places[c].file].push_back({t, c});
       }
     }
-    const auto place = [&](const ChunkRef& ref) -> const StorageInfo& {
-      return metadata_.tensors[ref.tensor].places[ref.chunk];
-    };
-    std::vector<std::span<const ChunkRef>> tasks;
-    for (std::vector<ChunkRef>& refs : by_file) {
-      std::ranges::sort(refs, {}, [&](const ChunkRef& ref) { return place(ref).offset; });
+    for (std::vector<ChunkRef>& refs : refs_) {
+      std::ranges::sort(refs, {}, [&](const ChunkRef& ref) { return place_of(ref).offset; });
       std::size_t begin = 0;
       std::uint64_t bytes = 0;
       for (std::size_t i = 0; i < refs.size(); ++i) {
-        bytes += std::min(place(refs[i]).length, kTaskBytes);
+        bytes += std::min(place_of(refs[i]).length, kTaskBytes);
         const bool full = i + 1 - begin >= kTaskChunks || bytes >= kTaskBytes;
-        if (i + 1 < refs.size() && (!full || hashes(metadata_.files[place(refs[i]).file])))
+        if (i + 1 < refs.size() && (!full || hashes(metadata_.files[place_of(refs[i]).file])))
           continue;
-        tasks.emplace_back(refs.data() + begin, i + 1 - begin);
+        tasks_.emplace_back(refs.data() + begin, i + 1 - begin);
+        task_sizes_.push_back(bytes);
         begin = i + 1;
         bytes = 0;
       }
     }
-    std::vector<Problems> problems(tasks.size());
-    std::vector<std::size_t> unchecked(tasks.size());
-    std::vector<std::string> digests(tasks.size());
-    parallel_for(tasks.size(), options_.threads, [&](std::size_t i) {
-      const std::string& name = metadata_.files[place(tasks[i].front()).file];
-      attempt(problems[i], {.file = name}, [&] {
-        const std::shared_ptr<const ReadableFile> opened = reader_.storage().open(name);
-        const auto check = [&](const ReadableFile& whole) {
-          const ReadAheadFile file(whole);
-          for (const ChunkRef& ref : tasks[i]) {
-            const TensorStorageMetadata& tensor = metadata_.tensors[ref.tensor];
-            attempt(problems[i], {.key = tensor.key, .file = name, .offset = place(ref).offset},
-                    [&] { unchecked[i] += check_chunk(ref, file) ? 0 : 1; });
-            if (&ref == tasks[i].data() || place(*(&ref - 1)) != place(ref))
-              progress_->add(place(ref).length);
-          }
-        };
-        if (!hashes(name)) return check(*opened);
-        PassingHash hash;
-        check(HashedFile(opened, hash));
-        digests[i] = hash.finish_hex(*opened);
-      });
+  }
+
+  const std::string& file_of(std::span<const ChunkRef> task) const {
+    return metadata_.files[place_of(task.front()).file];
+  }
+
+  Checked check_task(std::span<const ChunkRef> task) {
+    Checked checked;
+    const std::string& name = file_of(task);
+    attempt(checked.problems, {.file = name}, [&] {
+      const std::shared_ptr<const ReadableFile> opened = reader_.storage().open(name);
+      const auto check = [&](const ReadableFile& whole) {
+        const ReadAheadFile file(whole);
+        for (const ChunkRef& ref : task) {
+          attempt(checked.problems,
+                  {.key = metadata_.tensors[ref.tensor].key,
+                   .file = name,
+                   .offset = place_of(ref).offset},
+                  [&] { checked.without_checksum += check_chunk(ref, file) ? 0 : 1; });
+          if (&ref == task.data() || place_of(*(&ref - 1)) != place_of(ref))
+            work_.add(place_of(ref).length);
+        }
+      };
+      if (!hashes(name)) return check(*opened);
+      PassingHash hash;
+      check(HashedFile(opened, hash));
+      checked.digest = hash.finish_hex(*opened);
     });
-    for (std::size_t i = 0; i < tasks.size(); ++i) {
-      if (!digests[i].empty())
-        manifest_->add_digest(metadata_.files[place(tasks[i].front()).file], digests[i]);
-    }
-    for (Problems& found : problems) std::ranges::move(found, std::back_inserter(report_.problems));
-    for (const std::size_t count : unchecked) report_.chunks_without_checksum += count;
+    return checked;
   }
 
   /// Returns whether a file is compared with the manifest: it is then read once, for all checksums,
@@ -282,24 +270,25 @@ class Verifier {
     return !options_.deep || reader_.check_chunk(ref.tensor, ref.chunk, file);
   }
 
-  void check_objects() {
-    for (std::size_t i = 0; i < metadata_.objects.size(); ++i) {
-      const BytesStorageMetadata& object = metadata_.objects[i];
-      if (!file_is_there(object.place)) continue;
-      attempt(report_.problems,
-              {.key = object.key,
-               .file = metadata_.files[object.place.file],
-               .offset = object.place.offset},
-              [&] {
-                check_inside_file(object.place);
-                reader_.object(i);
-                if (options_.deep && !reader_.check_object(i)) ++report_.objects_without_checksum;
-              });
-      progress_->add(object.place.length);
-    }
+  Checked check_object(std::size_t index) {
+    Checked checked;
+    const BytesStorageMetadata& object = metadata_.objects[index];
+    if (!file_is_there(object.place)) return checked;
+    attempt(checked.problems,
+            {.key = object.key,
+             .file = metadata_.files[object.place.file],
+             .offset = object.place.offset},
+            [&] {
+              check_inside_file(object.place);
+              reader_.object(index);
+              if (options_.deep && !reader_.check_object(index)) ++checked.without_checksum;
+            });
+    work_.add(object.place.length);
+    return checked;
   }
 
-  void check_common() {
+  Checked check_common() const {
+    Checked checked;
     const CheckpointInfo& info = reader_.info();
     const auto in = [&](const StorageInfo& place) {
       return ErrorContext{
@@ -307,27 +296,28 @@ class Verifier {
     };
     ErrorContext context{.file = info.common_file};
     if (info.common_places.size() == 1) context = in(info.common_places.front());
-    const bool readable = attempt(report_.problems, context, [&] {
+    const bool readable = attempt(checked.problems, context, [&] {
       reader_.common_state();
       if (std::string conflict = iteration_conflict(reader_); !conflict.empty())
-        report_.findings.push_back({FindingCode::kIterationConflict,
+        checked.findings.push_back({FindingCode::kIterationConflict,
                                     std::move(conflict),
                                     {},
                                     context.file,
                                     context.offset});
     });
-    if (!readable || !options_.deep) return;
+    if (!readable || !options_.deep) return checked;
     const auto check = [&](const std::string& name, std::uint64_t offset,
                            std::optional<std::uint64_t> length) {
       const std::unique_ptr<ReadableFile> file = reader_.storage().open(name);
       if (!check_torch_file(*file, offset, length.value_or(file->size())))
-        ++report_.objects_without_checksum;
+        ++checked.without_checksum;
     };
     if (info.common_file)
-      attempt(report_.problems, context, [&] { check(*info.common_file, 0, {}); });
+      attempt(checked.problems, context, [&] { check(*info.common_file, 0, {}); });
     for (const StorageInfo& place : info.common_places)
-      attempt(report_.problems, in(place),
+      attempt(checked.problems, in(place),
               [&] { check(metadata_.files[place.file], place.offset, place.length); });
+    return checked;
   }
 
   std::uint64_t total_bytes() {
@@ -343,7 +333,9 @@ class Verifier {
     std::ranges::sort(places);
     places.erase(std::unique(places.begin(), places.end()), places.end());
     for (const auto& [file, offset, length] : places) report_.bytes += length;
-    return report_.bytes + (options_.deep ? manifest_->bytes() : 0);
+    const std::vector<std::uint64_t>& manifest = manifest_->sizes();
+    return std::accumulate(manifest.begin(), options_.deep ? manifest.end() : manifest.begin(),
+                           report_.bytes);
   }
 
   const CheckpointReader& reader_;
@@ -351,13 +343,16 @@ class Verifier {
   const VerifyOptions& options_;
   VerifyReport report_;
   std::vector<std::optional<std::uint64_t>> file_sizes_;  // empty for files that cannot be opened
-  std::optional<ManifestCheck> manifest_;
-  std::optional<ProgressCounter> progress_;
+  std::optional<ListedFiles> manifest_;
+  std::vector<std::vector<ChunkRef>> refs_;  // by file
+  std::vector<std::span<const ChunkRef>> tasks_;
+  std::vector<std::uint64_t> task_sizes_;
+  SharedWork work_;
 };
 
 /// Adds a problem for each tensor with elements that are not finite.
 void find_special(const CheckpointReader& reader, const VerifyOptions& options,
-                  VerifyReport& report) {
+                  VerifyReport& report, Communicator& comm) {
   if (!report.ok()) {
     report.findings.push_back({FindingCode::kNoEffect,
                                "no elements were searched for NaN, as the checkpoint has other "
@@ -366,7 +361,7 @@ void find_special(const CheckpointReader& reader, const VerifyOptions& options,
   }
   attempt(report.problems, {}, [&] {
     const StatsReport found =
-        stats(reader, {.threads = options.threads, .progress = options.progress});
+        stats(reader, {.threads = options.threads, .progress = options.progress}, comm);
     const auto special = std::ranges::find(found.findings, FindingCode::kNotFinite, &Finding::code);
     if (special == found.findings.end()) return;
     for (const TensorStats& tensor : found.tensors) {
@@ -383,9 +378,14 @@ void find_special(const CheckpointReader& reader, const VerifyOptions& options,
 
 }  // namespace
 
-VerifyReport verify(const CheckpointReader& reader, const VerifyOptions& options) try {
-  VerifyReport report = Verifier(reader, options).run();
-  if (options.nan) find_special(reader, options, report);
+VerifyReport verify(const CheckpointReader& reader, const VerifyOptions& options) {
+  return verify(reader, options, *single_rank());
+}
+
+VerifyReport verify(const CheckpointReader& reader, const VerifyOptions& options,
+                    Communicator& comm) try {
+  VerifyReport report = Verifier(reader, options, comm).run();
+  if (options.nan) find_special(reader, options, report, comm);
   return report;
 } catch (...) {
   throw_checkpoint_error();

@@ -8,6 +8,7 @@
 #include "mapping/base/error.h"
 #include "mapping/base/finding.h"
 #include "mapping/base/progress.h"
+#include "strategies/comm/communicator.h"
 #include "strategies/contract/reader.h"
 
 namespace DCKPT_API dckpt {
@@ -51,5 +52,11 @@ struct VerifyReport {
 /// (out of memory).
 [[nodiscard]] VerifyReport verify(const CheckpointReader& reader,
                                   const VerifyOptions& options = {});
+
+/// Does the same with the ranks of a job, which have opened the same checkpoint: they divide what
+/// is stored by bytes, and all get the same report. Collective; an error on one rank is thrown on
+/// all.
+[[nodiscard]] VerifyReport verify(const CheckpointReader& reader, const VerifyOptions& options,
+                                  Communicator& comm);
 
 }  // namespace dckpt

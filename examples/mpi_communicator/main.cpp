@@ -2,11 +2,11 @@
 //
 //   mpirun -n 4 mpi_communicator DIRECTORY
 
+#include <algorithm>
 #include <cstdio>
 
-#include "dckpt/dist_checkpointing.h"
+#include "dckpt/mpi.h"
 #include "dckpt/testing.h"
-#include "mpi_transport.h"
 
 namespace {
 
@@ -39,7 +39,7 @@ int main(int argc, char** argv) {
                   &provided);  // background saves communicate from a thread of their own
   bool ok = false;
   try {
-    const auto comm = over_mpi(MPI_COMM_WORLD);
+    const auto comm = dckpt::mpi_communicator(MPI_COMM_WORLD);
     ok = run(*comm, argc > 1 ? argv[1] : "mpi_checkpoint");
     if (ok && comm->rank() == 0) std::printf("%d ranks saved and loaded over MPI\n", comm->size());
   } catch (const dckpt::CheckpointError& error) {

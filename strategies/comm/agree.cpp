@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <exception>
-#include <limits>
 #include <optional>
 #include <string_view>
 #include <utility>
 
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
+#include "mapping/base/error_wire.h"
 #include "mapping/base/format.h"
 #include "mapping/base/ranks_text.h"
 #include "mapping/base/wire.h"
@@ -26,45 +26,18 @@ constexpr std::size_t kMaxTextBytes = 4096;
 // The number of ranks quoted in the common message.
 constexpr std::size_t kMaxRanksQuoted = 3;
 
-// The encoding of an error between ranks: code, then message, key, file (1 and the text; 0 if there
-// is none), offset + 1, rank + 1 (0 if unknown).
-
-void write_text(WireWriter& writer, const std::optional<std::string>& text) {
-  writer.number(text ? 1 : 0);
-  if (text) writer.text(std::string_view(*text).substr(0, kMaxTextBytes));
-}
-
-std::optional<std::string> read_text(WireReader& reader) {
-  return reader.number(1) == 0 ? std::nullopt : std::optional(reader.text());
-}
-
 Bytes encode(const CheckpointError& error) {
-  const ErrorContext& context = error.context();
   Bytes bytes;
   WireWriter writer(bytes);
-  writer.number(static_cast<std::uint64_t>(error.code()));
-  write_text(writer, error.message());
-  write_text(writer, context.key);
-  write_text(writer, context.file);
-  writer.number(context.offset ? *context.offset + 1 : 0);
-  writer.number(
-      static_cast<std::uint64_t>(std::max<std::int64_t>(context.rank.value_or(-1), -1) + 1));
+  write_to(writer, error, kMaxTextBytes);
   return bytes;
 }
 
 CheckpointError decode(ByteView bytes, std::optional<int> sender) {
   WireReader reader(bytes, "the error of another rank (do all ranks run the same build?)");
-  // An unknown code of another build becomes (internal), the last code of this build.
-  const auto code = std::min(reader.number(), static_cast<std::uint64_t>(ErrorCode::kInternal));
-  const std::string message = read_text(reader).value_or("");
-  ErrorContext context;
-  context.key = read_text(reader);
-  context.file = read_text(reader);
-  if (const std::uint64_t offset = reader.number()) context.offset = offset - 1;
-  const std::uint64_t rank = reader.number(std::numeric_limits<int>::max());
-  context.rank = rank != 0 ? std::optional(static_cast<int>(rank - 1)) : sender;
+  const CheckpointError error = read_error(reader);
   reader.finish();
-  return {static_cast<ErrorCode>(code), message, context};
+  return error.with({.rank = sender});
 }
 
 CheckpointError common_error(const std::string& what, const std::vector<Bytes>& reports,

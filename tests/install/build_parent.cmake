@@ -13,7 +13,7 @@ foreach(fetch IN ITEMS ON OFF)
   run(${CMAKE_COMMAND} -S "${PARENT}" -B "${WORK}" -G "${GENERATOR}" -DFETCH=${fetch} -DCMAKE_BUILD_TYPE=Debug
       "-DCMAKE_CXX_COMPILER=${COMPILER}" "-DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER}" "-DBUILD_SHARED_LIBS=${SHARED}"
       "-DDCKPT_REPOSITORY=${SOURCE}" -DDCKPT_TAG=${commit} "-DDCKPT_FOLDER=${WORK}/_deps/dckpt-src"
-      -DDCKPT_TORCH=OFF -DDCKPT_CUDA=OFF -DDCKPT_NCCL=OFF)
+      -DDCKPT_TORCH=OFF -DDCKPT_CUDA=OFF -DDCKPT_NCCL=OFF -DDCKPT_MPI=OFF)
   run(${CMAKE_COMMAND} --build "${WORK}" --target quickstart by_value headers)
   file(REMOVE_RECURSE "${WORK}/checkpoint")
   run("${WORK}/quickstart" "${WORK}/checkpoint")

@@ -1,5 +1,5 @@
 # cmake -DROOT=<source> -P layers.cmake: every #include "…" points to the same floor or to one below,
-# libtorch, CUDA and NCCL are named at the edge only, and dist_checkpointing knows locations, not file
+# libtorch, CUDA, NCCL and MPI are named at the edge only, and dist_checkpointing knows locations, not file
 # systems.
 cmake_minimum_required(VERSION 3.22)
 
@@ -81,6 +81,8 @@ list(SORT layers)  # what is inside another comes after it
 set(libtorch_allowed "^(mapping/torch|strategies/comm/c10d|dist_checkpointing/torch)/")
 set(cuda_allowed "^strategies/(comm/nccl/.*[.]cpp|device/cuda/.*[.]cpp|device/cuda/(current_device|copy_rows)[.]h)$")
 
+set(mpi_allowed "^(strategies/comm/mpi/|tools/dckpt/mpi_main[.]cpp$)")
+
 set(problems "")
 set(count 0)
 foreach(top mapping configs strategies migration dist_checkpointing tools include)
@@ -104,6 +106,9 @@ foreach(top mapping configs strategies migration dist_checkpointing tools includ
       endif()
       if(line MATCHES "[<\"](nccl|cuda[a-z_]*)[.]h" AND NOT file MATCHES "${cuda_allowed}")
         list(APPEND problems "${file} includes CUDA or NCCL: ${line}")
+      endif()
+      if(line MATCHES "[<\"]mpi[.]h" AND NOT file MATCHES "${mpi_allowed}")
+        list(APPEND problems "${file} includes MPI: ${line}")
       endif()
       if(line MATCHES "<filesystem>|storage/posix" AND file MATCHES "^dist_checkpointing/")
         list(APPEND problems "${file} goes past Location (strategies/storage/location.h): ${line}")

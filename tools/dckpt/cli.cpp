@@ -4,10 +4,13 @@
 
 #include <algorithm>
 #include <csignal>
+#include <optional>
 #include <span>
 #include <string>
+#include <variant>
 #include <vector>
 
+#include "dist_checkpointing/inspect/shared_work.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
 #include "mapping/base/format.h"
@@ -34,10 +37,24 @@ int usage_error(const Refusal& refusal, CLI::App& program, CLI::App& command) {
   return kUsage;
 }
 
-int run(int argc, char** argv) {
+int run_on(Communicator& ranks, const Command& command) {
+  if (const auto* const shared = std::get_if<1>(&command.run)) return (*shared)(ranks);
+  int code = kOk;
+  SharedWork(ranks, "running the command", 1).on_all_ranks([&] {
+    if (ranks.rank() == 0) code = std::get<0>(command.run)();
+  });
+  return code;
+}
+
+int run(int argc, char** argv, Communicator& ranks) {
   Program program = make_program();
   CLI::App& app = *program.app;
   const std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
+  SharedWork(ranks, "reading the arguments", 1).require_same("arguments", [&] {
+    std::string lines;
+    for (const std::string& word : words) lines += word + "\n";
+    return lines;
+  });
   if (words.empty()) {
     print_wrapped(help_of(app, app), columns_of_prose());
     return kOk;
@@ -69,7 +86,7 @@ int run(int argc, char** argv) {
   const Command* const command = program.chosen();
   if (command == nullptr) return usage_error({"no command is given"}, app, app);
   try {
-    return command->run();
+    return run_on(ranks, *command);
   } catch (const CheckpointError& error) {
     if (error.code() == ErrorCode::kInvalidArgument)
       return usage_error({error.what()}, app, *line.app);
@@ -77,18 +94,43 @@ int run(int argc, char** argv) {
   }
 }
 
-/// Runs the program and turns every exception into a message and an exit code.
-int guarded_run(int argc, char** argv) {
+/// Runs the program and turns every exception into a message and an exit code. Keeps it as
+/// `failure`.
+int guarded_run(int argc, char** argv, Communicator& ranks,
+                std::optional<CheckpointError>& failure) {
   try {
-    const int code = run(argc, argv);
+    const int code = run(argc, argv, ranks);
     flush_output();
     return code;
   } catch (...) {
-    const CheckpointError error = current_error();
-    print_error(error.what());
-    return exit_code(error.code());
+    failure = current_error();
+    print_error(failure->what());
+    return exit_code(failure->code());
   }
 }
+
+/// Runs it on every rank, and returns the exit code of rank 0. If that cannot be told, throws why.
+int run_on_all(int argc, char** argv, Communicator& ranks) {
+  std::optional<CheckpointError> failure;
+  Bytes mine;
+  append_le(mine, guarded_run(argc, argv, ranks, failure));
+  try {
+    return load_le<int>(ranks.broadcast(mine, 0), 0);
+  } catch (const CheckpointError& error) {
+    throw CheckpointError(failure ? *failure : error);
+  }
+}
+
+/// Lets rank 0 alone print during its lifetime.
+class OutputOfRank {
+ public:
+  explicit OutputOfRank(const Communicator& ranks) {
+    if (ranks.size() > 1) set_output(ranks.rank() == 0 ? Output::kPlain : Output::kNone);
+  }
+  ~OutputOfRank() { set_output(Output::kUsual); }
+  OutputOfRank(const OutputOfRank&) = delete;
+  OutputOfRank& operator=(const OutputOfRank&) = delete;
+};
 
 /// Ignores a signal during its lifetime.
 class IgnoredSignal {
@@ -125,8 +167,13 @@ class PrintedLog {
 }  // namespace dckpt::tool
 
 int dckpt::cli_main(int argc, char** argv) {
+  return cli_main(argc, argv, *single_rank());
+}
+
+int dckpt::cli_main(int argc, char** argv, Communicator& ranks) {
   const tool::IgnoredSignal closed_pipe(SIGPIPE);  // appears as a failed write
   const tool::IgnoredSignal too_large(SIGXFSZ);    // as does a file size limit
   const tool::PrintedLog log;
-  return tool::guarded_run(argc, argv);
+  const tool::OutputOfRank output(ranks);
+  return tool::run_on_all(argc, argv, ranks);
 }

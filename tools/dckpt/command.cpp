@@ -6,6 +6,7 @@
 #include <unordered_set>
 
 #include "configs/policy.h"
+#include "dist_checkpointing/inspect/shared_work.h"
 #include "dist_checkpointing/open.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
@@ -16,6 +17,13 @@ namespace dckpt::tool {
 
 constexpr int kMaxThreads = 1024;
 
+void require_one_rank(const Communicator& ranks, const std::string& command) {
+  if (ranks.size() == 1) return;
+  throw CheckpointError(
+      ErrorCode::kUnsupported,
+      str_format("{} is not shared by several processes: start one process", command));
+}
+
 OpenOptions CheckpointArgument::open_options() const {
   OpenOptions options{.iteration = iteration, .map = map};
   if (!policy.empty()) options.strategy = Policy::find(policy).load.strategy;
@@ -25,6 +33,18 @@ OpenOptions CheckpointArgument::open_options() const {
 std::unique_ptr<CheckpointReader> CheckpointArgument::open() const {
   const OpenOptions options = open_options();
   return with_context({.file = path}, [&] { return open_checkpoint(path, options); });
+}
+
+std::unique_ptr<CheckpointReader> CheckpointArgument::open(Communicator& ranks) const {
+  std::unique_ptr<CheckpointReader> reader;
+  std::string place;
+  SharedWork opening(ranks, "opening the checkpoint", 1);
+  opening.on_all_ranks([&] {
+    reader = open();
+    if (ranks.size() > 1) place = resolved();
+  });
+  opening.require_same("checkpoints", [&] { return place; });
+  return reader;
 }
 
 Location CheckpointArgument::location() const {
@@ -43,8 +63,9 @@ bool lead_to_the_same(const CheckpointArgument& a, const CheckpointArgument& b) 
 
 std::unique_ptr<CheckpointReader> open_to_compare(const CheckpointReader& a,
                                                   const CheckpointArgument& first,
-                                                  const CheckpointArgument& second) {
-  auto b = second.open();
+                                                  const CheckpointArgument& second,
+                                                  Communicator& ranks) {
+  auto b = second.open(ranks);
   if (first.map.name.empty()) return b;
   std::unordered_set<std::string_view> keys;
   for (const TensorStorageMetadata& tensor : a.metadata().tensors) keys.insert(tensor.key);
@@ -54,7 +75,7 @@ std::unique_ptr<CheckpointReader> open_to_compare(const CheckpointReader& a,
     return b;
   CheckpointArgument mapped = second;
   mapped.map = first.map;
-  return mapped.open();
+  return mapped.open(ranks);
 }
 
 void add_iteration(Parser command, const std::string& option,

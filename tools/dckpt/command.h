@@ -5,23 +5,29 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <variant>
 #include <vector>
 
 #include "configs/options.h"
 #include "dist_checkpointing/key_filter.h"
 #include "dist_checkpointing/open.h"
 #include "dist_checkpointing/tracker.h"
+#include "strategies/comm/communicator.h"
 #include "strategies/contract/reader.h"
 #include "tools/dckpt/parser.h"
 
 namespace dckpt::tool {
 
 /// A subcommand: its parser, and a function that runs it once its options have been parsed, returns
-/// the exit code, and throws CheckpointError.
+/// the exit code, and throws CheckpointError. Of several ranks, all call a function that takes
+/// them; one that does not is called on rank 0 alone.
 struct Command {
   const CLI::App* parser;
-  std::function<int()> run;
+  std::variant<std::function<int()>, std::function<int(Communicator&)>> run;
 };
+/// Throws CheckpointError (unsupported) if there are several ranks, which do not share this
+/// command.
+void require_one_rank(const Communicator& ranks, const std::string& command);
 
 /// Each of these functions adds its subcommand to the program.
 Command add_inspect(CLI::App& program);
@@ -51,6 +57,8 @@ struct CheckpointArgument {
 
   /// Opens the checkpoint. Errors name the path unless they already name a file.
   std::unique_ptr<CheckpointReader> open() const;
+  /// Opens it on all ranks, collectively.
+  std::unique_ptr<CheckpointReader> open(Communicator& ranks) const;
   OpenOptions open_options() const;
   /// Returns the checkpoint that the path and the iteration lead to.
   Location location() const;
@@ -64,10 +72,11 @@ bool lead_to_the_same(const CheckpointArgument& a, const CheckpointArgument& b);
 
 /// Opens the checkpoint that is compared with `a`, the opened `first`. Applies the map of `first`
 /// to it, too, if they have no key in common otherwise: both have the names that the map changes,
-/// for example two Hugging Face folders.
+/// for example two Hugging Face folders. Collective.
 std::unique_ptr<CheckpointReader> open_to_compare(const CheckpointReader& a,
                                                   const CheckpointArgument& first,
-                                                  const CheckpointArgument& second);
+                                                  const CheckpointArgument& second,
+                                                  Communicator& ranks);
 
 /// Adds --iteration N, or `option` of the same kind, which selects a checkpoint of a training root.
 /// `of` is the beginning of its help text.

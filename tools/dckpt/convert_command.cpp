@@ -166,7 +166,7 @@ Finding unused_fields(const std::vector<std::string>& fields) {
           "the conversion has no use for these fields of the policy: " + joined(fields), fields};
 }
 
-int run_convert(const Options& options) {
+int run_convert(const Options& options, Communicator& ranks) {
   std::vector<std::string> unused;
   ConvertOptions convert_options = parsed(options, unused);
   if (!unused.empty() &&
@@ -181,7 +181,7 @@ int run_convert(const Options& options) {
       progress.update(done, total);
     };
     report = with_context({.file = options.source}, [&] {
-      return convert(options.source, options.destination, convert_options);
+      return convert(options.source, options.destination, convert_options, ranks);
     });
   }
   if (!unused.empty()) {
@@ -396,10 +396,10 @@ Command add_convert(CLI::App& program) {
   add_layout(command, options);
   add_selection(command, *options);
   add_conduct(command, options);
-  return {&command.app(), [options] {
+  return {&command.app(), [options](Communicator& ranks) {
             Interruption interruption;
             options->convert.stop = interruption.token();
-            return interruption.run([&] { return run_convert(*options); });
+            return interruption.run([&] { return run_convert(*options, ranks); });
           }};
 }
 

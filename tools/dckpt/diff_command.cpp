@@ -2,6 +2,7 @@
 
 #include "dist_checkpointing/inspect/diff.h"
 #include "dist_checkpointing/inspect/element.h"
+#include "dist_checkpointing/inspect/shared_work.h"
 #include "dist_checkpointing/json/reports.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
@@ -125,9 +126,9 @@ void complete_sides(Options& options, const Parser& command) {
   }
 }
 
-int run_diff(const Options& options) {
-  const auto a = options.a.open();
-  const auto b = open_to_compare(*a, options.a, options.b);
+int run_diff(const Options& options, Communicator& ranks) {
+  const auto a = options.a.open(ranks);
+  const auto b = open_to_compare(*a, options.a, options.b, ranks);
   DiffOptions diff_options = options.diff;
   diff_options.common = !options.no_common;
   DiffReport report;
@@ -136,7 +137,7 @@ int run_diff(const Options& options) {
     diff_options.progress = [&](std::uint64_t done, std::uint64_t total) {
       progress.update(done, total);
     };
-    report = diff(*a, *b, diff_options);
+    report = diff(*a, *b, diff_options, ranks);
   }
   if (options.json)
     print_json(to_json(report));
@@ -183,9 +184,11 @@ Command add_diff(CLI::App& program) {
   add_key_filter(command, options->diff.keys);
   add_threads(command, options->diff.threads);
   add_json(command, options->json);
-  return {&command.app(), [options, command] {
-            complete_sides(*options, command);
-            return run_diff(*options);
+  return {&command.app(), [options, command](Communicator& ranks) {
+            SharedWork(ranks, "opening the checkpoints", 1).on_all_ranks([&] {
+              complete_sides(*options, command);
+            });
+            return run_diff(*options, ranks);
           }};
 }
 

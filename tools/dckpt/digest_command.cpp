@@ -36,8 +36,8 @@ void print_table(const Digests& digests) {
   table.print();
 }
 
-int run_digest(const Options& options) {
-  const auto reader = options.checkpoint.open();
+int run_digest(const Options& options, Communicator& ranks) {
+  const auto reader = options.checkpoint.open(ranks);
   DigestOptions digest_options = options.digest;
   Digests digests;
   {
@@ -46,7 +46,7 @@ int run_digest(const Options& options) {
       progress.update(done, total);
     };
     digests = with_context({.file = options.checkpoint.path},
-                           [&] { return digest(*reader, digest_options); });
+                           [&] { return digest(*reader, digest_options, ranks); });
   }
   if (options.json)
     print_json(to_json(digests));
@@ -72,7 +72,7 @@ Command add_digest(CLI::App& program) {
   add_key_filter(command, options->digest.keys);
   add_threads(command, options->digest.threads);
   add_json(command, options->json);
-  return {&command.app(), [options] { return run_digest(*options); }};
+  return {&command.app(), [options](Communicator& ranks) { return run_digest(*options, ranks); }};
 }
 
 }  // namespace dckpt::tool

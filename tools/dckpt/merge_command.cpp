@@ -1,6 +1,7 @@
 #include <charconv>
 
 #include "dist_checkpointing/json/reports.h"
+#include "dist_checkpointing/rewrite/convert.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
@@ -36,7 +37,7 @@ std::vector<double> parse_weights(const std::string& text) {
   return weights;
 }
 
-int run(const Options& options, bool joins) {
+int run(const Options& options, bool joins, Communicator& ranks) {
   ConvertOptions convert_options = options.convert;
   convert_options.limits.io.threads = all_cores();
   auto& others = joins ? convert_options.source.join : convert_options.source.average;
@@ -53,7 +54,7 @@ int run(const Options& options, bool joins) {
       progress.update(done, total);
     };
     report = with_context({.file = options.models.front()},
-                          [&] { return convert(first, options.destination, convert_options); });
+                          [&] { return convert(first, options.destination, convert_options, ranks); });
   }
   if (options.json)
     print_json(to_json(report, convert_options.dry_run));
@@ -97,7 +98,8 @@ Command add_merge(CLI::App& program) {
   add_models(command, *options);
   command.add_option("--weights", options->weights, "A weight for each model, sum 1 [equal]")
       .type_name("W,W");
-  return {&command.app(), [options] { return run(*options, false); }};
+  return {&command.app(),
+          [options](Communicator& ranks) { return run(*options, false, ranks); }};
 }
 
 Command add_join(CLI::App& program) {
@@ -109,7 +111,8 @@ Command add_join(CLI::App& program) {
       "Examples:\n"
       "  dckpt join trained_language_model original_model -o whole");
   add_models(command, *options);
-  return {&command.app(), [options] { return run(*options, true); }};
+  return {&command.app(),
+          [options](Communicator& ranks) { return run(*options, true, ranks); }};
 }
 
 }  // namespace dckpt::tool

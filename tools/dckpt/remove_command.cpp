@@ -68,7 +68,8 @@ Command add_remove(CLI::App& program) {
       .takes(Takes::kKey);
   command.add_flag("--dry-run", options->dry_run, "Report, change nothing");
   add_json(command, options->json);
-  return {&command.app(), [options] {
+  return {&command.app(), [options](Communicator& ranks) {
+            require_one_rank(ranks, "remove");
             Interruption interruption;
             return interruption.run([&] { return run_remove(*options, interruption.token()); });
           }};

@@ -58,7 +58,7 @@ std::unique_ptr<CheckpointReader> open_compared(const Options& options,
                           "--compare leads to the same checkpoint; name another one, or another "
                           "iteration of the training root with --compare-iteration",
                           {.file = options.compare.path});
-  return open_to_compare(reader, options.checkpoint, options.compare);
+  return open_to_compare(reader, options.checkpoint, options.compare, *single_rank());
 }
 
 int run_report(const Options& options) {

@@ -98,8 +98,8 @@ void print_layers(const StatsReport& report) {
   table.print();
 }
 
-int run_stats(const Options& options) {
-  const auto reader = options.checkpoint.open();
+int run_stats(const Options& options, Communicator& ranks) {
+  const auto reader = options.checkpoint.open(ranks);
   StatsOptions stats_options = options.stats;
   stats_options.threads = options.threads.value_or(all_cores());
   StatsReport report;
@@ -109,7 +109,7 @@ int run_stats(const Options& options) {
       progress.update(done, total);
     };
     report = with_context({.file = options.checkpoint.path},
-                          [&] { return stats(*reader, stats_options); });
+                          [&] { return stats(*reader, stats_options, ranks); });
   }
   if (options.json) {
     print_json(to_json(report));
@@ -147,7 +147,7 @@ Command add_stats(CLI::App& program) {
       .excludes(command.add_flag("--all", options->all, "All tensors, not the first 20"));
   add_threads(command, options->threads);
   add_json(command, options->json);
-  return {&command.app(), [options] { return run_stats(*options); }};
+  return {&command.app(), [options](Communicator& ranks) { return run_stats(*options, ranks); }};
 }
 
 }  // namespace dckpt::tool

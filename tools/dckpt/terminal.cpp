@@ -20,6 +20,7 @@
 namespace dckpt::tool {
 namespace {
 
+Output output_is = Output::kUsual;
 bool reader_is_gone = false;  // stdout is a pipe without a reader
 
 void check(bool ok) {
@@ -33,7 +34,8 @@ void check(bool ok) {
 }
 
 void write(const void* data, std::size_t size) {
-  if (!reader_is_gone) check(std::fwrite(data, 1, size, stdout) == size);
+  if (!reader_is_gone && output_is != Output::kNone)
+    check(std::fwrite(data, 1, size, stdout) == size);
 }
 
 std::string unfinished_line;  // printed, but not yet complete enough to wrap
@@ -56,6 +58,7 @@ std::string wrapped_lines(std::string_view text, std::size_t columns) {
 }
 
 void print_to_stderr(const std::string& text) {
+  if (output_is == Output::kNone) return;
   if (!unfinished_line.empty()) write_unfinished_line();
   std::fflush(stdout);
   const std::string lines = wrapped_lines(text, columns_of_stream(stderr));
@@ -64,8 +67,12 @@ void print_to_stderr(const std::string& text) {
 
 }  // namespace
 
+void set_output(Output output) {
+  output_is = output;
+}
+
 bool is_terminal(std::FILE* stream) {
-  return isatty(fileno(stream)) == 1;
+  return output_is == Output::kUsual && isatty(fileno(stream)) == 1;
 }
 
 bool wants_colour(std::FILE* stream) {
@@ -196,7 +203,7 @@ void print_problem_count(std::size_t problems, const std::string& path, const st
 }
 
 void print_log(LogLevel level, std::string_view message) {
-  if (level < LogLevel::kNotice) return;
+  if (level < LogLevel::kNotice || output_is == Output::kNone) return;
   const std::string kind = level == LogLevel::kError     ? "error: "
                            : level == LogLevel::kWarning ? "warning: "
                                                          : "";

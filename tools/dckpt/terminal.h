@@ -10,6 +10,11 @@
 
 namespace dckpt::tool {
 
+/// How the functions here print: as one of several ranks without a terminal, since launchers
+/// connect ranks to terminals that nobody sees, or, on ranks other than 0, nothing.
+enum class Output { kUsual, kPlain, kNone };
+void set_output(Output output);
+
 /// Return whether the stream is a terminal, and whether it may be colored (NO_COLOR unset, TERM not
 /// "dumb").
 bool is_terminal(std::FILE* stream);

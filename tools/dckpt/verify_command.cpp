@@ -3,6 +3,7 @@
 #include <set>
 #include <unordered_map>
 
+#include "dist_checkpointing/inspect/shared_work.h"
 #include "dist_checkpointing/inspect/verify.h"
 #include "dist_checkpointing/json/reports.h"
 #include "dist_checkpointing/json/verify_json.h"
@@ -125,14 +126,15 @@ void print_report(const Verified& verified) {
   if (report.ok()) print(str_format("{}  {}\n", styled(Style::kGreen, "OK"), shown(verified.path)));
 }
 
-Verified verified(const Options& options, const CheckpointArgument& checkpoint) {
-  const auto reader = checkpoint.open();
+Verified verified(const Options& options, const CheckpointArgument& checkpoint,
+                  Communicator& ranks) {
+  const auto reader = checkpoint.open(ranks);
   VerifyOptions verify_options = options.verify;
   ProgressLine progress("verify ");
   verify_options.progress = [&](std::uint64_t done, std::uint64_t total) {
     progress.update(done, total);
   };
-  Verified verified{checkpoint.resolved(), verify(*reader, verify_options)};
+  Verified verified{checkpoint.resolved(), verify(*reader, verify_options, ranks)};
   if (!options.json) verified.pictures = pictures_of(*reader, verified.report);
   return verified;
 }
@@ -143,12 +145,21 @@ int failed(const Verified& verified, bool is_listed) {
   return kDiffers;
 }
 
-/// Returns every checkpoint of a training root, the oldest first.
-std::vector<CheckpointArgument> checkpoints_of(const CheckpointArgument& root) {
+/// Returns every checkpoint of a training root, the oldest first, the same on all ranks.
+std::vector<CheckpointArgument> checkpoints_of(const CheckpointArgument& root,
+                                               Communicator& ranks) {
   std::vector<IterationName> names;
-  if ((Location(root.path) / kReleaseDirectory).is_directory())
-    names.push_back(IterationName::release());
-  for (const std::uint64_t iteration : list_iterations(root.path)) names.emplace_back(iteration);
+  SharedWork listing(ranks, "listing the iterations", 1);
+  listing.on_all_ranks([&] {
+    if ((Location(root.path) / kReleaseDirectory).is_directory())
+      names.push_back(IterationName::release());
+    for (const std::uint64_t iteration : list_iterations(root.path)) names.emplace_back(iteration);
+  });
+  listing.require_same("iterations", [&] {
+    std::string lines;
+    for (const IterationName& name : names) lines += name.directory() + "\n";
+    return lines;
+  });
   std::vector<CheckpointArgument> checkpoints(names.size(), root);
   for (std::size_t i = 0; i < names.size(); ++i) checkpoints[i].iteration = names[i];
   return checkpoints;
@@ -156,10 +167,12 @@ std::vector<CheckpointArgument> checkpoints_of(const CheckpointArgument& root) {
 
 /// Verifies a checkpoint. If it cannot be opened, returns that as its problem, so that others are
 /// still verified.
-Verified verified_or_problem(const Options& options, const CheckpointArgument& checkpoint) {
+Verified verified_or_problem(const Options& options, const CheckpointArgument& checkpoint,
+                             Communicator& ranks) {
   try {
-    return verified(options, checkpoint);
+    return verified(options, checkpoint, ranks);
   } catch (const CheckpointError& error) {
+    if (ranks.size() > 1 && error.code() == ErrorCode::kUnavailable) throw;  // a rank is gone
     Verified unopened{checkpoint.resolved(), {}};
     unopened.report.deep = options.verify.deep;
     unopened.report.problems.push_back(error);
@@ -237,7 +250,7 @@ class FoldedReport {
   std::string first_, last_;
 };
 
-int run_all(const Options& options) {
+int run_all(const Options& options, Communicator& ranks) {
   const std::string& root = options.checkpoint.path;
   if (options.has_iteration || !is_training_root(root)) {
     throw CheckpointError(ErrorCode::kInvalidArgument,
@@ -246,8 +259,8 @@ int run_all(const Options& options) {
   const StrategySpec strategy = options.checkpoint.open_options().strategy;
   std::vector<Verified> checkpoints;
   FoldedReport report;
-  for (const CheckpointArgument& checkpoint : checkpoints_of(options.checkpoint)) {
-    checkpoints.push_back(verified_or_problem(options, checkpoint));
+  for (const CheckpointArgument& checkpoint : checkpoints_of(options.checkpoint, ranks)) {
+    checkpoints.push_back(verified_or_problem(options, checkpoint, ranks));
     if (!options.json) report.add(checkpoints.back());
   }
   const LatestChoice resume = resume_choice(root, strategy);
@@ -267,9 +280,9 @@ int run_all(const Options& options) {
   return damaged == checkpoints.end() ? kOk : failed(*damaged, !options.json);
 }
 
-int run_verify(const Options& options) {
-  if (options.all) return run_all(options);
-  const Verified checkpoint = verified(options, options.checkpoint);
+int run_verify(const Options& options, Communicator& ranks) {
+  if (options.all) return run_all(options, ranks);
+  const Verified checkpoint = verified(options, options.checkpoint, ranks);
   if (options.json)
     print_json(to_json(checkpoint.report));
   else
@@ -301,9 +314,9 @@ Command add_verify(CLI::App& program) {
                    "Every checkpoint of a training root, and which one a run would take");
   add_threads(command, options->verify.threads);
   add_json(command, options->json);
-  return {&command.app(), [options, command] {
+  return {&command.app(), [options, command](Communicator& ranks) {
             options->has_iteration = command.given("--iteration");
-            return run_verify(*options);
+            return run_verify(*options, ranks);
           }};
 }
 

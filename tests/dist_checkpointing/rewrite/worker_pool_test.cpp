@@ -14,6 +14,7 @@
 #include "dist_checkpointing/integrity.h"
 #include "dist_checkpointing/rewrite/worker_pool.h"
 #include "dist_checkpointing/rewrite/worker_survey.h"
+#include "strategies/comm/threads.h"
 #include "strategies/storage/posix.h"
 #include "tests/dist_checkpointing/rewrite/conversions.h"
 #include "tests/support/child_process.h"
@@ -241,6 +242,43 @@ TEST_F(Pool, AFaultOfOneWorkerIsNoFaultOfTheOthers) {
       if (!faulty->fired()) break;
     }
   }
+}
+
+TEST_F(Pool, RanksOfAJobShareAConversion) {
+  const ConvertOptions options{.target = {.ranks = 24, .integrity = true}};
+  const auto alone = expected(options);
+  run_ranks(4, [&](Communicator& comm) {
+    const ConvertReport report = convert(at("source"), at("out"), options, comm);
+    EXPECT_EQ(report.files, 24U);
+    EXPECT_FALSE(report.workers);
+  });
+  EXPECT_EQ(content(at("out")), alone);
+  const auto before = content(directory_.path());
+  run_ranks(3, [&](Communicator& comm) {
+    const auto [code, message] =
+        refusal_of([&] { convert(at("source"), at("out"), options, comm); });
+    EXPECT_EQ(code, ErrorCode::kAlreadyExists) << message;
+  });
+  EXPECT_EQ(content(directory_.path()), before);
+}
+
+// Rank 1 cannot write.
+TEST_F(Pool, TheWorkOfARankThatFailsIsDoneByOthers) {
+  const ConvertOptions options{.target = {.ranks = 24}, .workers = {.lease = 500ms}};
+  const auto alone = expected({.target = {.ranks = 24}});
+  run_ranks(3, [&](Communicator& comm) {
+    const auto storage = std::make_shared<FaultyStorage>(
+        posix_storage(directory_.path()),
+        Fault{Fault::Kind::kCrash, comm.rank() == 1 ? std::uint64_t{40} : 0});
+    if (comm.rank() != 1)
+      convert(at("source"), Location(storage, "out"), options, comm);
+    else
+      EXPECT_THAT(refusal_of([&] {
+                    convert(at("source"), Location(storage, "out"), options, comm);
+                  }).second,
+                  HasSubstr("injected"));
+  });
+  EXPECT_EQ(content(at("out")), alone);
 }
 
 TEST_F(Pool, OfAnotherJobIsRefusedWithWhatDiffers) {
