@@ -32,7 +32,7 @@
 #include "dist_checkpointing/training_root/latest.h"
 #include "dist_checkpointing/training_root/removal.h"
 #include "dist_checkpointing/training_root/retention.h"
-#include "dist_checkpointing/training_root/staging_token.h"
+#include "dist_checkpointing/training_root/root_lock.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
@@ -46,8 +46,6 @@
 
 namespace dckpt {
 namespace {
-
-constexpr const char* kLockFile = ".dckpt.lock";
 
 // Encodes the answer of rank 0: whether there is a checkpoint, its directory, its iteration.
 Bytes encode(const std::optional<LatestCheckpoint>& found) {
@@ -326,8 +324,15 @@ void Checkpointer::record(std::uint64_t iteration, Communicator& comm) {
 void Checkpointer::take_root() {
   if (claimed_ && still_has_root()) return;
   root_.directory()->make_directory("");
-  std::unique_ptr<StorageLock> lock = lock_root();
-  if (lock) remove_leftovers(root_, policy_.load.strategy);
+  std::unique_ptr<StorageLock> lock = lock_root(root_);
+  if (lock) {
+    remove_leftovers(root_, policy_.load.strategy);
+  } else {
+    log_warning(
+        str_format("training root {}: make sure that no other job saves here; leftovers of killed "
+                   "saves are not removed, because this storage has no locks",
+                   quote(root_.display())));
+  }
   lock_ = std::move(lock);
   claimed_ = true;
   log_info(str_format("saving to training root {} with the policy\n{}", quote(root_.display()),
@@ -340,31 +345,10 @@ bool Checkpointer::still_has_root() {
   log_warning(
       str_format("training root {}: the root, or {} in it, was removed or moved while this "
                  "job was saving there; the job claims the root again",
-                 quote(root_.display()), quote(kLockFile)));
+                 quote(root_.display()), quote(kRootLock)));
   const std::lock_guard lock(mutex_);
   known_complete_.clear();
   return false;
-}
-
-std::unique_ptr<StorageLock> Checkpointer::lock_root() const {
-  std::unique_ptr<StorageLock> lock;
-  try {
-    lock = root_.directory()->lock(kLockFile, "job " + staging_token());
-  } catch (const CheckpointError& error) {
-    if (error.code() != ErrorCode::kAborted) throw;
-    throw CheckpointError(error.code(),
-                          str_format("another job saves to this training root ({}): wait until it "
-                                     "has ended, or give this one a root of its own",
-                                     error.message()),
-                          {.file = root_.display()});
-  }
-  if (!lock) {
-    log_warning(
-        str_format("training root {}: make sure that no other job saves here; leftovers of killed "
-                   "saves are not removed, because this storage has no locks",
-                   quote(root_.display())));
-  }
-  return lock;
 }
 
 bool Checkpointer::must_replace(std::uint64_t iteration) {

@@ -113,7 +113,6 @@ class Checkpointer {
 
   // Called on rank 0 only.
   void take_root();
-  [[nodiscard]] std::unique_ptr<StorageLock> lock_root() const;
   bool still_has_root();
   bool must_replace(std::uint64_t iteration);
   void warn_if_behind(std::uint64_t iteration);

@@ -25,6 +25,10 @@ State state_of(Unfinished::Kind kind) {
   return State::kDamaged;
 }
 
+bool is_running_save(const UnfinishedWork& mark) {
+  return mark.purpose == "claim" && mark.state == UnfinishedWork::State::kRunning;
+}
+
 class Surveyor {
  public:
   Surveyor(const Location& root, const SurveyOptions& options) : root_(root), options_(options) {}
@@ -85,6 +89,8 @@ class Surveyor {
       const auto unfinished = find_unfinished(checkpoint, options_.strategy);
       summary.state = unfinished ? state_of(unfinished->kind) : State::kComplete;
       if (unfinished) summary.why = unfinished->why;
+      if (unfinished && std::ranges::any_of(list_marks(root_, summary.directory), is_running_save))
+        summary.state = State::kBeingSaved;
     } catch (const CheckpointError& error) {
       summary.state = State::kUnreadable;
       summary.why = error.what();

@@ -25,6 +25,7 @@ struct IterationSummary {
     kFileTruncated,
     kDamaged,
     kUnreadable,  ///< could not be examined: I/O errors, unsupported formats
+    kBeingSaved,  ///< a running process of this host is saving it in place
   };
 
   std::string directory;                     ///< "iter_0001000" or "release"
@@ -40,14 +41,15 @@ struct IterationSummary {
   bool tracked = false;            ///< the tracker names it
   bool removed_by_policy = false;  ///< see SurveyOptions::retention
 };
-inline constexpr EnumNames<IterationSummary::State, 7> kIterationStateNames{
+inline constexpr EnumNames<IterationSummary::State, 8> kIterationStateNames{
     {{IterationSummary::State::kNotExamined, "not-examined"},
      {IterationSummary::State::kComplete, "complete"},
      {IterationSummary::State::kNoMetadata, "no-metadata"},
      {IterationSummary::State::kFileMissing, "file-missing"},
      {IterationSummary::State::kFileTruncated, "file-truncated"},
      {IterationSummary::State::kDamaged, "damaged"},
-     {IterationSummary::State::kUnreadable, "unreadable"}}};
+     {IterationSummary::State::kUnreadable, "unreadable"},
+     {IterationSummary::State::kBeingSaved, "being-saved"}}};
 
 struct RootSurvey {
   std::vector<IterationSummary> iterations;  ///< `release` first, then ascending

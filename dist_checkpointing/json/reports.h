@@ -15,6 +15,7 @@ struct ConvertReport;
 struct Digests;
 struct DiffReport;
 struct Explanation;
+struct FleetResult;
 struct FormatEntry;
 struct Policy;
 struct RemovedTensors;
@@ -22,6 +23,7 @@ struct RootSurvey;
 struct RootVerification;
 struct StatsReport;
 struct TransferPlan;
+struct TreatmentReport;
 struct VerifyReport;
 struct WorkerSurvey;
 
@@ -39,6 +41,8 @@ std::string to_json(const Explanation& explanation);
 /// Return the JSON of `verify` and of `verify --all`.
 std::string to_json(const VerifyReport& report);
 std::string to_json(const RootVerification& root);
+/// Returns a line of the JSON of `verify --fleet`.
+std::string to_json(const FleetResult& result);
 /// Returns the JSON of `digest`.
 std::string to_json(const Digests& digests);
 /// Returns the JSON of `stats`.
@@ -47,6 +51,8 @@ std::string to_json(const StatsReport& report);
 std::string to_json(const DiffReport& report);
 /// Returns the JSON of `convert`; `dry_run` as in its ConvertOptions.
 std::string to_json(const ConvertReport& report, bool dry_run);
+/// Returns the JSON of `doctor` and of `prune`; `root` is the argument of the call.
+std::string to_json(const TreatmentReport& report, const std::string& root);
 /// Returns the JSON of `workers`.
 std::string to_json(const WorkerSurvey& survey);
 /// Returns the JSON of `remove`, given the arguments of the call.

@@ -23,17 +23,6 @@ Value to_value(const IterationSummary& summary, bool with_retention) {
        {"removed_by_policy", with_retention ? Value(summary.removed_by_policy) : Value()}});
 }
 
-Value to_value(const UnfinishedWork& work) {
-  const char* const state = work.state == UnfinishedWork::State::kRunning ? "running"
-                            : work.state == UnfinishedWork::State::kEnded ? "ended"
-                                                                          : "elsewhere";
-  return Value::dict({{"name", work.name},
-                      {"iteration", work.iteration},
-                      {"purpose", work.purpose},
-                      {"state", state},
-                      {"saved", utc_time(work.modified)}});
-}
-
 }  // namespace
 
 Value to_value(const LatestChoice& choice) {
@@ -41,6 +30,14 @@ Value to_value(const LatestChoice& choice) {
       {{"directory", choice.checkpoint ? Value(choice.checkpoint->directory) : Value()},
        {"why", choice.why},
        {"passed_over", json_list(choice.passed_over)}});
+}
+
+Value to_value(const UnfinishedWork& work) {
+  return Value::dict({{"name", work.name},
+                      {"iteration", work.iteration},
+                      {"purpose", work.purpose},
+                      {"state", name_of(kWorkStateNames, work.state)},
+                      {"saved", utc_time(work.modified)}});
 }
 
 void add_survey(Value& json, const RootSurvey& survey, bool with_retention) {

@@ -11,6 +11,9 @@ namespace dckpt {
 /// Returns {"directory", "why", "passed_over"}.
 Value to_value(const LatestChoice& choice);
 
+/// Returns {"name", "iteration", "purpose", "state", "saved"}.
+Value to_value(const UnfinishedWork& work);
+
 /// Adds "resume", "iterations" and "unfinished" to the JSON of a checkpoint; see to_json().
 void add_survey(Value& json, const RootSurvey& survey, bool with_retention);
 

@@ -47,6 +47,8 @@ namespace {
 constexpr const char* kDeleting = "deleting";
 constexpr const char* kInterrupted = "interrupted";
 constexpr const char* kReplaced = "replaced";
+constexpr const char* kRemovalLock = ".dckpt.remove.lock";  // name from a higher layer
+constexpr std::uint64_t kMaxTokenBytes = 4096;
 
 bool is_leftover(const HiddenSibling& sibling) {
   if (sibling.purpose == kInterrupted) return parse_iteration_directory(sibling.name).has_value();
@@ -64,6 +66,10 @@ bool is_dead_attempt(const HiddenSibling& sibling) {
          made_by_ended_process(sibling.token);
 }
 
+std::optional<std::uint64_t> iteration_of(const std::string& directory) {
+  return directory == kReleaseDirectory ? 0 : parse_iteration_directory(directory);
+}
+
 /// Returns whether a checkpoint is complete; false also if this cannot be determined.
 bool is_complete(const Location& checkpoint, const StrategySpec& strategy) {
   try {
@@ -71,27 +77,6 @@ bool is_complete(const Location& checkpoint, const StrategySpec& strategy) {
   } catch (const CheckpointError&) {
     return false;
   }
-}
-
-void remove_leftover(Storage& directory, const HiddenSibling& sibling,
-                     const StrategySpec& strategy) {
-  const std::string name = to_string(sibling);
-  if (sibling.purpose == kReplaced && !directory.stat(sibling.name) &&
-      !why_incomplete(Location(directory.shared_from_this(), name), strategy)) {
-    directory.rename(name, sibling.name);
-    directory.sync_directory("");
-    log_warning(str_format("training root {}: restored {}: the save that was replacing it died",
-                           quote(directory.display_path("")), quote(sibling.name)));
-    return;
-  }
-  const bool may_be_replaced = sibling.purpose == "saving" || sibling.purpose == kReplaced;
-  const Location left(directory.shared_from_this(), name);
-  if (may_be_replaced && directory.stat(sibling.name) && left.is_directory() &&
-      is_complete(left, strategy))
-    move_entries(directory, foreign_entries(left), name, sibling.name);
-  directory.remove_all(name);
-  log_info(str_format("training root {}: removed {}, left by a save or deletion that died",
-                      quote(directory.display_path("")), quote(name)));
 }
 
 }  // namespace
@@ -111,6 +96,31 @@ void delete_checkpoint(Storage& root, const std::string& name) {
   root.rename(name, hidden);  // 1
   root.sync_directory("");    // 2
   root.remove_all(hidden);    // 3
+}
+
+bool comes_back(Storage& root, const HiddenSibling& leftover, const StrategySpec& strategy) {
+  return leftover.purpose == kReplaced && !root.stat(leftover.name) &&
+         !why_incomplete(Location(root.shared_from_this(), to_string(leftover)), strategy);
+}
+
+void remove_leftover(Storage& directory, const HiddenSibling& sibling,
+                     const StrategySpec& strategy) {
+  const std::string name = to_string(sibling);
+  if (comes_back(directory, sibling, strategy)) {
+    directory.rename(name, sibling.name);
+    directory.sync_directory("");
+    log_warning(str_format("training root {}: restored {}: the save that was replacing it died",
+                           quote(directory.display_path("")), quote(sibling.name)));
+    return;
+  }
+  const bool may_be_replaced = sibling.purpose == "saving" || sibling.purpose == kReplaced;
+  const Location left(directory.shared_from_this(), name);
+  if (may_be_replaced && directory.stat(sibling.name) && left.is_directory() &&
+      is_complete(left, strategy))
+    move_entries(directory, foreign_entries(left), name, sibling.name);
+  directory.remove_all(name);
+  log_info(str_format("training root {}: removed {}, left by a save or deletion that died",
+                      quote(directory.display_path("")), quote(name)));
 }
 
 void remove_dead_attempts(const Location& target) {
@@ -156,19 +166,45 @@ std::vector<UnfinishedWork> list_unfinished_work(const Location& root) {
   for (const FileInfo& entry : root.directory()->list("")) {
     const auto sibling = parse_hidden_sibling(entry.name);
     if (!sibling || entry.kind != FileInfo::Kind::kDirectory) continue;
-    const auto iteration = parse_iteration_directory(sibling->name);
+    const auto iteration = iteration_of(sibling->name);
     const std::string& purpose = sibling->purpose;
     const bool is_known = purpose == "saving" || purpose == kReplaced || purpose == kDeleting ||
                           purpose == kInterrupted;
     if (!iteration || !is_known) continue;
-    const bool ended = purpose == kInterrupted || made_by_ended_process(sibling->token);
-    const State state = ended                                     ? State::kEnded
-                        : made_by_running_process(sibling->token) ? State::kRunning
-                                                                  : State::kElsewhere;
+    const State state = purpose == kInterrupted ? State::kEnded : state_of_owner(sibling->token);
     found.push_back({entry.name, *iteration, purpose, state, entry.modified});
   }
   std::ranges::stable_sort(found, {}, &UnfinishedWork::iteration);
   return found;
+}
+
+std::vector<UnfinishedWork> list_marks(const Location& root, const std::string& directory) {
+  constexpr std::string_view kJob = "job ";  // precedes the token in a lock
+  std::vector<UnfinishedWork> marks;
+  const std::shared_ptr<Storage> storage = (root / directory).directory();
+  for (const FileInfo& entry : storage->list("")) {
+    const bool is_claim = entry.name.starts_with(kClaimPrefix);
+    if (entry.kind != FileInfo::Kind::kRegular || (!is_claim && entry.name != kRemovalLock))
+      continue;
+    Bytes content;
+    try {
+      content = read_file(*storage->open(entry.name), kMaxTokenBytes);
+    } catch (const CheckpointError&) {
+      if (!storage->stat(entry.name)) continue;  // its job has just ended
+    }
+    std::string_view token = as_text(content);
+    if (token.starts_with(kJob)) token.remove_prefix(kJob.size());
+    marks.push_back({join_name(directory, entry.name), iteration_of(directory).value_or(0),
+                     is_claim ? "claim" : "lock", state_of_owner(token), entry.modified});
+  }
+  return marks;
+}
+
+UnfinishedWork::State state_of_owner(std::string_view token) {
+  using State = UnfinishedWork::State;
+  return made_by_ended_process(token)     ? State::kEnded
+         : made_by_running_process(token) ? State::kRunning
+                                          : State::kElsewhere;
 }
 
 void remove_leftovers(const Location& root, const StrategySpec& strategy) {

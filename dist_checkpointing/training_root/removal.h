@@ -5,6 +5,7 @@
 
 #include "dist_checkpointing/open.h"
 #include "dist_checkpointing/training_root/unfinished_work.h"
+#include "strategies/storage/hidden_sibling.h"
 #include "strategies/storage/location.h"
 
 namespace dckpt {
@@ -24,6 +25,12 @@ bool was_being_replaced(const Location& target);
 /// Checkpointer works in the root. Concurrent save() or convert() in the same root is safe on the
 /// same host. A warning names leftovers that cannot be removed.
 void remove_leftovers(const Location& root, const StrategySpec& strategy = OpenOptions().strategy);
+
+/// Returns whether a leftover is a complete checkpoint whose successor was never published, which
+/// remove_leftover() brings back.
+bool comes_back(Storage& root, const HiddenSibling& leftover, const StrategySpec& strategy);
+/// Does for one leftover what remove_leftovers() does, whoever has made it.
+void remove_leftover(Storage& root, const HiddenSibling& leftover, const StrategySpec& strategy);
 
 /// Removes, with a warning, the leftovers beside `target` of saves and conversions whose processes
 /// on this host died. Leftovers of other hosts are kept. A replaced checkpoint whose successor was

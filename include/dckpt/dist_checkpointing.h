@@ -18,4 +18,5 @@
 #include "dckpt/state.h"
 #include "dckpt/tensor.h"
 #include "dckpt/transfer.h"
+#include "dckpt/upkeep.h"
 #include "dckpt/version.h"

@@ -64,6 +64,8 @@ set(layer_dist_checkpointing/inspect/root_survey ${below} ${shared} dist_checkpo
 set(layer_dist_checkpointing/rewrite ${below} ${shared} dist_checkpointing/training_root
     dist_checkpointing/inspect dist_checkpointing/load/stored_keys
     dist_checkpointing/save/write_checkpoint)
+set(layer_dist_checkpointing/upkeep ${below} ${shared} dist_checkpointing/training_root
+    dist_checkpointing/inspect)
 set(layer_dist_checkpointing/conformance ${below} ${shared} dist_checkpointing/planner
     dist_checkpointing/save dist_checkpointing/load dist_checkpointing/inspect)
 set(layer_dist_checkpointing/page ${below} ${shared} dist_checkpointing/inspect

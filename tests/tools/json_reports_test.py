@@ -52,6 +52,11 @@ class Folder:
         (self.path / "root/iter_0000002/__2_0.distcp").unlink()
         (self.path / "root/latest_checkpointed_iteration.txt").write_text("2")
         (self.path / "root/.iter_0000004.saving-elsewhere-1-2").mkdir()
+        (self.path / "root/.iter_0000005.quarantined-1").mkdir()
+        (self.path / "root/.dckpt.lock").write_text("job elsewhere-1-2-3")
+        (self.path / "fleet").write_text("root\nmissing\n")
+        for iteration in (1, 2):
+            self.copy(MODEL, f"kept/iter_{iteration:07d}")
         self.copy(MODEL, "timed")
         phase = {"seconds": 1.5, "median": 1, "minimum": 0.5, "slowest_rank": 3, "bytes": 100}
         report = {"version": 1, "bytes": 5, "files": 6, "seconds": 2.5, "plan_cached": False, "why_planned": "first save",
@@ -131,6 +136,10 @@ def runs(folder):
     yield "convert", {0}, ["convert", "missing", "none", "--allow-partial", "--dry-run"]
     yield "remove", {0}, ["remove", MODEL, "--prefix", "decoder", "--dry-run"]
     yield "transfer_plan", {0}, [EXAMPLE, "--plan"]
+    yield "doctor", {1}, ["doctor", "root", "--deep"]
+    yield "doctor", {0}, ["doctor", "root", "--repair-tracker", "--clean", "--all-jobs-ended"]
+    yield "doctor", {0}, ["prune", "kept", "--keep-last", "1"]
+    yield "fleet", {1}, ["verify", "--fleet", "fleet"]
     yield "formats", {0}, ["formats"]
     yield "version", {0}, ["--version"]
     yield "config", {1}, ["config", "check", "wrong.yaml"]
@@ -182,8 +191,8 @@ class Reports(unittest.TestCase):
         for (schema, codes, words), (code, out, err) in zip(due, done):
             if code not in codes:
                 raise AssertionError(f"{words}: exit code {code}, expected {codes}: {err}")
-            if out:
-                cls.reports.append((schema, words, json.loads(out)))
+            for text in out.splitlines() if schema == "fleet" else [out] if out else []:
+                cls.reports.append((schema, words, json.loads(text)))
 
     def test_every_report_fits_its_schema(self):
         for schema, words, report in self.reports:
@@ -223,7 +232,7 @@ class Reports(unittest.TestCase):
         self.assertIn("inspect", commands)
         for command in commands:
             options = subprocess.run([tool, command, "--help"], capture_output=True, text=True, check=True).stdout
-            schema = {"merge": "convert", "join": "convert"}.get(command, command)
+            schema = {"merge": "convert", "join": "convert", "prune": "doctor"}.get(command, command)
             self.assertEqual("--json" in options.split("Examples")[0], schema in self.schemas, command)
         for name in self.schemas:
             self.assertTrue(f"(schemas/{name}.schema.json)" in page, f"docs/tool.md does not link the schema of {name}")

@@ -91,14 +91,24 @@ void add_iteration(Parser command, const std::string& option,
       .takes(Takes::kIteration);
 }
 
-void add_checkpoint(Parser command, CheckpointArgument& argument) {
-  command
-      .add_option("PATH", argument.path,
-                  "Checkpoint directory, training root, or a file of a checkpoint")
+void add_checkpoint(Parser command, CheckpointArgument& argument, bool required) {
+  Option path = command.add_option(
+      "PATH", argument.path, "Checkpoint directory, training root, or a file of a checkpoint");
+  path.type_name("").takes(Takes::kCheckpoint);
+  if (required) path.required();
+  add_iteration(command, "--iteration", argument.iteration);
+}
+
+void add_root(Parser command, std::string& root) {
+  command.add_option("ROOT", root, "Training root: the directory above the iterations")
       .required()
       .type_name("")
       .takes(Takes::kCheckpoint);
-  add_iteration(command, "--iteration", argument.iteration);
+}
+
+void add_apply(Parser command, bool& dry_run, bool& apply) {
+  Option shows = command.add_flag("--dry-run", dry_run, "Show what would be done, as by default");
+  command.add_flag("--apply", apply, "Do it").excludes(shows);
 }
 
 void add_backend(Parser command, CheckpointArgument& argument) {

@@ -42,6 +42,8 @@ Command add_convert(CLI::App& program);
 Command add_merge(CLI::App& program);
 Command add_join(CLI::App& program);
 Command add_remove(CLI::App& program);
+Command add_doctor(CLI::App& program);
+Command add_prune(CLI::App& program);
 Command add_workers(CLI::App& program);
 Command add_config(CLI::App& program);
 Command add_formats(CLI::App& program);
@@ -84,7 +86,11 @@ void add_iteration(Parser command, const std::string& option,
                    std::optional<IterationName>& iteration,
                    const std::string& of = "Of a training root or local files");
 /// Adds PATH and --iteration.
-void add_checkpoint(Parser command, CheckpointArgument& argument);
+void add_checkpoint(Parser command, CheckpointArgument& argument, bool required = true);
+/// Adds ROOT, a training root.
+void add_root(Parser command, std::string& root);
+/// Adds --dry-run and --apply, of which only the second changes something.
+void add_apply(Parser command, bool& dry_run, bool& apply);
 /// Adds --policy FILE.
 void add_backend(Parser command, CheckpointArgument& argument);
 /// Adds --map NAME and --set NAME=VALUE.

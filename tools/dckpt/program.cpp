@@ -37,11 +37,11 @@ Program make_program() {
                "Print the version, and what it was built with");
   app.add_flag("--json", program.request->json, "Print the version as JSON");
   app.get_formatter()->column_width(27);
-  program.commands = {add_inspect(app), add_verify(app),  add_digest(app),  add_stats(app),
-                      add_diff(app),    add_explain(app), add_report(app),  add_extract(app),
-                      add_convert(app), add_merge(app),   add_join(app),    add_remove(app),
-                      add_workers(app), add_config(app),  add_formats(app), add_completion(app),
-                      add_help(app)};
+  program.commands = {add_inspect(app), add_verify(app),     add_digest(app), add_stats(app),
+                      add_diff(app),    add_explain(app),    add_report(app), add_extract(app),
+                      add_convert(app), add_merge(app),      add_join(app),   add_remove(app),
+                      add_workers(app), add_doctor(app),     add_prune(app),  add_config(app),
+                      add_formats(app), add_completion(app), add_help(app)};
   return program;
 }
 

@@ -36,13 +36,15 @@ StateText state_text(const IterationSummary& summary) {
     case State::kFileMissing: return {"file missing", why};
     case State::kFileTruncated: return {"file truncated", why};
     case State::kDamaged: return {"damaged", "damaged: " + why};
-    case State::kUnreadable: break;
+    case State::kUnreadable: return {"unreadable", "unreadable: " + why};
+    case State::kBeingSaved: break;
   }
-  return {"unreadable", "unreadable: " + why};
+  return {"being saved", "is being saved"};
 }
 
 bool is_bad(const IterationSummary& summary) {
-  return summary.state != State::kComplete && summary.state != State::kNotExamined;
+  return summary.state != State::kComplete && summary.state != State::kNotExamined &&
+         summary.state != State::kBeingSaved;
 }
 
 std::string row_text(const IterationSummary& summary, std::size_t room) {

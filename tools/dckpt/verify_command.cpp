@@ -15,6 +15,7 @@
 #include "tools/dckpt/command.h"
 #include "tools/dckpt/coverage_picture.h"
 #include "tools/dckpt/exit_code.h"
+#include "tools/dckpt/fleet_run.h"
 #include "tools/dckpt/progress_line.h"
 #include "tools/dckpt/resume_report.h"
 #include "tools/dckpt/terminal.h"
@@ -26,7 +27,9 @@ constexpr std::size_t kShownProblems = 100;
 
 struct Options {
   CheckpointArgument checkpoint;
+  FleetArguments fleet;
   VerifyOptions verify;
+  std::optional<int> threads{};
   bool all = false;
   bool has_iteration = false;  // --iteration, also "latest"
   bool json = false;
@@ -281,6 +284,14 @@ int run_all(const Options& options, Communicator& ranks) {
 }
 
 int run_verify(const Options& options, Communicator& ranks) {
+  if (!options.fleet.list.empty()) {
+    require_one_rank(ranks, "verify --fleet");
+    return run_fleet(options.fleet, options.json);
+  }
+  if (options.checkpoint.path.empty())
+    throw CheckpointError(ErrorCode::kInvalidArgument, "verify needs PATH, or --fleet LIST");
+  if (!options.fleet.state.empty() || options.fleet.verify.max_rate > 0)
+    throw CheckpointError(ErrorCode::kInvalidArgument, "--state and --max-rate belong to --fleet");
   if (options.all) return run_all(options, ranks);
   const Verified checkpoint = verified(options, options.checkpoint, ranks);
   if (options.json)
@@ -298,24 +309,31 @@ Command add_verify(CLI::App& program) {
   command.footer(
       "Without --deep no tensor is read: it checks files, byte ranges, the coverage of every "
       "tensor, the head of every chunk, and decodes all objects and the common state. Exit code 1 "
-      "if there is a problem; what cannot be opened at all ends with 3 to 6 (see dckpt --help).\n\n"
+      "if there is a problem; what cannot be opened at all ends with 3 to 6 (see dckpt --help).\n"
+      "With --fleet, the exit code is the largest of all checkpoints.\n\n"
       "Examples:\n"
       "  dckpt verify run/checkpoints\n"
       "  dckpt verify run/checkpoints --all --deep      every iteration; sound ones share a line\n"
       "  dckpt verify iter_0001000 --deep --threads 8\n"
+      "  dckpt verify --fleet roots.txt --state roots.state --max-rate 100MiB --deep\n"
       "  dckpt verify iter_0001000 --json | jq '.problems'");
-  add_checkpoint(command, options->checkpoint);
+  add_checkpoint(command, options->checkpoint, false);
   add_backend(command, options->checkpoint);
-  command.add_flag("--deep", options->verify.deep,
-                   "Read everything; compare CRC-32 checksums and integrity.json");
   command.add_flag("--nan", options->verify.nan,
                    "Read every element, and report tensors with NaN or infinite ones");
   command.add_flag("--all", options->all,
                    "Every checkpoint of a training root, and which one a run would take");
-  add_threads(command, options->verify.threads);
+  const std::vector<Option> of_one = command.options();
+  command.add_flag("--deep", options->verify.deep,
+                   "Read everything; compare CRC-32 checksums and integrity.json");
+  add_fleet(command, options->fleet, of_one);
+  add_threads(command, options->threads);
   add_json(command, options->json);
   return {&command.app(), [options, command](Communicator& ranks) {
             options->has_iteration = command.given("--iteration");
+            options->verify.threads = options->threads.value_or(VerifyOptions().threads);
+            options->fleet.verify.deep = options->verify.deep;
+            options->fleet.verify.threads = options->threads.value_or(all_cores());
             return run_verify(*options, ranks);
           }};
 }

@@ -1,6 +1,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
+#include <stop_token>
 #include <thread>
 
 #include "mapping/base/error.h"
@@ -10,6 +12,7 @@
 #include "strategies/storage/hashing.h"
 #include "strategies/storage/memory.h"
 #include "strategies/storage/read_ahead_file.h"
+#include "strategies/storage/throttled.h"
 
 namespace dckpt {
 namespace {
@@ -173,6 +176,30 @@ TEST_F(Decorators, FilesAreHashedAsTheyAreWritten) {
   EXPECT_EQ(digests->in(""), (Digests{{"f/x", of_nothing}})) << "what was there is replaced";
   hashing->remove_all("f");
   EXPECT_TRUE(digests->in("").empty());
+}
+
+TEST_F(Decorators, AReadWaitsForWhatOthersHaveRead) {
+  storage_->make_directory("d");
+  storage_->create("d/a")->append(as_bytes("0123456789"));
+  const auto rate = std::make_shared<ReadRate>(200);
+  const auto throttled = throttled_storage(storage_, rate);
+  const auto file = throttled->open("a");
+  const auto other = throttled->subtree("d")->open("a");
+  const auto begin = std::chrono::steady_clock::now();
+  for (int i = 0; i < 10; ++i) EXPECT_EQ(read(i % 2 == 0 ? *file : *other, 0, 10), "0123456789");
+  // The last read waits until the 90 bytes before it are paid.
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, std::chrono::milliseconds(400));
+  file->prefetch(0, 10);
+  EXPECT_EQ(counters_->prefetches, 0u) << "it would not be counted";
+}
+
+TEST_F(Decorators, AStoppedReadEnds) {
+  std::stop_source stop;
+  const auto rate = std::make_shared<ReadRate>(1, stop.get_token());
+  const auto file = throttled_storage(storage_, rate)->open("a");
+  read(*file, 0, 10);
+  std::jthread stopper([&] { stop.request_stop(); });
+  EXPECT_THROW(read(*file, 0, 10), CheckpointError);
 }
 
 }  // namespace

@@ -1,0 +1,271 @@
+#include "dist_checkpointing/upkeep/diagnosis.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "dist_checkpointing/foreign_root.h"
+#include "dist_checkpointing/inspect/inspect.h"
+#include "dist_checkpointing/inspect/verify.h"
+#include "dist_checkpointing/tracker.h"
+#include "dist_checkpointing/training_root/foreign_entries.h"
+#include "dist_checkpointing/training_root/removal.h"
+#include "dist_checkpointing/training_root/root_lock.h"
+#include "dist_checkpointing/upkeep/may_go_on.h"
+#include "dist_checkpointing/upkeep/set_aside.h"
+#include "mapping/base/counted.h"
+#include "mapping/base/error.h"
+#include "mapping/base/error_boundary.h"
+#include "mapping/base/format.h"
+#include "mapping/base/text.h"
+
+namespace dckpt {
+namespace {
+
+using State = IterationSummary::State;
+using Owner = UnfinishedWork::State;
+
+constexpr std::string_view kWorkerPrefix = ".work-";  // of a higher layer (rewrite/worker_pool.h)
+constexpr std::uint64_t kMaxTextBytes = 4096;         // of a tracker, and of a lock
+
+/// Returns the content of a small file; empty if it cannot be read.
+std::optional<std::string> text_of(const Storage& storage, const std::string& name) try {
+  if (!storage.stat(name)) return std::nullopt;
+  return std::string(as_text(read_file(*storage.open(name), kMaxTextBytes)));
+} catch (const CheckpointError&) {
+  return std::nullopt;
+}
+
+/// Returns 0 for what has gone meanwhile.
+std::uint64_t bytes_of(Storage& storage, const FileInfo& entry) try {
+  if (entry.kind != FileInfo::Kind::kDirectory) return entry.size;
+  std::uint64_t bytes = 0;
+  for (const FileSummary& file : list_files(*storage.subtree(entry.name))) bytes += file.bytes;
+  return bytes;
+} catch (const CheckpointError&) {
+  return 0;
+}
+
+class Doctor {
+ public:
+  Doctor(const Location& root, const DiagnoseOptions& options)
+      : root_(root), storage_(root.directory()), options_(options) {}
+
+  RootDiagnosis run() {
+    found_.survey = survey_root(root_, {.newest = std::numeric_limits<std::size_t>::max(),
+                                        .strategy = options_.strategy,
+                                        .threads = options_.threads});
+    found_.deep = options_.deep;
+    if (options_.deep) verify_all();
+    find_leftovers();
+    for (const IterationSummary& summary : found_.survey.iterations) examine_marks(summary);
+    if (const auto owner = text_of(*storage_, kRootLock))
+      found_.owner = RootOwner{*owner, state_of_owner(owner->substr(owner->rfind(' ') + 1))};
+    require_root();
+    found_.tracker_problem = tracker_problem();
+    found_.megatron = megatron_choice();
+    return std::move(found_);
+  }
+
+ private:
+  void verify_all() {
+    for (IterationSummary& summary : found_.survey.iterations)
+      if (summary.state == State::kComplete) verify_one(summary);
+    // A live job may have deleted a checkpoint meanwhile.
+    std::erase_if(found_.survey.iterations, [&](const IterationSummary& summary) {
+      return summary.state != State::kComplete && !(root_ / summary.directory).is_directory();
+    });
+  }
+
+  void verify_one(IterationSummary& summary) const try {
+    const VerifyReport report = verify(*open_in_root(root_ / summary.directory, options_.strategy),
+                                       {.deep = true, .threads = options_.threads});
+    if (report.ok()) return;
+    summary.state = State::kDamaged;
+    summary.why = report.problems.front().what();
+    if (const std::size_t more = report.problems.size() - 1; more > 0)
+      summary.why += str_format(", and {}", counted(more, "more problem"));
+  } catch (const CheckpointError& error) {
+    summary.state = State::kUnreadable;
+    summary.why = error.what();
+  }
+
+  void find_leftovers() {
+    for (UnfinishedWork& work : found_.survey.unfinished) {
+      if (work.state == Owner::kEnded) work.state = owner_among_workers(work.name);
+      add_leftover(work, bytes_of(*storage_, {work.name, FileInfo::Kind::kDirectory}));
+    }
+    for (const FileInfo& entry : storage_->list("")) {
+      const auto sibling = parse_hidden_sibling(entry.name);
+      if (!sibling) continue;
+      if (const auto aside = parse_set_aside(entry.name)) {
+        found_.set_aside.push_back(
+            {entry.name, aside->original, aside->number, bytes_of(*storage_, entry)});
+      } else if (sibling->name == kTrackerFile && sibling->purpose == "tmp") {
+        const Owner state = changed_lately(entry.modified) ? Owner::kElsewhere : Owner::kEnded;
+        add_leftover({entry.name, 0, "tmp", state, entry.modified}, entry.size);
+      }
+    }
+  }
+
+  /// Returns kEnded unless another worker of a pool has a folder in the directory: it may go on
+  /// with what the owner has left.
+  Owner owner_among_workers(const std::string& directory) const try {
+    Owner owner = Owner::kEnded;
+    for (const FileInfo& entry : storage_->list(directory)) {
+      if (!entry.name.starts_with(kWorkerPrefix)) continue;
+      const Owner other = state_of_owner(std::string_view(entry.name).substr(kWorkerPrefix.size()));
+      if (other == Owner::kRunning) return other;
+      owner = std::max(owner, other);
+    }
+    return owner;
+  } catch (const CheckpointError&) {
+    return Owner::kElsewhere;  // it has gone, or cannot be examined
+  }
+
+  void add_leftover(const UnfinishedWork& work, std::uint64_t bytes) {
+    const auto sibling = parse_hidden_sibling(work.name);
+    found_.leftovers.push_back({work, bytes, sibling && returns(*sibling)});
+  }
+
+  bool returns(const HiddenSibling& sibling) const try {
+    return comes_back(*storage_, sibling, options_.strategy);
+  } catch (const CheckpointError&) {
+    return false;  // it cannot be examined, and will not be removed either
+  }
+
+  /// Lists the marks in a checkpoint, and finds out whether a job may still be writing it.
+  void examine_marks(const IterationSummary& summary) {
+    if (summary.state == State::kUnreadable) return;
+    for (const UnfinishedWork& mark : list_marks(root_, summary.directory)) add_leftover(mark, 0);
+    // The metadata come last. Without metadata.json, even those that are there may be unfinished.
+    const bool has_no_end =
+        summary.state == State::kNoMetadata ||
+        (summary.state == State::kDamaged && !(root_ / summary.directory / "metadata.json").stat());
+    if (has_no_end && may_go_on(root_, summary.directory, summary.saved))
+      found_.may_be_written.push_back(summary.directory);
+  }
+
+  void require_root() const {
+    const bool is_root = !found_.survey.iterations.empty() || !found_.leftovers.empty() ||
+                         !found_.set_aside.empty() || found_.owner ||
+                         storage_->stat(found_.survey.tracker);
+    const std::vector<FileInfo> entries = storage_->list("");
+    if (is_root || entries.empty()) return;
+    const std::vector<std::string> markers = marker_files();
+    const bool is_checkpoint = std::ranges::any_of(
+        markers, [&](const std::string& marker) { return storage_->stat(marker).has_value(); });
+    std::string what = is_checkpoint ? "it is a checkpoint; name the directory above it"
+                                     : describe_foreign_root(root_);
+    if (what.empty())
+      what = str_format("it has {}, but no iteration and no {}",
+                        counted(entries.size(), "entry", "entries"), kTrackerFile);
+    throw CheckpointError(ErrorCode::kInvalidArgument, "it is not a training root: " + what,
+                          {.file = root_.display()});
+  }
+
+  std::string tracker_problem() const {
+    const RootSurvey& survey = found_.survey;
+    if (!survey.tracked) {
+      try {
+        (void)read_tracker(*storage_);
+      } catch (const CheckpointError& error) {
+        return error.message();
+      }
+      return "";
+    }
+    const IterationSummary* const tracked = found_.find(*survey.tracked);
+    const std::string names = str_format("{} names {}", survey.tracker, quote(*survey.tracked));
+    if (tracked == nullptr) return names + ", which does not exist";
+    if (tracked->state == State::kComplete) return "";
+    return str_format("{}, which is {}: {}", names,
+                      name_of(kVerdictNames, verdict_of(tracked->state)), tracked->why);
+  }
+
+  MegatronChoice megatron_choice() const {
+    const std::string tracker = kTrackerFile;
+    if (!storage_->stat(tracker)) return {.why = "there is no " + tracker};
+    std::string text = text_of(*storage_, tracker).value_or("");
+    constexpr const char* kBlank = " \t\r\n\f\v";
+    text.erase(0, std::min(text.find_first_not_of(kBlank), text.size()));
+    text.erase(text.find_last_not_of(kBlank) + 1);
+    const auto name = parse_iteration_name(text);
+    if (!name || (text != kReleaseDirectory && !parse_u64(text)))
+      return {.why = str_format("it stops at {}, which holds {}", tracker, quote(text, 60))};
+    const std::string directory = name->directory();
+    const IterationSummary* const taken = found_.find(directory);
+    if (taken == nullptr) return {.why = quote(directory) + " does not exist, and it stops"};
+    if (taken->state == State::kComplete) return {directory, tracker + " names it"};
+    return {directory, str_format("{} names it; it is {}", tracker,
+                                  name_of(kVerdictNames, verdict_of(taken->state)))};
+  }
+
+  const Location& root_;
+  const std::shared_ptr<Storage> storage_;
+  const DiagnoseOptions& options_;
+  RootDiagnosis found_;
+};
+
+}  // namespace
+
+Verdict verdict_of(IterationSummary::State state) {
+  switch (state) {
+    case State::kComplete: return Verdict::kComplete;
+    case State::kNoMetadata:
+    case State::kFileMissing: return Verdict::kIncomplete;
+    case State::kFileTruncated:
+    case State::kDamaged: return Verdict::kDamaged;
+    case State::kBeingSaved: return Verdict::kBeingSaved;
+    case State::kUnreadable:
+    case State::kNotExamined: break;
+  }
+  return Verdict::kUnreadable;
+}
+
+const IterationSummary* RootDiagnosis::find(std::string_view directory) const {
+  const auto found = std::ranges::find(survey.iterations, directory, &IterationSummary::directory);
+  return found == survey.iterations.end() ? nullptr : &*found;
+}
+
+bool RootDiagnosis::is_written(std::string_view directory) const {
+  const IterationSummary* const found = find(directory);
+  return std::ranges::find(may_be_written, directory) != may_be_written.end() ||
+         (found != nullptr && found->state == State::kBeingSaved);
+}
+
+std::uint64_t RootDiagnosis::wasted_bytes() const {
+  std::uint64_t bytes = 0;
+  for (const Leftover& leftover : leftovers)
+    if (leftover.work.state == Owner::kEnded && !leftover.comes_back) bytes += leftover.bytes;
+  for (const SetAside& aside : set_aside) bytes += aside.bytes;
+  for (const IterationSummary& summary : survey.iterations) {
+    const Verdict verdict = verdict_of(summary.state);
+    const bool useless = verdict == Verdict::kIncomplete || verdict == Verdict::kDamaged;
+    if (useless && !is_written(summary.directory)) bytes += summary.bytes;
+  }
+  return bytes;
+}
+
+bool RootDiagnosis::ok() const {
+  return tracker_problem.empty() &&
+         std::ranges::all_of(survey.iterations, [&](const IterationSummary& summary) {
+           return summary.state == State::kComplete || is_written(summary.directory);
+         });
+}
+
+RootDiagnosis diagnose_root(const Location& root, const DiagnoseOptions& options) try {
+  const auto found = root.stat();
+  if (!found) {
+    throw CheckpointError(ErrorCode::kIo,
+                          str_format("Training root {} does not exist", quote(root.display())),
+                          {.file = root.display()});
+  }
+  if (found->kind != FileInfo::Kind::kDirectory) {
+    throw CheckpointError(ErrorCode::kInvalidArgument, "it is a file, not a training root",
+                          {.file = root.display()});
+  }
+  return Doctor(root, options).run();
+} catch (...) {
+  throw_checkpoint_error();
+}
+
+}  // namespace dckpt

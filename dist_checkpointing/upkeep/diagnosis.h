@@ -1,0 +1,92 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "dist_checkpointing/inspect/root_survey.h"
+#include "dist_checkpointing/training_root/unfinished_work.h"
+#include "mapping/base/api.h"
+#include "strategies/storage/location.h"
+
+namespace DCKPT_API dckpt {
+
+/// A checkpoint's state in one word.
+enum class Verdict : std::uint8_t {
+  kComplete,
+  kIncomplete,  ///< metadata or data files are missing
+  kDamaged,     ///< files are too short, or hold what no save has written
+  kUnreadable,  ///< it could not be examined
+  kBeingSaved,
+};
+inline constexpr EnumNames<Verdict, 5> kVerdictNames{{{Verdict::kComplete, "complete"},
+                                                      {Verdict::kIncomplete, "incomplete"},
+                                                      {Verdict::kDamaged, "damaged"},
+                                                      {Verdict::kUnreadable, "unreadable"},
+                                                      {Verdict::kBeingSaved, "being-saved"}}};
+Verdict verdict_of(IterationSummary::State state);
+
+/// What a job has left in a training root, or is still working on.
+struct Leftover {
+  UnfinishedWork work;  ///< also "tmp": a tracker that was never renamed into place
+  std::uint64_t bytes = 0;
+  bool comes_back = false;  ///< a replaced checkpoint, complete, whose successor never came
+};
+
+/// What treat_root() has set aside, and can bring back.
+struct SetAside {
+  std::string name;
+  std::string original;      ///< its name before: a checkpoint's directory, or the tracker
+  std::uint64_t number = 0;  ///< counts those of the same original, from 1
+  std::uint64_t bytes = 0;
+};
+
+/// The checkpoint that Megatron takes: it reads the tracker, and looks at nothing else.
+struct MegatronChoice {
+  std::optional<std::string> directory{};  ///< empty if it starts from scratch or stops
+  std::string why{};                       ///< as text for messages
+};
+
+struct RootOwner {
+  std::string name;  ///< as the lock has it: "job HOST-PROCESS-…"
+  UnfinishedWork::State state = UnfinishedWork::State::kElsewhere;
+};
+
+struct RootDiagnosis {
+  RootSurvey survey;  ///< with every checkpoint examined
+  /// Directories of unfinished checkpoints that a job may still be writing: one of another host has
+  /// claimed it, or something in it has changed within kSettled (may_go_on.h).
+  std::vector<std::string> may_be_written{};
+  std::vector<Leftover> leftovers{};
+  std::vector<SetAside> set_aside{};
+  std::string tracker_problem{};  ///< empty if the tracker names a complete checkpoint, or if there
+                                  ///< is none
+  MegatronChoice megatron{};
+  std::optional<RootOwner> owner{};  ///< the job that has or had the root's lock
+  bool deep = false;
+
+  const IterationSummary* find(std::string_view directory) const;
+  bool is_written(std::string_view directory) const;  ///< being saved, or perhaps
+  /// Sizes of dead leftovers, of checkpoints that are incomplete or damaged, and of those that are
+  /// set aside.
+  std::uint64_t wasted_bytes() const;
+  /// False if a checkpoint is not complete and nobody may be writing it, or if the tracker has a
+  /// problem.
+  bool ok() const;
+};
+
+struct DiagnoseOptions {
+  bool deep = false;  ///< verifies every complete checkpoint, with all bytes
+  StrategySpec strategy = OpenOptions().strategy;  ///< strategy that the run loads with
+  int threads = 4;
+};
+
+/// Finds out what is in a training root: every checkpoint, what a run would take, and what jobs
+/// have left. Changes nothing. Throws CheckpointError: (io) if there is no root or it cannot be
+/// listed; (invalid argument) for a directory that is neither a training root nor empty.
+[[nodiscard]] RootDiagnosis diagnose_root(const Location& root,
+                                          const DiagnoseOptions& options = {});
+
+}  // namespace dckpt

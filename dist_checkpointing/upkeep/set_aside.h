@@ -1,0 +1,21 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace dckpt {
+
+/// The name that something in a training root has while it is set aside:
+/// `.iter_0002000.quarantined-1`, `.latest_checkpointed_iteration.txt.quarantined-2`. Saves leave
+/// such names alone.
+struct AsideName {
+  std::string original;
+  std::uint64_t number = 0;
+};
+std::string to_string(const AsideName& name);
+/// Inverts to_string(); empty for anything else.
+std::optional<AsideName> parse_set_aside(std::string_view name);
+
+}  // namespace dckpt

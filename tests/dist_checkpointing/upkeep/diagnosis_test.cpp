@@ -1,0 +1,172 @@
+#include "dist_checkpointing/upkeep/diagnosis.h"
+
+#include <gmock/gmock.h>
+
+#include "dist_checkpointing/checkpointer.h"
+#include "strategies/comm/communicator.h"
+#include "strategies/storage/publication.h"
+#include "tests/dist_checkpointing/upkeep/kept_root.h"
+#include "tests/support/expect_error.h"
+
+namespace dckpt::testing {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using Owner = UnfinishedWork::State;
+
+class Diagnosis : public KeptRoot {
+ protected:
+  RootDiagnosis diagnose(bool deep = false) const {
+    return diagnose_root(root_.path(), {.deep = deep});
+  }
+  static std::vector<Verdict> verdicts(const RootDiagnosis& found) {
+    std::vector<Verdict> verdicts;
+    for (const IterationSummary& summary : found.survey.iterations)
+      verdicts.push_back(verdict_of(summary.state));
+    return verdicts;
+  }
+};
+
+TEST_F(Diagnosis, SaysOfEachIterationWhetherItIsComplete) {
+  make_sick();
+  const RootDiagnosis found = diagnose();
+  EXPECT_THAT(verdicts(found),
+              ElementsAre(Verdict::kComplete, Verdict::kIncomplete, Verdict::kDamaged));
+  EXPECT_THAT(found.survey.iterations[2].why, HasSubstr("it is truncated"));
+  EXPECT_THAT(found.tracker_problem, HasSubstr("names 'iter_0000003', which is damaged"));
+  EXPECT_EQ(found.survey.resume.checkpoint->directory, "iter_0000001");
+  EXPECT_EQ(found.megatron.directory, "iter_0000003");
+  EXPECT_FALSE(found.ok());
+  EXPECT_EQ(found.wasted_bytes(),
+            found.survey.iterations[1].bytes + found.survey.iterations[2].bytes);
+}
+
+TEST_F(Diagnosis, OfAHealthyRootFindsNothing) {
+  make(1);
+  make("release");
+  track("1\n");
+  const RootDiagnosis found = diagnose(true);
+  EXPECT_TRUE(found.ok());
+  EXPECT_EQ(found.megatron.directory, "iter_0000001");
+  EXPECT_EQ(found.wasted_bytes(), 0U);
+  EXPECT_THAT(found.leftovers, IsEmpty());
+}
+
+TEST_F(Diagnosis, DeepFindsWhatOnlyTheBytesShow) {
+  make(1);
+  const fs::path file = path(1) / "__0_0.distcp";
+  std::fstream bytes(file, std::ios::in | std::ios::out | std::ios::binary);
+  std::string content{std::istreambuf_iterator<char>(bytes), {}};
+  const std::size_t zeros = content.find(std::string(16, '\0'), 60);
+  bytes.seekp(static_cast<std::streamoff>(zeros));
+  bytes << "X";
+  bytes.close();
+  EXPECT_THAT(verdicts(diagnose()), ElementsAre(Verdict::kComplete));
+  EXPECT_THAT(verdicts(diagnose(true)), ElementsAre(Verdict::kDamaged));
+}
+
+TEST_F(Diagnosis, ReadsTheTrackerAsMegatronDoes) {
+  make(1);
+  const auto megatron = [&](const std::string& text) {
+    track(text);
+    return diagnose().megatron.directory.value_or("");
+  };
+  EXPECT_EQ(megatron(" 1 \n"), "iter_0000001");
+  EXPECT_EQ(megatron("iter_0000001"), "");
+  EXPECT_EQ(megatron("1.0"), "");
+  EXPECT_EQ(megatron("2"), "");
+  EXPECT_EQ(megatron("release"), "");
+  EXPECT_EQ(megatron(std::string(9000, '1')), "");
+  EXPECT_THAT(diagnose().tracker_problem, HasSubstr("9,000 bytes"));
+}
+
+TEST_F(Diagnosis, AnUnfinishedIterationThatHasJustChangedMayBeInWork) {
+  make(1);
+  fs::create_directory(path(2));
+  write("iter_0000002/__0_0.distcp", "the first bytes");
+  RootDiagnosis found = diagnose();
+  EXPECT_THAT(found.may_be_written, ElementsAre("iter_0000002"));
+  EXPECT_TRUE(found.ok());
+  EXPECT_EQ(found.wasted_bytes(), 0U);
+  make_old(path(2));
+  found = diagnose();
+  EXPECT_THAT(found.may_be_written, IsEmpty());
+  EXPECT_FALSE(found.ok());
+}
+
+TEST_F(Diagnosis, AClaimSaysWhoWritesInPlace) {
+  fs::create_directory(path(2));
+  const std::string claim = std::string("iter_0000002/") + kClaimPrefix + "1";
+  const auto of = [&](const std::string& token) {
+    write(claim, token);
+    make_old(path(2));
+    return diagnose();
+  };
+  EXPECT_THAT(verdicts(of(mine())), ElementsAre(Verdict::kBeingSaved));
+  EXPECT_TRUE(of(mine()).ok());
+  EXPECT_THAT(of(elsewhere()).may_be_written, ElementsAre("iter_0000002"));
+  const RootDiagnosis found = of(ended());
+  EXPECT_THAT(found.may_be_written, IsEmpty());
+  ASSERT_EQ(found.leftovers.size(), 1U);
+  EXPECT_EQ(found.leftovers[0].work.name, claim);
+  EXPECT_EQ(found.leftovers[0].work.state, Owner::kEnded);
+}
+
+TEST_F(Diagnosis, TellsLeftoversOfTheDeadFromWorkOfTheLiving) {
+  make(1);
+  for (const std::string& token : {mine(), ended(), elsewhere()})
+    fs::create_directory(root_ / (".iter_0000002.saving-" + token));
+  write(".iter_0000002.saving-" + ended() + "/file", "12345");
+  make(".iter_0000003.replaced-" + ended());
+  fs::create_directory(root_ / (".release.saving-" + ended()));
+  write(".latest_checkpointed_iteration.txt.tmp-1234", "2");
+  write("notes.txt", "mine");
+  std::map<std::string, Leftover> left;
+  for (const Leftover& leftover : diagnose().leftovers) left[leftover.work.name] = leftover;
+  EXPECT_EQ(left.size(), 6U);
+  EXPECT_EQ(left[".iter_0000002.saving-" + ended()].bytes, 5U);
+  EXPECT_EQ(left[".iter_0000002.saving-" + ended()].work.state, Owner::kEnded);
+  EXPECT_EQ(left[".iter_0000002.saving-" + elsewhere()].work.state, Owner::kElsewhere);
+  EXPECT_TRUE(left[".iter_0000003.replaced-" + ended()].comes_back);
+  EXPECT_EQ(left[".latest_checkpointed_iteration.txt.tmp-1234"].work.state, Owner::kElsewhere);
+}
+
+TEST_F(Diagnosis, FilesOfADeadPublisherBelongToTheOtherWorkers) {
+  const fs::path left = root_ / (".iter_0000002.saving-" + ended());
+  const auto owner = [&](const std::string& worker) {
+    fs::create_directories(left / (".work-" + worker));
+    return diagnose().leftovers.at(0).work.state;
+  };
+  EXPECT_EQ(owner(ended()), Owner::kEnded);
+  EXPECT_EQ(owner(elsewhere()), Owner::kElsewhere);
+  EXPECT_EQ(owner(mine()), Owner::kRunning);
+}
+
+TEST_F(Diagnosis, NamesTheJobThatHasTheRoot) {
+  EXPECT_FALSE(diagnose().owner);
+  const auto comm = single_rank();
+  {
+    Checkpointer checkpointer(root_.path(), {}, *comm);
+    checkpointer.claim();
+    EXPECT_EQ(diagnose().owner->state, Owner::kRunning);
+  }
+  write(".dckpt.lock", "job " + ended());
+  EXPECT_EQ(diagnose().owner->state, Owner::kEnded);
+}
+
+TEST_F(Diagnosis, RefusesWhatIsNoTrainingRoot) {
+  EXPECT_TRUE(diagnose().ok()) << "an empty one is a new run's";
+  write("file", "");
+  EXPECT_THAT(error_of([&] { diagnose(); }).what(), HasSubstr("has 1 entry, but no iteration"));
+  make(1);
+  EXPECT_THAT(error_of([&] { (void)diagnose_root(path(1)); }).what(),
+              HasSubstr("it is a checkpoint; name the directory above it"));
+  EXPECT_EQ(error_of([&] { (void)diagnose_root(root_ / "nowhere"); }).code(), ErrorCode::kIo);
+  EXPECT_FALSE(fs::exists(root_ / "nowhere"));
+}
+
+}  // namespace
+}  // namespace dckpt::testing
