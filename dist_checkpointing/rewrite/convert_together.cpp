@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dist_checkpointing/inspect/shared_work.h"
@@ -40,6 +41,16 @@ void remove_pool(const Location& pool, bool published) {
   }
 }
 
+/// Returns the report of a conversion that others have published; nothing if it cannot.
+std::optional<ConvertReport> report_of_others(const Location& source, const Location& destination,
+                                              const ConvertOptions& options) {
+  try {
+    return convert(source, destination, options);
+  } catch (const CheckpointError&) {
+    return std::nullopt;
+  }
+}
+
 }  // namespace
 
 ConvertReport convert(const Location& source, const Location& destination,
@@ -72,17 +83,22 @@ ConvertReport convert(const Location& source, const Location& destination,
   work.on_all_ranks([&] {
     if (!published && comm.rank() == 0 && own) remove_pool(*own, false);
     if (!published) throw CheckpointError(*failure);
-    if (failure) report = convert(source, destination, shared);  // others have done the work
   });
   for (std::size_t rank = 0; comm.rank() == 0 && rank < failed.size(); ++rank) {
     if (!failed[rank].empty())
       log_warning(str_format("other ranks have done the work of rank {}, which failed: {}", rank,
                              std::string(as_text(ByteView(failed[rank])))));
   }
+  const auto others =
+      failure ? report_of_others(source, destination, shared) : std::optional(std::move(report));
   if (own) {
-    if (comm.rank() == 0) remove_pool(*own, true);
-    report.workers.reset();
+    work.on_all_ranks([&] {
+      if (comm.rank() == 0) remove_pool(*own, true);
+    });
   }
+  if (!others) throw CheckpointError(*failure);
+  report = *others;
+  if (own) report.workers.reset();
   return report;
 }
 

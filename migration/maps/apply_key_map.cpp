@@ -52,6 +52,7 @@ MappedKeys apply(const KeyMap& map, MapNumbers numbers, const Metadata& source,
   MappedKeys result{
       .from = rows.side.names, .from_layout = rows.side.layout, .prefix = rows.prefix};
   result.dropped = std::move(rows.dropped);
+  result.flags = rows.flags;
   arrange_rows(map, numbers, source, rows, target, state_layout.has_value(), result, completeness);
   completeness.raise_if_any(map, source, describe(rows.side), target.left_out);
   require_balance(map, result);

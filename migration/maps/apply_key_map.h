@@ -88,6 +88,7 @@ struct MappedKeys {
   std::vector<std::size_t> rows{};               ///< map rows that made `tensors`, same order
   std::vector<ExtraState> extra_states;          ///< if `to` is Megatron
   std::vector<AlikeKeys> dropped;                ///< of tensors
+  std::map<std::string, bool> flags{};           ///< see SourceRows::flags
   std::map<std::string, std::string> spelled{};  ///< rows whose source has an alias: which
   std::map<std::string, std::size_t> forms{};    ///< rows whose source has another form: which
   /// The dtypes of the source, by the map's keys, where a row casts or MapTarget::dtype is set.

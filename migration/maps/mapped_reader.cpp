@@ -151,8 +151,9 @@ void set_layout(Value& content_metadata, MegatronLayout layout) {
 }
 
 /// Returns the common state that Megatron needs to start from weights (--finetune), and from which
-/// the way back takes numbers.
-Value megatron_common(const MapNumbers& numbers, const MappedKeys& keys) {
+/// the way back takes numbers. Flags that no configuration gives are as the tensors show them.
+Value megatron_common(MapNumbers numbers, const MappedKeys& keys) {
+  for (const auto& [name, value] : keys.flags) numbers.guess(name, value);
   Value args = numbers.as_args();
   args["tensor_model_parallel_size"] = 1;
   args["pipeline_model_parallel_size"] = 1;

@@ -37,6 +37,34 @@ bool turns_back(const MapRow& row) {
          });
 }
 
+bool joins_heads(const MapTransform& step) {
+  return step.step == MapStep::kQkvInterleave || step.step == MapStep::kGatedQkvInterleave;
+}
+
+bool turns(const MapTransform& step) {
+  return step.step == MapStep::kRopeInterleave || step.step == MapStep::kRopeDeinterleave;
+}
+
+/// Refuses a row that leaves the order of query and key, and is not meant for this order alone.
+void require_turns(const KeyMap& map, const MapNumbers& numbers) {
+  const MapNumber* const number = map.find_number(kRotaryInterleaved);
+  if (number == nullptr || number->args.empty() || !numbers.is_true(kRotaryInterleaved) ||
+      numbers.is_true(kHfRotaryInterleaved))
+    return;
+  for (const MapRow& row : map.tensors) {
+    if (!is_active(row, numbers) || row.only_if == kRotaryInterleaved ||
+        map.towers.have(row.megatron) || std::ranges::none_of(row.hf.transform, joins_heads) ||
+        std::ranges::any_of(row.hf.transform, turns))
+      continue;
+    throw CheckpointError(
+        ErrorCode::kUnsupported,
+        str_format("rows of query and key that turn together are neighbors in Megatron ({}), and "
+                   "the row {} of the map {} leaves their order; give it the step rope_interleave, "
+                   "as in the shipped map llama (dckpt config show llama)",
+                   numbers.describe(kRotaryInterleaved), quote(row.megatron), quote(map.family)));
+  }
+}
+
 /// Returns whether Megatron's weights are known to have halves, from the args or from settings of
 /// the conversion. A map whose number does not follow the args says that its rows are right as they
 /// are.
@@ -69,6 +97,7 @@ std::vector<MapTransform> steps_without_second_turn(const MapRow& row,
 }
 
 void require_rotary_order(const KeyMap& map, const MapNumbers& numbers) {
+  require_turns(map, numbers);
   if (!numbers.is_true(kHfRotaryInterleaved) || !has_halves(map, numbers)) return;
   const bool turned = std::ranges::any_of(
       map.tensors, [&](const MapRow& row) { return is_active(row, numbers) && turns_back(row); });

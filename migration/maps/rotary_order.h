@@ -25,7 +25,8 @@ std::vector<MapTransform> steps_without_second_turn(const MapRow& row,
 
 /// Refuses a model whose rows that are rotated together are adjacent in Hugging Face files and in
 /// two halves in Megatron's weights, unless the map has a step for that. Throws CheckpointError
-/// (unsupported).
+/// (unsupported). Also refuses a row that joins query and key and leaves their order, although rows
+/// that turn together are neighbors in Megatron and halves in Hugging Face files.
 void require_rotary_order(const KeyMap& map, const MapNumbers& numbers);
 
 }  // namespace dckpt

@@ -149,9 +149,10 @@ class Assignment {
     for (std::size_t row = 0; row < map_.tensors.size(); ++row) {
       const MapRow& entry = map_.tensors[row];
       const bool there = present.contains(row);
-      if (!entry.unless.empty()) numbers_.guess(entry.unless, !there);
-      if (!entry.only_if.empty()) numbers_.guess(entry.only_if, there);
+      if (!entry.unless.empty()) result_.flags.emplace(entry.unless, !there);
+      if (!entry.only_if.empty()) result_.flags.emplace(entry.only_if, there);
     }
+    for (const auto& [name, value] : result_.flags) numbers_.guess(name, value);
   }
 
   bool is_ignored(const std::string& key) const {

@@ -32,6 +32,7 @@ struct SourceRows {
   std::map<std::string, std::int64_t, std::less<>> counts{};   ///< by the names below
   std::map<std::string, std::vector<std::uint32_t>> states{};  ///< of optimizers, by prefix
   std::vector<AlikeKeys> dropped{};
+  std::map<std::string, bool> flags{};  ///< as rows that are there or missing show them
 
   const KeyPattern& pattern(std::size_t row, std::size_t tensor) const;
 };

@@ -10,6 +10,7 @@
 #include "dist_checkpointing/checkpointer.h"
 #include "dist_checkpointing/planner/planner_registry.h"
 #include "dist_checkpointing/registry.h"
+#include "dist_checkpointing/rewrite/convert.h"
 #include "dist_checkpointing/rewrite/convert_policy.h"
 #include "tests/dist_checkpointing/save_load.h"
 

@@ -53,8 +53,9 @@ int run(const Options& options, bool joins, Communicator& ranks) {
     convert_options.progress = [&](std::uint64_t done, std::uint64_t total) {
       progress.update(done, total);
     };
-    report = with_context({.file = options.models.front()},
-                          [&] { return convert(first, options.destination, convert_options, ranks); });
+    report = with_context({.file = options.models.front()}, [&] {
+      return convert(first, options.destination, convert_options, ranks);
+    });
   }
   if (options.json)
     print_json(to_json(report, convert_options.dry_run));
@@ -98,8 +99,7 @@ Command add_merge(CLI::App& program) {
   add_models(command, *options);
   command.add_option("--weights", options->weights, "A weight for each model, sum 1 [equal]")
       .type_name("W,W");
-  return {&command.app(),
-          [options](Communicator& ranks) { return run(*options, false, ranks); }};
+  return {&command.app(), [options](Communicator& ranks) { return run(*options, false, ranks); }};
 }
 
 Command add_join(CLI::App& program) {
@@ -111,8 +111,7 @@ Command add_join(CLI::App& program) {
       "Examples:\n"
       "  dckpt join trained_language_model original_model -o whole");
   add_models(command, *options);
-  return {&command.app(),
-          [options](Communicator& ranks) { return run(*options, true, ranks); }};
+  return {&command.app(), [options](Communicator& ranks) { return run(*options, true, ranks); }};
 }
 
 }  // namespace dckpt::tool

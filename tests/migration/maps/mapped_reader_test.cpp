@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <fstream>
+
 #include "configs/key_map.h"
 #include "strategies/storage/memory.h"
 #include "strategies/views/rearranged_reader.h"
@@ -103,6 +105,31 @@ TEST(MappedReader, OfOtherModelsOneSaysThatTheirFilesHaveNeighbors) {
                         .at("args")
                         .as_opaque();
   EXPECT_TRUE(args.states[0].at("rotary_interleaved").as_bool());
+}
+
+TEST(MappedReader, FlagsThatTensorsShowAreWrittenAndLeadBack) {
+  const Model tied = llama().without("lm_head.weight");  // and config.json does not say so
+  const auto megatron = mapped_reader(tied.open(), {"llama", {}});
+  const auto args = megatron->common_state().at("args").as_opaque();
+  EXPECT_FALSE(args.states[0].at("untie_embeddings_and_output_weights").as_bool());
+  EXPECT_EQ(contents_of(*mapped_reader(mapped_reader(tied.open(), {"llama", {}}), {"llama", {}})),
+            contents_of(*tied.open()));
+}
+
+TEST(MappedReader, ARowThatLeavesTheOrderOfQueryAndKeyIsRefusedForMegatronsThatInterleave) {
+  const TempDir folder;
+  const std::string file = (folder.path() / "own.yaml").string();
+  std::ofstream(file) << "version: 1\nextends: llama\nfamily: own\ntensors:\n"
+                         "  - megatron: \"decoder.layers.{l}.self_attention.linear_qkv.weight\"\n"
+                         "    hf: [\"model.layers.{l}.self_attn.q_proj.weight\",\n"
+                         "         \"model.layers.{l}.self_attn.k_proj.weight\",\n"
+                         "         \"model.layers.{l}.self_attn.v_proj.weight\"]\n"
+                         "    transform: qkv_interleave\n";
+  EXPECT_EQ(llama().mapped({file, {}}), llama().mapped({"llama", {}}));
+  EXPECT_THAT(llama().error({file, {"rotary_interleaved=true"}}),
+              HasSubstr("leaves their order; give it the step rope_interleave"));
+  EXPECT_FALSE(
+      llama().mapped({file, {"rotary_interleaved=true", "hf_rotary_interleaved=true"}}).empty());
 }
 
 TEST(MappedReader, ParametersInAndOutAreCounted) {

@@ -54,7 +54,8 @@ TEST(WeightArguments, ArgumentsThatNoMapHandlesAreRefusedByName) {
     EXPECT_EQ(error.code(), ErrorCode::kUnsupported) << name;
     EXPECT_THAT(error.message(), HasSubstr(name));
   }
-  for (const char* const name : {"embedding_multiplier", "scale_emb", "logits_scaling"}) {
+  for (const char* const name : {"embedding_multiplier", "scale_emb", "logits_scaling",
+                                 "logit_scale", "attention_multiplier", "scale_depth"}) {
     Model scaled = llama();
     scaled.config.insert(1, "\"" + std::string(name) + "\": 12,");
     EXPECT_THAT(refused(scaled, {"llama", {}}).message(), HasSubstr(name));

@@ -98,7 +98,10 @@ TEST_P(MpiTool, AConversionIsSharedAndPublishedOnce) {
   EXPECT_EQ(
       run("diff -r " + (folder_ / "new").string() + " " + (folder_ / "by_one").string()).exit_code,
       0);
-  expect_same(words + " --ranks 6");  // which exists
+  const ToolRun again = three(words + " --ranks 6");
+  EXPECT_EQ(again.exit_code, run(dckpt(words + " --ranks 6")).exit_code);
+  EXPECT_THAT(again.err, HasSubstr("--overwrite"));
+  EXPECT_EQ(std::ranges::count(again.err, '\n'), 1);
   expect_same(words + "2 --dry-run");
   EXPECT_FALSE(exists(folder_ / "new2"));
   for (const auto& entry : std::filesystem::directory_iterator(folder_.path()))
