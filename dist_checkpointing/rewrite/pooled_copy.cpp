@@ -82,7 +82,7 @@ PooledJob job_of(const PooledCopy& shared, const IntegrityManifest& of_source) {
   facts.emplace_back("source compared with integrity.json", checks.integrity ? "yes" : "no");
   facts.emplace_back("destination replaced", shared.options.target.overwrite ? "yes" : "no");
   std::string text;
-  for (const auto& [name, value] : facts) text += name + '\n' + value + '\n';
+  for (const auto& [name, value] : facts) text += str_format("{}\n{}\n", name, value);
   const std::string token = kPoolToken + std::to_string(fingerprint_of(as_bytes(text)).low);
   return {.facts = std::move(facts),
           .destination = shared.destination.absolute(),

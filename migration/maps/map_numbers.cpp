@@ -214,11 +214,13 @@ class Evaluation {
   std::optional<KnownNumber> value_of(const MapNumber& number, const Value* value,
                                       const std::string& origin) {
     if (!number.words.empty()) {
-      if (value == nullptr || !value->is_str()) return std::nullopt;
-      const auto meant = number.words.find(value->as_str());
+      const bool is_flag = value != nullptr && value->is(Value::Kind::kBool);
+      if (value == nullptr || (!value->is_str() && !is_flag)) return std::nullopt;
+      const std::string word = is_flag ? value->as_bool() ? "true" : "false" : value->as_str();
+      const auto meant = number.words.find(word);
       if (meant != number.words.end()) return evaluate(meant->second);
       throw mismatch(str_format("{} is {} ({}), a word for which the map has no number",
-                                number.name, quote(value->as_str()), origin));
+                                number.name, quote(word), origin));
     }
     if (number.part_of.empty()) return number_of(value, origin);
     if (value == nullptr || !(value->is_int() || value->is(Value::Kind::kFloat)))

@@ -208,6 +208,14 @@ void require_known_meaning(const KeyMap& map, const MapNumbers& numbers, const S
 }
 
 void require_axes(const MapRow& row, const Shape& shape) {
+  if (shape.size() < 2 && glob_match("*.linear_*.weight", row.megatron) &&
+      !glob_match("*norm.weight", row.megatron))
+    throw CheckpointError(
+        ErrorCode::kMismatch,
+        str_format("{} is a matrix in Megatron, and what {} would make of it has the shape {}; the "
+                   "first axis of a key without {{e}} counts experts, and they cannot be divided "
+                   "further",
+                   quote(row.megatron), quoted_list(row.hf.keys), to_string(shape)));
   constexpr std::array<const char*, 4> kOfOneAxis{"*.bias", "*_bias", "*norm.weight",
                                                   "*layer_norm_weight"};
   const auto matches = [](const auto& globs, const std::string& key) {

@@ -171,13 +171,14 @@ family: tern
 numbers:
   heads_in_group: {hf: "blocks.{l}.heads_in_group"}
   groups_of_all: {hf: num_key_value_heads}
-  num_query_groups: {hf: "types.{l}", words: {narrow: 1, wide: groups_of_all}, else: num_attention_heads / heads_in_group}
+  num_query_groups: {hf: "types.{l}", words: {narrow: 1, wide: groups_of_all, "true": groups_of_all, "false": 1}, else: num_attention_heads / heads_in_group}
 )");
 };
 
 TEST_F(NumbersByLayer, EachLayerIsCutByItsOwn) {
-  for (const char* const config : {R"("blocks": [{"heads_in_group": 2}, {"heads_in_group": 4}], )",
-                                   R"("types": ["wide", "narrow"], )"}) {
+  for (const char* const config :
+       {R"("blocks": [{"heads_in_group": 2}, {"heads_in_group": 4}], )",
+        R"("types": ["wide", "narrow"], )", R"("types": [true, false], )"}) {
     const auto megatron = to_megatron(config);
     EXPECT_EQ(shape_of(*megatron, "decoder.layers.0.self_attention.linear_qkv.weight"),
               "int32 (16, 8)");

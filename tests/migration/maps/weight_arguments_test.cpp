@@ -160,5 +160,14 @@ tensors:
               HasSubstr("the step squeeze takes away a first axis"));
 }
 
+TEST(WeightArguments, AMatrixHasTwoAxes) {
+  const MapRow row{.megatron = "decoder.layers.{l}.mlp.experts.experts.linear_fc1.weight",
+                   .hf = {.keys = {"model.layers.{l}.experts.w1"}}};
+  require_axes(row, {12, 8});
+  const auto error = error_of([&] { require_axes(row, {8}); });
+  EXPECT_EQ(error.code(), ErrorCode::kMismatch);
+  EXPECT_THAT(error.message(), HasSubstr("a key without {e} counts experts"));
+}
+
 }  // namespace
 }  // namespace dckpt
