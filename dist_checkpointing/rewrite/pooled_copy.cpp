@@ -33,6 +33,9 @@
 namespace dckpt {
 namespace {
 
+/// A worker without work looks for it again after the first of these times, then after twice as
+/// long each time, up to the second.
+constexpr std::chrono::milliseconds kShortestWait{10};
 constexpr std::chrono::milliseconds kLongestWait{500};
 constexpr std::chrono::seconds kPiecesEvery{1};
 constexpr std::size_t kFewUnits = 64;
@@ -207,17 +210,21 @@ class Worker::Units final : public ItemSource {
 void Worker::work() {
   report_.workers = PoolReport{.units = pool_.job().units.size()};
   if (!pool_.is_published()) require_place();
+  std::chrono::milliseconds wait = kShortestWait;
   while (!pool_.is_published()) {
     shared_.go_on();
-    if (pass()) continue;
+    if (pass()) {
+      wait = kShortestWait;
+      continue;
+    }
     if (const auto units = pool_.all_done()) {
       if (const auto claim = pool_.claim_publication()) {
         publish(*units);
         continue;
       }
     }
-    std::this_thread::sleep_for(
-        std::min(kLongestWait, std::chrono::milliseconds(options_.workers.lease / 8)));
+    std::this_thread::sleep_for(wait);
+    wait = std::min({2 * wait, kLongestWait, options_.workers.lease / 8});
   }
   storage_->remove_all(pool_.job().staging);  // made anew by a worker that came late
   report_.files =
