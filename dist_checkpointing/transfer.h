@@ -24,7 +24,7 @@ struct TransferReport {
   std::uint64_t bytes_copied = 0;  ///< from this rank's own memory
   std::uint32_t rounds = 0;        ///< the same on all ranks
   bool plan_cached = false;        ///< the plan of the previous transfer was reused; the same, too
-  /// What was different on this rank otherwise; empty if it was another rank.
+  /// Otherwise the difference on this rank; empty if it was on another one.
   std::string why_planned{};
   double planning_seconds = 0;
   double seconds = 0;

@@ -22,7 +22,7 @@ struct Sha256Hex {
   void read(WireReader& reader) { text = reader.text(); }
 };
 
-/// What is digested: tensors, then objects, in the order of the metadata.
+/// The tensors to digest, then the objects, in the order of the metadata.
 struct Selection {
   std::vector<std::size_t> tensors{};
   std::vector<std::size_t> objects{};

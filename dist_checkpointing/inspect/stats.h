@@ -53,13 +53,13 @@ struct StatsReport {
 /// depend on the chunks, not on the threads. Throws CheckpointError if a tensor is not covered
 /// exactly or cannot be read.
 [[nodiscard]] StatsReport stats(const CheckpointReader& reader, const StatsOptions& options = {});
-
-/// Sorts tensors with elements that are not finite first, then by their furthest element.
-[[nodiscard]] std::vector<TensorStats> outliers_first(std::vector<TensorStats> tensors);
 /// Does the same with the ranks of a job, which have opened the same checkpoint: they divide the
 /// elements by bytes, and all get the same report, that of a single rank. Collective; an error on
 /// one rank is thrown on all.
 [[nodiscard]] StatsReport stats(const CheckpointReader& reader, const StatsOptions& options,
                                 Communicator& comm);
+
+/// Sorts tensors with elements that are not finite first, then by their furthest element.
+[[nodiscard]] std::vector<TensorStats> outliers_first(std::vector<TensorStats> tensors);
 
 }  // namespace dckpt

@@ -33,7 +33,7 @@ namespace {
 constexpr std::size_t kTaskChunks = 4096;
 constexpr std::uint64_t kTaskBytes = std::uint64_t{256} << 20;
 
-/// What was found in a part of the checkpoint, on the way between ranks.
+/// The findings in a part of the checkpoint, which travel between ranks.
 struct Checked {
   Problems problems{};
   Findings findings{};

@@ -34,7 +34,7 @@ struct BucketRange {
   std::int64_t count = 0;  ///< elements of the parameter's chunk
 };
 
-/// What a page shows of a checkpoint. Parts that cannot be read are empty, and `missing` says why.
+/// The content of a page. Parts that cannot be read are empty, and `missing` says why.
 struct PageData {
   std::string title{};  ///< the checkpoint, as the user spells it
   CheckpointInfo info{};

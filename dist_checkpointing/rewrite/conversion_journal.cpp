@@ -5,6 +5,7 @@
 #include <limits>
 #include <string_view>
 
+#include "dist_checkpointing/rewrite/noted_json.h"
 #include "mapping/base/error.h"
 #include "mapping/base/fingerprint.h"
 #include "mapping/base/format.h"
@@ -107,79 +108,26 @@ std::string journal_record(const std::string& name, const FinishedFile& file) {
 
 namespace {
 
-std::string record_of(const ConversionFacts& facts) {
-  ValueList pairs;
-  for (const auto& [name, value] : facts) pairs.push_back(Value::list({name, value}));
-  return to_json(Value::dict({{"facts", Value::list(std::move(pairs))}}));
-}
-
-/// Reads the records of a journal.
-class JournalReader {
- public:
-  explicit JournalReader(std::string name) : name_(std::move(name)) {}
-
-  void read(ByteView line) {
-    const Value record = parse_json(line, name_);
-    if (const Value* facts = record.is_dict() ? record.find("facts") : nullptr) {
-      for (const Value& pair : list(*facts)) {
-        require(list(pair).size() == 2);
-        content_.facts.emplace_back(text(list(pair)[0]), text(list(pair)[1]));
-      }
-    } else if (const Value* file = record.is_dict() ? record.find("file") : nullptr) {
-      FinishedFile& finished = content_.files[name(*file)];
-      finished = {number(member(record, "size")), text(member(record, "digest")), {}, false};
-      const Value& checked = member(record, "source_checked");
-      require(checked.kind() == Value::Kind::kBool);
-      finished.source_checked = checked.as_bool();
-      for (const Value& place : list(member(record, "places"))) {
-        require(list(place).size() == 4);
-        const std::uint64_t codec = number(list(place)[2]);
-        const std::uint64_t crc = number(list(place)[3]);
-        require(codec <= kMaxCodec && crc <= UINT32_MAX);
-        finished.places.push_back({0, number(list(place)[0]), number(list(place)[1]),
-                                   static_cast<StorageCodec>(codec),
-                                   static_cast<std::uint32_t>(crc)});
-      }
-    } else {
-      content_.renamed.emplace_back(name(member(record, "from")), name(member(record, "to")));
+void read_record(const Value& record, JournalContent& content) {
+  if (const Value* facts = record.find("facts")) {
+    for (auto& fact : pairs_from(*facts)) content.facts.push_back(std::move(fact));
+  } else if (const Value* file = record.find("file")) {
+    FinishedFile& finished = content.files[name_from(*file)];
+    finished = {.size = count_from(record.at("size")),
+                .digest = record.at("digest").as_str(),
+                .places = {},
+                .source_checked = record.at("source_checked").as_bool()};
+    for (const Value& place : record.at("places").items()) {
+      const auto number = [&](std::size_t index) { return count_from(part(place, index, 4)); };
+      if (number(2) > kMaxCodec || number(3) > UINT32_MAX)
+        throw CheckpointError(ErrorCode::kCorrupt, "a codec or a checksum is out of range");
+      finished.places.push_back({0, number(0), number(1), static_cast<StorageCodec>(number(2)),
+                                 static_cast<std::uint32_t>(number(3))});
     }
+  } else {
+    content.renamed.emplace_back(name_from(record.at("from")), name_from(record.at("to")));
   }
-
-  JournalContent take() { return std::move(content_); }
-
- private:
-  void require(bool holds) const {
-    if (!holds)
-      throw CheckpointError(ErrorCode::kCorrupt,
-                            "this is no journal of a conversion; remove it, or convert without "
-                            "--resume",
-                            {.file = name_});
-  }
-  const ValueList& list(const Value& value) const {
-    require(value.is_list());
-    return value.items();
-  }
-  const std::string& text(const Value& value) const {
-    require(value.is_str());
-    return value.as_str();
-  }
-  std::uint64_t number(const Value& value) const {
-    require(value.is_int() && value.as_int() >= 0);
-    return static_cast<std::uint64_t>(value.as_int());
-  }
-  const Value& member(const Value& record, const char* key) const {
-    const Value* found = record.is_dict() ? record.find(key) : nullptr;
-    require(found != nullptr);
-    return *found;
-  }
-  std::string name(const Value& value) const {
-    name_components(text(value));
-    return value.as_str();
-  }
-
-  std::string name_;
-  JournalContent content_;
-};
+}
 
 /// Removes everything in `below`, a folder of `directory`, except the journals and `kept`.
 void remove_others_below(Storage& storage, const std::string& directory, const std::string& below,
@@ -202,19 +150,25 @@ std::string journal_line(std::string_view record) {
   return str_format("{} {}\n", hex(fingerprint_of(as_bytes(record))), record);
 }
 
-JournalContent parse_journal(ByteView bytes, const std::string& name) {
-  JournalReader reader(name);
-  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+JournalContent parse_journal(ByteView bytes, const std::string& name) try {
+  JournalContent content;
+  const std::string_view text = as_text(bytes);
   constexpr std::size_t kDigits = 32;
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t end = text.find('\n', begin);
     if (end == std::string_view::npos || end - begin < kDigits + 1) break;
     const std::string_view record = text.substr(begin + kDigits + 1, end - begin - kDigits - 1);
     if (text.substr(begin, kDigits) != hex(fingerprint_of(as_bytes(record)))) break;
-    reader.read(as_bytes(record));
+    read_record(parse_json(as_bytes(record), name), content);
     begin = end + 1;
   }
-  return reader.take();
+  return content;
+} catch (const CheckpointError& error) {
+  throw CheckpointError(ErrorCode::kCorrupt,
+                        str_format("this is no journal of a conversion ({}); remove it, or convert "
+                                   "without --resume",
+                                   error.message()),
+                        {.file = name});
 }
 
 std::optional<JournalContent> read_journals(const Storage& storage, const std::string& directory) {
@@ -292,7 +246,7 @@ ConversionJournal::ConversionJournal(std::shared_ptr<Storage> storage, std::stri
   const std::uint64_t attempt = before.empty() ? 1 : before.rbegin()->first + 1;
   file_ = storage_->create(join_name(directory_, journal_name(attempt)),
                            {.engine = IoEngine::kBuffered});
-  note(record_of(facts));
+  note(to_json(Value::dict({{"facts", to_value(facts)}})));
   for (const auto& [name, file] : files_) note(journal_record(name, file));
 }
 
@@ -311,7 +265,7 @@ void ConversionJournal::note_renamed(std::string from, std::string to) {
   renamed_.emplace_back(std::move(from), std::move(to));
 }
 
-std::vector<std::pair<std::string, std::string>> ConversionJournal::renamed() const {
+NamePairs ConversionJournal::renamed() const {
   const std::lock_guard lock(mutex_);
   return renamed_;
 }
@@ -358,8 +312,7 @@ void ConversionJournal::remove() {
     storage_->remove_all(join_name(directory_, name));
 }
 
-void undo_renames(Storage& storage, const std::string& directory,
-                  const std::vector<std::pair<std::string, std::string>>& renamed) {
+void undo_renames(Storage& storage, const std::string& directory, const NamePairs& renamed) {
   for (auto pair = renamed.rbegin(); pair != renamed.rend(); ++pair) {
     const std::string from = join_name(directory, pair->first);
     const std::string to = join_name(directory, pair->second);

@@ -8,9 +8,9 @@
 #include <span>
 #include <string>
 #include <string_view>
-#include <utility>
 #include <vector>
 
+#include "dist_checkpointing/rewrite/noted_json.h"
 #include "dist_checkpointing/save/write_checkpoint.h"
 #include "mapping/base/bytes.h"
 #include "mapping/planning/metadata.h"
@@ -20,7 +20,7 @@ namespace dckpt {
 
 /// Everything that determines the bytes of a conversion, as names and values for messages: the
 /// files of its source, its options, its plan.
-using ConversionFacts = std::vector<std::pair<std::string, std::string>>;
+using ConversionFacts = NamePairs;
 
 /// A data file that is complete and durable.
 struct FinishedFile {
@@ -34,7 +34,7 @@ struct FinishedFile {
 struct JournalContent {
   ConversionFacts facts;
   std::map<std::string, FinishedFile> files;
-  std::vector<std::pair<std::string, std::string>> renamed;  ///< from, to: at least begun
+  NamePairs renamed;  ///< from, to: at least begun
 };
 
 /// Parses a journal: one line per record, each with its checksum. Everything after an incomplete
@@ -76,7 +76,7 @@ class ConversionJournal {
   /// Returns the SHA-256 of the data files, if there will be a manifest.
   ManifestDigests digests() const;
   /// Returns the renames through storage(), in their order.
-  std::vector<std::pair<std::string, std::string>> renamed() const;
+  NamePairs renamed() const;
   /// Removes the journals of all attempts.
   void remove();
 
@@ -93,14 +93,13 @@ class ConversionJournal {
   mutable std::mutex mutex_;
   std::map<std::string, FinishedFile> files_;   ///< kept ones and those passed to wrote()
   std::map<std::string, FinishedFile> closed_;  ///< by full name; not yet passed to wrote()
-  std::vector<std::pair<std::string, std::string>> renamed_;
+  NamePairs renamed_;
   std::unique_ptr<WritableFile> file_;
   std::shared_ptr<Storage> noting_;
 };
 
 /// Undoes renames in `directory`, the last one first, as far as they were carried out.
-void undo_renames(Storage& storage, const std::string& directory,
-                  const std::vector<std::pair<std::string, std::string>>& renamed);
+void undo_renames(Storage& storage, const std::string& directory, const NamePairs& renamed);
 
 /// Removes everything in `directory` except the journals and `kept`.
 void remove_others(Storage& storage, const std::string& directory,

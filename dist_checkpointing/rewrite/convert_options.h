@@ -124,8 +124,8 @@ struct ConvertLimits {
 /// that of one process, byte for byte. Needs a destination with rename and a format that can
 /// resume; cannot be combined with `dry_run`, ConvertTarget::resume or ConvertChecks::round_trip.
 struct ConvertWorkers {
-  /// Where the workers agree; new or of the same conversion. Empty: no pool. survey_workers() tells
-  /// what they do.
+  /// The directory in which the workers agree: a new one, or one of the same conversion. Empty: no
+  /// pool. survey_workers() reports on it.
   std::optional<Location> directory{};
   /// The time, by the clock of the directory's storage, after which others take over the work of a
   /// process that gives no sign of life.
@@ -152,7 +152,7 @@ struct HeldBytes {
   std::uint64_t bytes = 0;  ///< size of elements, and of objects as stored
 };
 
-/// What one worker of a pool did.
+/// The part of one worker in the work of a pool.
 struct PoolReport {
   std::uint64_t units = 0;       ///< units of work of the conversion: files to write or to compare
   std::uint64_t units_here = 0;  ///< those that this process did

@@ -20,6 +20,7 @@
 #include "dist_checkpointing/rewrite/write_copy.h"
 #include "dist_checkpointing/save/write_checkpoint.h"
 #include "dist_checkpointing/training_root/removal.h"
+#include "dist_checkpointing/training_root/staging_token.h"
 #include "mapping/base/error.h"
 #include "mapping/base/fingerprint.h"
 #include "mapping/base/format.h"
@@ -124,7 +125,9 @@ class Worker {
   void keep_known_records();
   void note_pieces();
   void publish(const std::map<std::string, FinishedUnit>& units);
-  std::string folder() const { return join_name(pool_.job().staging, folder_of(pool_.token())); }
+  std::string folder() const {
+    return join_name(pool_.job().staging, worker_folder(pool_.token()));
+  }
   const SaveOptions& save() const { return shared_.copy.target.save; }
 
   PooledCopy& shared_;
@@ -159,7 +162,7 @@ class Worker::Units final : public ItemSource {
   }
 
   void wrote(const PlannedFile& file, std::span<const StorageInfo> places) override {
-    FinishedUnit unit{.path = join_name(folder_of(worker_.pool_.token()), file.name)};
+    FinishedUnit unit{.path = join_name(worker_folder(worker_.pool_.token()), file.name)};
     const std::string name = join_name(worker_.folder(), file.name);
     unit.file.size = worker_.storage_->stat(name).value_or(FileInfo{}).size;
     if (worker_.save().integrity)

@@ -28,7 +28,7 @@
 
 #include "dist_checkpointing/integrity.h"
 #include "dist_checkpointing/open.h"
-#include "dist_checkpointing/training_root/staging_token.h"
+#include "dist_checkpointing/training_root/root_lock.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
 #include "mapping/base/format.h"
@@ -275,17 +275,10 @@ class KeyRemover {
 /// A lock held while keys are removed.
 class RemovalLock {
  public:
-  explicit RemovalLock(std::shared_ptr<Storage> storage) : storage_(std::move(storage)) {
-    try {
-      lock_ = storage_->lock(kRemovalLock, "job " + staging_token());
-    } catch (const CheckpointError& error) {
-      if (error.code() != ErrorCode::kAborted) throw;
-      throw CheckpointError(error.code(),
-                            str_format("another job removes keys from this checkpoint ({}); "
-                                       "nothing was changed, try again when it has ended",
-                                       error.message()),
-                            {.file = storage_->display_path("")});
-    }
+  explicit RemovalLock(std::shared_ptr<Storage> storage)
+      : storage_(std::move(storage)),
+        lock_(lock_for_job(*storage_, kRemovalLock, "removes keys from this checkpoint",
+                           "nothing was changed, try again when it has ended")) {
     if (!lock_) {
       log_warning(
           str_format("{}: make sure that no other job removes keys here, since this "

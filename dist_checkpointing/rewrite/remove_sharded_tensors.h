@@ -13,10 +13,6 @@
 
 namespace DCKPT_API dckpt {
 
-/// The file in a checkpoint that a removal of keys locks. It exists only while a removal runs, or
-/// after a killed one.
-inline constexpr const char* kRemovalLock = ".dckpt.remove.lock";
-
 struct RemoveOptions {
   bool dry_run = false;                      ///< report, change nothing
   std::optional<IterationName> iteration{};  ///< under a training root, instead of the latest

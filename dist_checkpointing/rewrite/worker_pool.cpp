@@ -5,11 +5,11 @@
 #include <exception>
 
 #include "dist_checkpointing/rewrite/interrupted.h"
+#include "dist_checkpointing/rewrite/noted_json.h"
 #include "dist_checkpointing/training_root/staging_token.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/log.h"
-#include "mapping/base/storage_name.h"
 #include "mapping/base/text.h"
 #include "mapping/state/value.h"
 #include "strategies/formats/json/json.h"
@@ -50,63 +50,23 @@ namespace dckpt {
 namespace {
 
 constexpr const char* kRecordsFile = "records";
-constexpr const char* kProbePrefix = "now-";
 constexpr const char* kPiecesSuffix = ".pieces";
 constexpr const char* kCommitFile = "commit.json";
 constexpr std::uint64_t kMaxFileBytes = std::uint64_t{256} << 20;
 constexpr std::uint64_t kMaxOwnerBytes = 4096;
 constexpr std::size_t kMaxGenerations = 1'000'000;
 
-[[noreturn]] void damaged(const std::string& file) {
+/// Returns what `read` makes of the content of a file; an error says what to do.
+template <typename Read>
+auto read_pool_file(const std::string& file, const Read& read) try {
+  return read();
+} catch (const CheckpointError& error) {
   throw CheckpointError(ErrorCode::kCorrupt,
-                        "this file of a pool of workers is damaged; stop the workers, remove the "
-                        "pool (dckpt workers DIR --remove), and start them again",
+                        str_format("this file of a pool of workers is damaged ({}); stop the "
+                                   "workers, remove the pool (dckpt workers DIR --remove), and "
+                                   "start them again",
+                                   error.message()),
                         {.file = file});
-}
-
-const Value& member(const Value& dict, const char* key, const std::string& file) {
-  const Value* const found = dict.is_dict() ? dict.find(key) : nullptr;
-  if (found == nullptr) damaged(file);
-  return *found;
-}
-
-std::string text_of(const Value& value, const std::string& file) {
-  if (!value.is_str()) damaged(file);
-  return value.as_str();
-}
-
-std::int64_t number_of(const Value& value, const std::string& file) {
-  if (!value.is_int() || value.as_int() < 0) damaged(file);
-  return value.as_int();
-}
-
-const ValueList& list_of(const Value& value, const std::string& file) {
-  if (!value.is_list()) damaged(file);
-  return value.items();
-}
-
-/// Calls `use` with both members of each pair of a list.
-template <typename Use>
-void for_each_pair(const Value& pairs, const std::string& file, const Use& use) {
-  for (const Value& pair : list_of(pairs, file)) {
-    if (list_of(pair, file).size() != 2) damaged(file);
-    use(pair.items()[0], pair.items()[1]);
-  }
-}
-
-Value pairs_of(const std::vector<std::pair<std::string, std::string>>& pairs) {
-  ValueList list;
-  for (const auto& [first, second] : pairs) list.push_back(Value::list({first, second}));
-  return Value::list(std::move(list));
-}
-
-std::vector<std::pair<std::string, std::string>> read_pairs(const Value& pairs,
-                                                            const std::string& file) {
-  std::vector<std::pair<std::string, std::string>> read;
-  for_each_pair(pairs, file, [&](const Value& first, const Value& second) {
-    read.emplace_back(text_of(first, file), text_of(second, file));
-  });
-  return read;
 }
 
 std::string job_text(const PooledJob& job) {
@@ -114,21 +74,21 @@ std::string job_text(const PooledJob& job) {
   for (const WorkUnit& unit : job.units) units.push_back(Value::list({unit.name, unit.bytes}));
   return to_json(Value::dict({{"destination", job.destination},
                               {"staging", job.staging},
-                              {"facts", pairs_of(job.facts)},
+                              {"facts", to_value(job.facts)},
                               {"units", Value::list(std::move(units))}}));
 }
 
 PooledJob parse_job(ByteView text, const std::string& file) {
-  const Value json = parse_json(text, file, {kMaxFileBytes});
-  PooledJob job{.facts = read_pairs(member(json, "facts", file), file),
-                .destination = text_of(member(json, "destination", file), file),
-                .staging = text_of(member(json, "staging", file), file),
-                .units = {}};
-  name_components(job.staging);
-  for_each_pair(member(json, "units", file), file, [&](const Value& name, const Value& bytes) {
-    job.units.push_back({text_of(name, file), static_cast<std::uint64_t>(number_of(bytes, file))});
+  return read_pool_file(file, [&] {
+    const Value json = parse_json(text, file, {kMaxFileBytes});
+    PooledJob job{.facts = pairs_from(json.at("facts")),
+                  .destination = json.at("destination").as_str(),
+                  .staging = name_from(json.at("staging")),
+                  .units = {}};
+    for (const Value& unit : json.at("units").items())
+      job.units.push_back({part(unit, 0).as_str(), count_from(part(unit, 1))});
+    return job;
   });
-  return job;
 }
 
 }  // namespace
@@ -139,10 +99,6 @@ std::string done_name(std::size_t unit) {
 
 std::string claim_prefix(std::size_t unit) {
   return str_format("{}.claim-", unit);
-}
-
-std::string folder_of(std::string_view token) {
-  return ".work-" + std::string(token);
 }
 
 bool is_pool_file(std::string_view name) {
@@ -172,24 +128,27 @@ ClaimText parse_claim(ByteView content) {
 }
 
 Commitment parse_commitment(ByteView content, const std::string& file) {
-  const Value json = parse_json(content, file, {kMaxFileBytes});
-  Commitment commitment{.token = text_of(member(json, "token", file), file),
-                        .files = {},
-                        .renamed = read_pairs(member(json, "renamed", file), file)};
-  for_each_pair(member(json, "files", file), file, [&](const Value& name, const Value& facts) {
-    if (list_of(facts, file).size() != 2) damaged(file);
-    commitment.files.push_back({text_of(name, file),
-                                static_cast<std::uint64_t>(number_of(facts.items()[0], file)),
-                                number_of(facts.items()[1], file)});
+  return read_pool_file(file, [&] {
+    const Value json = parse_json(content, file, {kMaxFileBytes});
+    Commitment commitment{
+        .token = json.at("token").as_str(), .files = {}, .renamed = pairs_from(json.at("renamed"))};
+    for (const Value& named : json.at("files").items()) {
+      const Value& facts = part(named, 1);
+      commitment.files.push_back({part(named, 0).as_str(), count_from(part(facts, 0)),
+                                  static_cast<std::int64_t>(count_from(part(facts, 1)))});
+    }
+    return commitment;
   });
-  return commitment;
 }
 
 FinishedUnit parse_done(ByteView content, const std::string& name) {
-  JournalContent noted = parse_journal(content, name);
-  if (noted.files.empty() && content.empty()) return {};
-  if (noted.files.size() != 1) damaged(name);
-  return {noted.files.begin()->first, std::move(noted.files.begin()->second)};
+  if (content.empty()) return {};
+  return read_pool_file(name, [&] {
+    JournalContent noted = parse_journal(content, name);
+    if (noted.files.size() != 1)
+      throw CheckpointError(ErrorCode::kCorrupt, "it does not describe one file");
+    return FinishedUnit{noted.files.begin()->first, std::move(noted.files.begin()->second)};
+  });
 }
 
 PooledJob read_job(const Location& directory) {
@@ -257,11 +216,7 @@ std::int64_t WorkerPool::now() {
   const std::lock_guard lock(mutex_);
   const auto since = std::chrono::steady_clock::now() - asked_;
   if (now_ != 0 && since < period_ / 8) return now_;
-  const std::string probe = kProbePrefix + token_;
-  storage_->put(probe, {});
-  const auto found = storage_->stat(probe);
-  storage_->remove_all(probe);
-  now_ = found ? found->modified : 0;
+  now_ = storage_time(*storage_, kProbePrefix + token_);
   asked_ = std::chrono::steady_clock::now();
   return now_;
 }
@@ -362,7 +317,7 @@ void WorkerPool::note_commitment(const Commitment& commitment) {
   storage_->put(kCommitFile,
                 as_bytes(to_json(Value::dict({{"token", commitment.token},
                                               {"files", Value::list(std::move(files))},
-                                              {"renamed", pairs_of(commitment.renamed)}}))));
+                                              {"renamed", to_value(commitment.renamed)}}))));
 }
 
 std::optional<Commitment> WorkerPool::commitment() {

@@ -24,7 +24,7 @@ struct WorkUnit {
   std::uint64_t bytes = 0;
 };
 
-/// What the workers of a pool do together. All of them find the same.
+/// The work that the workers of a pool share. All of them plan the same.
 struct PooledJob {
   ConversionFacts facts;
   std::string destination;  ///< as Location::absolute()
@@ -46,11 +46,11 @@ struct PublishedFile {
   friend bool operator==(const PublishedFile&, const PublishedFile&) = default;
 };
 
-/// What a worker noted before it made the checkpoint visible.
+/// The note of a worker that is about to make the checkpoint visible.
 struct Commitment {
-  std::string token;                                         ///< of the worker
-  std::vector<PublishedFile> files;                          ///< all files but the marker
-  std::vector<std::pair<std::string, std::string>> renamed;  ///< in the staging directory so far
+  std::string token;                 ///< of the worker
+  std::vector<PublishedFile> files;  ///< all files but the marker
+  NamePairs renamed;                 ///< in the staging directory so far
 };
 
 /// Returns the tokens of the workers that have claimed the publication, the latest first.
@@ -141,6 +141,8 @@ inline constexpr const char* kJobFile = "job.json";
 inline constexpr const char* kClaimOfPublication = "publish.claim-";
 inline constexpr const char* kPublishedFile = "published";
 
+inline constexpr const char* kProbePrefix = "now-";  // of files for storage_time()
+
 /// Returns whether a pool makes files of this name.
 bool is_pool_file(std::string_view name);
 /// The begin of the token in PooledJob::staging.
@@ -158,8 +160,5 @@ ClaimText parse_claim(ByteView content);
 FinishedUnit parse_done(ByteView content, const std::string& name);
 /// Returns what WorkerPool::note_commitment() has written. Both throw CheckpointError (corrupt).
 Commitment parse_commitment(ByteView content, const std::string& file);
-
-/// Returns the folder in the staging directory that a worker writes into.
-std::string folder_of(std::string_view token);
 
 }  // namespace dckpt

@@ -35,7 +35,10 @@ SurveyedWorker worker_of(const std::string& token) {
 class Survey {
  public:
   explicit Survey(const Location& directory)
-      : owner_(directory.directory()), storage_(*owner_), job_(read_job(directory)), now_(now()) {
+      : owner_(directory.directory()),
+        storage_(*owner_),
+        job_(read_job(directory)),
+        now_(storage_time(storage_, kProbePrefix + staging_token())) {
     for (const FileInfo& entry : storage_.list("")) files_.emplace(entry.name, entry);
   }
 
@@ -62,14 +65,6 @@ class Survey {
     return static_cast<double>(std::max<std::int64_t>(end - begin, 0)) * kNanosecond;
   }
 
-  std::int64_t now() {
-    const std::string probe = "now-" + staging_token();
-    storage_.put(probe, {});
-    const auto found = storage_.stat(probe);
-    storage_.remove_all(probe);
-    return found ? found->modified : 0;
-  }
-
   SurveyedWorker& worker(const std::string& token) {
     return workers_.try_emplace(token, worker_of(token)).first->second;
   }
@@ -86,8 +81,8 @@ class Survey {
                                         storage_.display_path(done->first))
                                  .path;
     if (path.empty()) return;
-    const std::string folder = path.substr(0, path.find('/'));
-    SurveyedWorker& by = worker(folder.substr(std::min(folder.size(), folder_of("").size())));
+    const std::string_view folder = std::string_view(path).substr(0, path.find('/'));
+    SurveyedWorker& by = worker(std::string(worker_of_folder(folder)));
     ++by.done;
     by.bytes += bytes;
   }

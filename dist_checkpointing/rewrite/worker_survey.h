@@ -32,7 +32,7 @@ inline constexpr EnumNames<SurveyedWorker::State, 3> kWorkerStateNames{
      {SurveyedWorker::State::kSilent, "silent"},
      {SurveyedWorker::State::kIdle, "idle"}}};
 
-/// What the workers of a pool have done, by the clock of the pool's storage.
+/// The progress of a pool, by the clock of its storage.
 struct WorkerSurvey {
   std::string destination;
   bool published = false;

@@ -14,7 +14,8 @@
 //                           into place
 //
 // N is the directory of an iteration. A token identifies the process; leftovers of running
-// processes of this host stay. The steps of deleting N are:
+// processes of this host stay. Workers of a pool have folders `.work-TOKEN` in the directory, which
+// is then theirs as well: they go on with what its owner has left. The steps of deleting N are:
 //
 //      step                                       a crash after it leaves
 //   1  rename N to D = `.N.deleting-TOKEN`        N, or D complete but hidden
@@ -32,6 +33,7 @@
 #include "dist_checkpointing/tracker.h"
 #include "dist_checkpointing/training_root/foreign_entries.h"
 #include "dist_checkpointing/training_root/latest.h"
+#include "dist_checkpointing/training_root/root_lock.h"
 #include "dist_checkpointing/training_root/staging_token.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
@@ -47,23 +49,45 @@ namespace {
 constexpr const char* kDeleting = "deleting";
 constexpr const char* kInterrupted = "interrupted";
 constexpr const char* kReplaced = "replaced";
-constexpr const char* kRemovalLock = ".dckpt.remove.lock";  // name from a higher layer
 constexpr std::uint64_t kMaxTokenBytes = 4096;
 
-bool is_leftover(const HiddenSibling& sibling) {
-  if (sibling.purpose == kInterrupted) return parse_iteration_directory(sibling.name).has_value();
-  if (made_by_running_process(sibling.token)) return false;
-  if (sibling.name == kTrackerFile) return sibling.purpose == "tmp";
-  return parse_iteration_directory(sibling.name) &&
-         (sibling.purpose == "saving" || sibling.purpose == kReplaced ||
-          sibling.purpose == kDeleting);
+using State = UnfinishedWork::State;
+
+/// Returns whether anyone may still write into a hidden directory: its owner, or a worker with a
+/// folder in it. An interrupted conversion has no owner.
+State state_of(Storage& root, const HiddenSibling& sibling) try {
+  State state = sibling.purpose == kInterrupted ? State::kEnded : state_of_owner(sibling.token);
+  const std::string name = to_string(sibling);
+  const auto found = root.stat(name);
+  if (state == State::kRunning || !found || found->kind != FileInfo::Kind::kDirectory) return state;
+  for (const FileInfo& entry : root.list(name)) {
+    const std::string_view worker = worker_of_folder(entry.name);
+    if (worker.empty()) continue;
+    const State other = state_of_owner(worker);
+    if (other == State::kRunning) return other;
+    state = std::max(state, other);
+  }
+  return state;
+} catch (const CheckpointError&) {
+  return State::kElsewhere;  // it has gone, or cannot be examined
 }
 
-/// Returns whether an attempt's process on this host has ended, or whether it waits to be resumed.
-bool is_dead_attempt(const HiddenSibling& sibling) {
-  if (sibling.purpose == kInterrupted) return true;
-  return (sibling.purpose == "saving" || sibling.purpose == kReplaced) &&
-         made_by_ended_process(sibling.token);
+bool is_of_checkpoint(const HiddenSibling& sibling) {
+  return sibling.purpose == "saving" || sibling.purpose == kReplaced ||
+         sibling.purpose == kDeleting || sibling.purpose == kInterrupted;
+}
+
+bool is_leftover(Storage& root, const HiddenSibling& sibling) {
+  if (sibling.name == kTrackerFile)
+    return sibling.purpose == "tmp" && !made_by_running_process(sibling.token);
+  return parse_iteration_directory(sibling.name) && is_of_checkpoint(sibling) &&
+         state_of(root, sibling) != State::kRunning;
+}
+
+/// Returns whether the processes of an attempt, on this host, have ended.
+bool is_dead_attempt(Storage& directory, const HiddenSibling& sibling) {
+  return is_of_checkpoint(sibling) && sibling.purpose != kDeleting &&
+         state_of(directory, sibling) == State::kEnded;
 }
 
 std::optional<std::uint64_t> iteration_of(const std::string& directory) {
@@ -129,7 +153,8 @@ void remove_dead_attempts(const Location& target) {
     if (!directory.stat_target("")) return;
     for (const FileInfo& entry : directory.list("")) {
       const auto sibling = parse_hidden_sibling(entry.name);
-      if (!sibling || sibling->name != target.name() || !is_dead_attempt(*sibling)) continue;
+      if (!sibling || sibling->name != target.name() || !is_dead_attempt(directory, *sibling))
+        continue;
       remove_leftover(directory, *sibling, OpenOptions().strategy);
       log_warning(quote(directory.display_path(entry.name)) +
                   " was left by a save that died: it is removed, or back under its name");
@@ -146,7 +171,7 @@ std::vector<std::string> unfinished_attempts(const Location& target) {
   for (const FileInfo& entry : target.storage()->list("")) {
     const auto sibling = parse_hidden_sibling(entry.name);
     if (entry.kind == FileInfo::Kind::kDirectory && sibling && sibling->name == target.name() &&
-        sibling->purpose != kReplaced && is_dead_attempt(*sibling))
+        sibling->purpose != kReplaced && is_dead_attempt(*target.storage(), *sibling))
       names.push_back(entry.name);
   }
   return names;
@@ -161,18 +186,15 @@ bool was_being_replaced(const Location& target) {
 }
 
 std::vector<UnfinishedWork> list_unfinished_work(const Location& root) {
-  using State = UnfinishedWork::State;
   std::vector<UnfinishedWork> found;
-  for (const FileInfo& entry : root.directory()->list("")) {
+  const std::shared_ptr<Storage> storage = root.directory();
+  for (const FileInfo& entry : storage->list("")) {
     const auto sibling = parse_hidden_sibling(entry.name);
     if (!sibling || entry.kind != FileInfo::Kind::kDirectory) continue;
     const auto iteration = iteration_of(sibling->name);
-    const std::string& purpose = sibling->purpose;
-    const bool is_known = purpose == "saving" || purpose == kReplaced || purpose == kDeleting ||
-                          purpose == kInterrupted;
-    if (!iteration || !is_known) continue;
-    const State state = purpose == kInterrupted ? State::kEnded : state_of_owner(sibling->token);
-    found.push_back({entry.name, *iteration, purpose, state, entry.modified});
+    if (!iteration || !is_of_checkpoint(*sibling)) continue;
+    found.push_back(
+        {entry.name, *iteration, sibling->purpose, state_of(*storage, *sibling), entry.modified});
   }
   std::ranges::stable_sort(found, {}, &UnfinishedWork::iteration);
   return found;
@@ -201,7 +223,6 @@ std::vector<UnfinishedWork> list_marks(const Location& root, const std::string& 
 }
 
 UnfinishedWork::State state_of_owner(std::string_view token) {
-  using State = UnfinishedWork::State;
   return made_by_ended_process(token)     ? State::kEnded
          : made_by_running_process(token) ? State::kRunning
                                           : State::kElsewhere;
@@ -211,9 +232,9 @@ void remove_leftovers(const Location& root, const StrategySpec& strategy) {
   const std::shared_ptr<Storage> directory = root.directory();
   for (const FileInfo& entry : directory->list("")) {
     const auto sibling = parse_hidden_sibling(entry.name);
-    if (!sibling || !is_leftover(*sibling)) continue;
     try {
-      remove_leftover(*directory, *sibling, strategy);
+      if (sibling && is_leftover(*directory, *sibling))
+        remove_leftover(*directory, *sibling, strategy);
     } catch (const std::exception& error) {
       log_warning(
           str_format("training root {}: leftovers of a killed save could not be removed: {}",

@@ -6,15 +6,20 @@
 
 namespace dckpt {
 
-std::unique_ptr<StorageLock> lock_root(const Location& root) try {
-  return root.directory()->lock(kRootLock, "job " + staging_token());
+std::unique_ptr<StorageLock> lock_for_job(Storage& storage, const std::string& name,
+                                          std::string_view what_it_does,
+                                          std::string_view advice) try {
+  return storage.lock(name, "job " + staging_token());
 } catch (const CheckpointError& error) {
   if (error.code() != ErrorCode::kAborted) throw;
-  throw CheckpointError(error.code(),
-                        str_format("another job saves to this training root ({}): wait until it "
-                                   "has ended, or give this one a root of its own",
-                                   error.message()),
-                        {.file = root.display()});
+  throw CheckpointError(
+      error.code(), str_format("another job {} ({}); {}", what_it_does, error.message(), advice),
+      {.file = storage.display_path("")});
+}
+
+std::unique_ptr<StorageLock> lock_root(const Location& root) {
+  return lock_for_job(*root.directory(), kRootLock, "saves to this training root",
+                      "wait until it has ended, or give this one a root of its own");
 }
 
 }  // namespace dckpt

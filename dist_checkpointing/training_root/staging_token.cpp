@@ -18,6 +18,8 @@ namespace dckpt {
 
 namespace {
 
+constexpr std::string_view kWorkerPrefix = ".work-";
+
 std::string host_name() {
   std::array<char, 64> host{};
   if (::gethostname(host.data(), host.size() - 1) != 0) host[0] = '\0';
@@ -75,6 +77,14 @@ bool made_by_ended_process(std::string_view token) {
   const std::string& start = parts[parts.size() - 2];
   return parse_u64(process) && parse_u64(start).value_or(0) > 0 &&
          token.starts_with(token_of(process, start)) && start_of(process) != start;
+}
+
+std::string worker_folder(std::string_view token) {
+  return std::string(kWorkerPrefix).append(token);
+}
+
+std::string_view worker_of_folder(std::string_view name) {
+  return name.starts_with(kWorkerPrefix) ? name.substr(kWorkerPrefix.size()) : "";
 }
 
 std::string random_id() {

@@ -18,6 +18,11 @@ bool made_by_running_process(std::string_view token);
 /// other hosts, whose processes are not visible here.
 bool made_by_ended_process(std::string_view token);
 
+/// Returns the name of the folder that a worker of a pool, by its token, has in a hidden directory.
+std::string worker_folder(std::string_view token);
+/// Returns the token in the name of such a folder; empty for other names.
+std::string_view worker_of_folder(std::string_view name);
+
 /// Returns a random identifier in the form that DCP's storage metadata uses (a UUID).
 std::string random_id();
 

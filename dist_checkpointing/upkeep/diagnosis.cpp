@@ -24,8 +24,7 @@ namespace {
 using State = IterationSummary::State;
 using Owner = UnfinishedWork::State;
 
-constexpr std::string_view kWorkerPrefix = ".work-";  // of a higher layer (rewrite/worker_pool.h)
-constexpr std::uint64_t kMaxTextBytes = 4096;         // of a tracker, and of a lock
+constexpr std::uint64_t kMaxTextBytes = 4096;  // of a tracker, and of a lock
 
 /// Returns the content of a small file; empty if it cannot be read.
 std::optional<std::string> text_of(const Storage& storage, const std::string& name) try {
@@ -90,10 +89,8 @@ class Doctor {
   }
 
   void find_leftovers() {
-    for (UnfinishedWork& work : found_.survey.unfinished) {
-      if (work.state == Owner::kEnded) work.state = owner_among_workers(work.name);
+    for (const UnfinishedWork& work : found_.survey.unfinished)
       add_leftover(work, bytes_of(*storage_, {work.name, FileInfo::Kind::kDirectory}));
-    }
     for (const FileInfo& entry : storage_->list("")) {
       const auto sibling = parse_hidden_sibling(entry.name);
       if (!sibling) continue;
@@ -105,21 +102,6 @@ class Doctor {
         add_leftover({entry.name, 0, "tmp", state, entry.modified}, entry.size);
       }
     }
-  }
-
-  /// Returns kEnded unless another worker of a pool has a folder in the directory: it may go on
-  /// with what the owner has left.
-  Owner owner_among_workers(const std::string& directory) const try {
-    Owner owner = Owner::kEnded;
-    for (const FileInfo& entry : storage_->list(directory)) {
-      if (!entry.name.starts_with(kWorkerPrefix)) continue;
-      const Owner other = state_of_owner(std::string_view(entry.name).substr(kWorkerPrefix.size()));
-      if (other == Owner::kRunning) return other;
-      owner = std::max(owner, other);
-    }
-    return owner;
-  } catch (const CheckpointError&) {
-    return Owner::kElsewhere;  // it has gone, or cannot be examined
   }
 
   void add_leftover(const UnfinishedWork& work, std::uint64_t bytes) {

@@ -28,14 +28,14 @@ inline constexpr EnumNames<Verdict, 5> kVerdictNames{{{Verdict::kComplete, "comp
                                                       {Verdict::kBeingSaved, "being-saved"}}};
 Verdict verdict_of(IterationSummary::State state);
 
-/// What a job has left in a training root, or is still working on.
+/// Files of a job in a training root, which has left them or is still working on them.
 struct Leftover {
   UnfinishedWork work;  ///< also "tmp": a tracker that was never renamed into place
   std::uint64_t bytes = 0;
   bool comes_back = false;  ///< a replaced checkpoint, complete, whose successor never came
 };
 
-/// What treat_root() has set aside, and can bring back.
+/// A checkpoint or tracker that treat_root() has set aside and can bring back.
 struct SetAside {
   std::string name;
   std::string original;      ///< its name before: a checkpoint's directory, or the tracker

@@ -28,7 +28,7 @@ struct Member {
   std::optional<CheckpointError> error{};
 };
 
-/// What the files of a checkpoint look like from outside.
+/// The files of a checkpoint as a listing shows them.
 struct Appearance {
   std::string print;
   std::int64_t newest = 0;

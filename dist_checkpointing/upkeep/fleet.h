@@ -14,7 +14,7 @@
 
 namespace DCKPT_API dckpt {
 
-/// What is known about one checkpoint of a fleet.
+/// The state of one checkpoint of a fleet.
 struct FleetResult {
   enum class Status : std::uint8_t {
     kVerified,

@@ -123,7 +123,7 @@ class TransferItems {
   std::vector<TransferPlan::Tensor> tensors{};
 
  private:
-  /// What was said of a tensor.
+  /// The first and the last mention of a tensor.
   struct Mention {
     std::uint32_t first_rank = kNoNumber;
     const char* first_verb = nullptr;

@@ -1,4 +1,4 @@
-// How a transfer is planned:
+// A transfer is planned in five steps:
 //
 //   1 add      keys and boxes become numbers, and each item a small record: box, rank, item
 //   2 gather   the records of each box come together, by rank. The sources of a box with a main

@@ -9,7 +9,7 @@
 
 namespace dckpt {
 
-/// What one rank does in a transfer: its part of a TransferPlan, cut so that it travels in rounds.
+/// The part of one rank in a TransferPlan, cut so that it travels in rounds.
 struct TransferProgram {
   struct Step {
     enum class Kind : std::uint8_t { kCopy, kSend, kReceive };

@@ -11,6 +11,13 @@
 
 namespace dckpt {
 
+std::int64_t storage_time(Storage& storage, const std::string& probe) {
+  storage.put(probe, {});
+  const auto found = storage.stat(probe);
+  storage.remove_all(probe);
+  return found ? found->modified : 0;
+}
+
 std::unique_ptr<Lease> Lease::take(std::shared_ptr<Storage> storage, std::string name,
                                    std::string owner, Period period, bool sync) {
   if (storage->stat(name)) return nullptr;
@@ -33,12 +40,10 @@ std::unique_ptr<Lease> Lease::take(std::shared_ptr<Storage> storage, std::string
 
 std::optional<Lease::Period> Lease::age(Storage& storage, const std::string& name,
                                         const std::string& probe) {
-  storage.put(probe, {});
-  const auto now = storage.stat(probe);
-  storage.remove_all(probe);
+  const std::int64_t now = storage_time(storage, probe);
   const auto lease = storage.stat(name);
-  if (!now || !lease || now->modified == 0 || lease->modified == 0) return std::nullopt;
-  const std::chrono::nanoseconds age(std::max<std::int64_t>(now->modified - lease->modified, 0));
+  if (now == 0 || !lease || lease->modified == 0) return std::nullopt;
+  const std::chrono::nanoseconds age(std::max<std::int64_t>(now - lease->modified, 0));
   return std::chrono::duration_cast<Period>(age);
 }
 

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <condition_variable>
+#include <cstdint>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -12,6 +13,10 @@
 
 // Internal to publishing; not installed.
 namespace dckpt {
+
+/// Returns the time by the clock of a storage, as FileInfo::modified, for which it makes and
+/// removes the file `probe`. 0 if the storage has no times.
+std::int64_t storage_time(Storage& storage, const std::string& probe);
 
 /// A file that names the owner of something in a storage without locks. The owner writes it again
 /// four times in each period, so that a file that is older than a period, by the clock of the
@@ -26,8 +31,8 @@ class Lease {
                                                    std::string name, std::string owner,
                                                    Period period, bool sync);
 
-  /// Returns the age of the lease `name` by the storage's clock, which the temporary file `probe`
-  /// reads. Empty if the storage has no times, or if the lease is gone.
+  /// Returns the age of the lease `name` by storage_time(). Empty if the storage has no times, or
+  /// if the lease is gone.
   static std::optional<Period> age(Storage& storage, const std::string& name,
                                    const std::string& probe);
 

@@ -43,7 +43,7 @@ int code_of(const FleetResult& result) {
   return result.refused ? exit_code(*result.refused) : kDiffers;
 }
 
-/// What the results amount to.
+/// Adds up results.
 class Summary {
  public:
   void add(const FleetResult& result) {

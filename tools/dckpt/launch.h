@@ -5,8 +5,8 @@
 
 namespace dckpt::tool {
 
-/// What the environment says about a process that a launcher (mpirun, srun) has started as one of
-/// several. Part of the programs, not of the library.
+/// A process that a launcher (mpirun, srun) has started as one of several, by its environment. Part
+/// of the programs, not of the library.
 struct Launch {
   std::string variable;       ///< that says so: "OMPI_COMM_WORLD_SIZE"
   std::optional<int> size{};  ///< empty if the launcher does not say

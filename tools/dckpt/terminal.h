@@ -10,8 +10,8 @@
 
 namespace dckpt::tool {
 
-/// How the functions here print: as one of several ranks without a terminal, since launchers
-/// connect ranks to terminals that nobody sees, or, on ranks other than 0, nothing.
+/// The output of the functions here. As one of several ranks, rank 0 prints plainly, since
+/// launchers connect ranks to terminals that nobody sees, and other ranks print nothing.
 enum class Output { kUsual, kPlain, kNone };
 void set_output(Output output);
 

@@ -1,5 +1,5 @@
 'use strict';
-// What the page shows. Columns of numbers are LEB128 in base64; names share their first components
+// The data of the page. Columns of numbers are LEB128 in base64; names share their first components
 // with the one before; cuts are grids or lists of boxes (cuts.h).
 
 const data = JSON.parse(document.getElementById('data').textContent);

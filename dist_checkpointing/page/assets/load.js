@@ -1,4 +1,4 @@
-// What a load under another layout reads, from the boxes of the chunks.
+// The view of loads: the bytes that a load under another layout reads, by the boxes of the chunks.
 
 const mostRanks = 4096;
 

@@ -1,4 +1,4 @@
-// Who owns what: files by tensors, and how even the files are.
+// The view of owners: files by tensors, and the balance of the files.
 
 function ownersView(view) {
   if (!files.dataCount) return view.append(notice('No data files', 'The metadata names none, or could not be read.'));

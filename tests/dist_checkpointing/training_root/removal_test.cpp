@@ -153,6 +153,22 @@ TEST_F(Leftovers, ASaveAndAConversionRemoveDeadAttemptsAtTheirOwnTarget) {
   EXPECT_FALSE(fs::exists(root_ / hidden("other", "saving", process.token)));
 }
 
+TEST_F(Leftovers, OfADeadPublisherBelongToTheWorkersThatLive) {
+  const EndedProcess process;
+  process.reap();
+  const std::string left = hidden("iter_0000100", "saving", process.token);
+  const std::string kept = hidden("iter_0000100", "interrupted", process.token);
+  const std::string mine = worker_folder(staging_token());
+  for (const std::string& name : {left, kept}) make(name + "/" + mine);
+  EXPECT_THAT(after_removal(), ElementsAre(kept, left));
+  make_complete("iter_0000100");
+  EXPECT_THAT(after_removal(), ElementsAre(kept, left, "iter_0000100"));
+  for (const std::string& name : {left, kept}) {
+    fs::rename(root_ / name / mine, root_ / name / worker_folder(process.token));
+  }
+  EXPECT_THAT(after_removal(), ElementsAre("iter_0000100"));
+}
+
 TEST_F(Leftovers, AConversionThatIsStoppedLeavesNothing) {
   make_complete("model");
   std::stop_source stop;

@@ -78,7 +78,7 @@ TEST(TransferPlan, PartsGoFromEveryHolderToEveryRankThatWantsThem) {
 }
 
 TEST(TransferPlan, ReplicasShareTheSendingByBytes) {
-  // Of 4 ranks that hold 12 tensors each of four rows, one holds a large one alone.
+  // Four ranks hold 12 tensors of four rows each, and one of them holds a large one alone.
   std::vector<TransferLayout> from(12), to(12);
   for (std::size_t rank = 0; rank < 4; ++rank) {
     std::vector<TensorShard> held;
