@@ -9,6 +9,7 @@
 #include <string>
 
 #include "dist_checkpointing/inspect/listed_files.h"
+#include "dist_checkpointing/inspect/metadata_problems.h"
 #include "dist_checkpointing/inspect/problems.h"
 #include "dist_checkpointing/inspect/run_facts.h"
 #include "dist_checkpointing/inspect/shared_work.h"
@@ -21,7 +22,6 @@
 #include "mapping/base/hash.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/rearrange.h"
-#include "mapping/planning/validate.h"
 #include "strategies/formats/torch_archive/torch_file.h"
 #include "strategies/storage/hashed_file.h"
 #include "strategies/storage/read_ahead_file.h"
@@ -115,9 +115,7 @@ class Verifier {
     report_.tensors = metadata_.tensors.size();
     report_.objects = metadata_.objects.size();
     check_files();
-    check_coverage();
-    if (const auto problem = problem_of_paths(metadata_)) report_.problems.push_back(*problem);
-    check_ranges_apart();
+    std::ranges::move(problems_of_metadata(reader_), std::back_inserter(report_.problems));
     manifest_.emplace(reader_, report_.problems);
     report_.manifest_files = manifest_->sizes().size();
     work_.expect(total_bytes());
@@ -133,51 +131,6 @@ class Verifier {
       const std::string& name = metadata_.files[i];
       attempt(report_.problems, {.file = name},
               [&] { file_sizes_[i] = reader_.storage().open(name)->size(); });
-    }
-  }
-
-  void check_coverage() {
-    for (const TensorStorageMetadata& tensor : metadata_.tensors) {
-      for (const CoverageProblem& problem : validate_coverage(tensor)) {
-        const ErrorCode code = problem.code == FindingCode::kElementsMissing
-                                   ? ErrorCode::kIncomplete
-                                   : ErrorCode::kCorrupt;
-        report_.problems.emplace_back(code, problem.message, ErrorContext{.key = tensor.key});
-      }
-    }
-  }
-
-  /// Checks that records do not share bytes. Other formats may store two tensors in one place.
-  void check_ranges_apart() {
-    if (!reader_.info().conventions.records) return;
-    struct Range {
-      StorageInfo place;
-      const std::string* key;
-    };
-    std::vector<Range> ranges;
-    for (const TensorStorageMetadata& tensor : metadata_.tensors) {
-      for (const StorageInfo& place : tensor.places) ranges.push_back({place, &tensor.key});
-    }
-    for (const BytesStorageMetadata& object : metadata_.objects)
-      ranges.push_back({object.place, &object.key});
-    static const std::string kCommonState = "the common state";
-    for (const StorageInfo& place : reader_.info().common_places)
-      ranges.push_back({place, &kCommonState});
-    std::ranges::sort(ranges, {}, [](const Range& range) {
-      return std::pair(range.place.file, range.place.offset);
-    });
-    for (std::size_t i = 1; i < ranges.size(); ++i) {
-      const Range& before = ranges[i - 1];
-      const Range& after = ranges[i];
-      if (before.place.file != after.place.file ||
-          after.place.offset - before.place.offset >= before.place.length ||
-          after.place.length == 0)
-        continue;
-      report_.problems.emplace_back(
-          ErrorCode::kCorrupt, "its record shares bytes with the record of " + quote(*before.key),
-          ErrorContext{.key = *after.key,
-                       .file = metadata_.files[after.place.file],
-                       .offset = after.place.offset});
     }
   }
 

@@ -1,6 +1,6 @@
 #include "dist_checkpointing/json/reports.h"
 #include "dist_checkpointing/json/values.h"
-#include "dist_checkpointing/rewrite/worker_survey.h"
+#include "dist_checkpointing/rewrite/workers/worker_survey.h"
 
 namespace dckpt {
 

@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "dist_checkpointing/inspect/run_facts.h"
-#include "dist_checkpointing/rewrite/common_form.h"
-#include "dist_checkpointing/rewrite/conversion_source.h"
-#include "dist_checkpointing/rewrite/missing_data.h"
+#include "dist_checkpointing/rewrite/model/common_form.h"
+#include "dist_checkpointing/rewrite/source/conversion_source.h"
+#include "dist_checkpointing/rewrite/source/missing_data.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"

@@ -22,9 +22,10 @@ ConvertReport convert(const Location& source, const Location& destination,
 
 /// Does the same with the ranks of a job, which share the work as workers of a pool: that of
 /// ConvertOptions::workers, or one of their own beside the destination, which is removed at the
-/// end. A dry run, a resumed conversion and a check of the round trip are done by rank 0 alone. All
-/// ranks get a report. If some ranks fail, the others do their work, and a warning on rank 0 names
-/// them; if all fail, all throw the error of rank 0. Collective.
+/// end, and all ranks get a report. A dry run, a resumed conversion and a check of the round trip
+/// are done by rank 0 alone, which alone gets their report. If some ranks fail, the others do their
+/// work, and a warning on rank 0 names them; if all fail, all throw the error of rank 0.
+/// Collective.
 ConvertReport convert(const Location& source, const Location& destination,
                       const ConvertOptions& options, Communicator& comm);
 

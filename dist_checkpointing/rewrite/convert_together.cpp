@@ -6,7 +6,7 @@
 
 #include "dist_checkpointing/inspect/shared_work.h"
 #include "dist_checkpointing/rewrite/convert.h"
-#include "dist_checkpointing/rewrite/worker_survey.h"
+#include "dist_checkpointing/rewrite/workers/worker_survey.h"
 #include "dist_checkpointing/training_root/staging_token.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"

@@ -5,7 +5,7 @@
 
 #include "configs/key_map.h"
 #include "configs/yaml.h"
-#include "dist_checkpointing/rewrite/conversion_source.h"
+#include "dist_checkpointing/rewrite/source/conversion_source.h"
 #include "dist_checkpointing/training_root/removal.h"
 #include "mapping/base/error.h"
 #include "mapping/base/fingerprint.h"

@@ -7,7 +7,7 @@
 #include "dist_checkpointing/rewrite/conversion_journal.h"
 #include "dist_checkpointing/rewrite/convert_options.h"
 #include "dist_checkpointing/rewrite/convert_target.h"
-#include "dist_checkpointing/rewrite/model_folder.h"
+#include "dist_checkpointing/rewrite/model/model_folder.h"
 #include "mapping/planning/save/local_plan.h"
 #include "strategies/storage/location.h"
 

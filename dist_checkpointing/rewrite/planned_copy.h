@@ -9,7 +9,7 @@
 #include "dist_checkpointing/rewrite/convert_options.h"
 #include "dist_checkpointing/rewrite/convert_target.h"
 #include "dist_checkpointing/rewrite/copy_contents.h"
-#include "dist_checkpointing/rewrite/model_folder.h"
+#include "dist_checkpointing/rewrite/model/model_folder.h"
 #include "mapping/base/finding.h"
 #include "mapping/planning/save/global_plan.h"
 #include "strategies/contract/reader.h"

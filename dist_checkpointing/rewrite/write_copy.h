@@ -6,9 +6,9 @@
 
 #include "dist_checkpointing/rewrite/conversion_journal.h"
 #include "dist_checkpointing/rewrite/convert_options.h"
-#include "dist_checkpointing/rewrite/copy_source.h"
 #include "dist_checkpointing/rewrite/interrupted.h"
 #include "dist_checkpointing/rewrite/planned_copy.h"
+#include "dist_checkpointing/rewrite/source/copy_source.h"
 #include "strategies/storage/location.h"
 #include "strategies/storage/publication.h"
 

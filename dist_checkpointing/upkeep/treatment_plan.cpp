@@ -26,6 +26,21 @@ std::string short_name(const std::string& directory) {
   return iteration ? std::to_string(*iteration) : directory;
 }
 
+std::string original_of(const UnfinishedWork& work) {
+  return parse_hidden_sibling(work.name).value_or(HiddenSibling{}).name;
+}
+
+/// Returns why this can be removed.
+const char* reason(const UnfinishedWork& work) {
+  if (work.purpose == "saving") return "unfinished save";
+  if (work.purpose == "replaced") return "was replaced by a save";
+  if (work.purpose == "deleting") return "unfinished deletion";
+  if (work.purpose == "interrupted") return "interrupted conversion, which --resume could continue";
+  if (work.purpose == "tmp") return "unfinished write of the tracker";
+  return work.purpose == "claim" ? "claim of a save that has ended"
+                                 : "lock of a removal that has ended";
+}
+
 class Planner {
  public:
   Planner(const Location& root, const Treatment& treatment, TreatmentReport& report)
@@ -153,10 +168,6 @@ class Planner {
     }
   }
 
-  static std::string original_of(const UnfinishedWork& work) {
-    return parse_hidden_sibling(work.name).value_or(HiddenSibling{}).name;
-  }
-
   /// Returns whether a claim lies in a directory that another owner has claimed, who counts claims.
   bool is_claimed_by_others(const UnfinishedWork& work) const {
     return work.purpose == "claim" &&
@@ -173,17 +184,6 @@ class Planner {
     if (work.purpose != "claim") return nullptr;
     const IterationSummary* const checkpoint = found_.find(parent_name(work.name));
     return checkpoint != nullptr && checkpoint->state == State::kNoMetadata ? checkpoint : nullptr;
-  }
-
-  static const char* reason(const UnfinishedWork& work) {
-    if (work.purpose == "saving") return "unfinished save";
-    if (work.purpose == "replaced") return "was replaced by a save";
-    if (work.purpose == "deleting") return "unfinished deletion";
-    if (work.purpose == "interrupted")
-      return "interrupted conversion, which --resume could continue";
-    if (work.purpose == "tmp") return "unfinished write of the tracker";
-    return work.purpose == "claim" ? "claim of a save that has ended"
-                                   : "lock of a removal that has ended";
   }
 
   void prune(const Retention& retention) {

@@ -5,4 +5,4 @@
 #include "dist_checkpointing/rewrite/convert.h"
 #include "dist_checkpointing/rewrite/convert_policy.h"
 #include "dist_checkpointing/rewrite/remove_sharded_tensors.h"
-#include "dist_checkpointing/rewrite/worker_survey.h"
+#include "dist_checkpointing/rewrite/workers/worker_survey.h"

@@ -202,6 +202,20 @@ std::unique_ptr<CheckpointReader> converted(
   return converted_reader(std::move(source), std::move(conversions));
 }
 
+/// Returns which of Hugging Face's tensors are weights of linear layers that can be quantized.
+/// Those of towers stay as they are.
+std::vector<bool> linear_weights(const KeyMap& map, const MappedKeys& keys,
+                                 const std::vector<TensorStorageMetadata>& tensors) {
+  std::vector<bool> chosen(tensors.size(), false);
+  for (std::size_t i = 0; i < tensors.size() && keys.to == KeyNames::kHf; ++i) {
+    const std::string& name = map.tensors[keys.rows.at(i)].megatron;
+    chosen[i] = name.find(".linear_") != name.npos && name.ends_with(".weight") &&
+                !map.towers.have(name) && tensors[i].key.ends_with(".weight") &&
+                can_quantize(tensors[i]);
+  }
+  return chosen;
+}
+
 /// A map, and a checkpoint that it is applied to.
 class Mapping {
  public:
@@ -258,14 +272,7 @@ class Mapping {
   std::unique_ptr<CheckpointReader> quantized(std::unique_ptr<CheckpointReader> mapped,
                                               MapReport& report) const {
     if (!settings_.fp8) return mapped;
-    const std::vector<TensorStorageMetadata>& tensors = mapped->metadata().tensors;
-    std::vector<bool> chosen(tensors.size(), false);
-    for (std::size_t i = 0; i < tensors.size() && report.keys.to == KeyNames::kHf; ++i) {
-      const std::string& name = map_.tensors[report.keys.rows.at(i)].megatron;
-      chosen[i] = name.find(".linear_") != name.npos && name.ends_with(".weight") &&
-                  !map_.towers.have(name) && tensors[i].key.ends_with(".weight") &&
-                  can_quantize(tensors[i]);
-    }
+    const std::vector<bool> chosen = linear_weights(map_, report.keys, mapped->metadata().tensors);
     const auto count = static_cast<std::uint64_t>(std::ranges::count(chosen, true));
     if (count == 0)
       throw CheckpointError(ErrorCode::kUnsupported,

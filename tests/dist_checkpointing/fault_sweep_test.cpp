@@ -136,7 +136,7 @@ bool is_complete(const Location& checkpoint) {
   if (!checkpoint.stat()) return false;
   if (checkpoint.storage()->capabilities().rename) return true;
   try {
-    open_checkpoint(checkpoint);
+    (void)open_checkpoint(checkpoint);
     return true;
   } catch (const CheckpointError&) {
     return false;

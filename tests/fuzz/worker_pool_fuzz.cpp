@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
-#include "dist_checkpointing/rewrite/worker_pool.h"
-#include "dist_checkpointing/rewrite/worker_survey.h"
+#include "dist_checkpointing/rewrite/workers/worker_pool.h"
+#include "dist_checkpointing/rewrite/workers/worker_survey.h"
 #include "mapping/base/error.h"
 #include "strategies/storage/memory.h"
 

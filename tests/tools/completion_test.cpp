@@ -140,6 +140,7 @@ TEST(ShellWords, AreReadWithoutRunningAnything) {
   EXPECT_THAT(shell_words("$DCKPT_TEST_RUN/x ${DCKPT_TEST_RUN}y '$DCKPT_TEST_RUN' $(id) $"),
               ElementsAre("/run/x", "/runy", "$DCKPT_TEST_RUN", "$(id)", "$"));
   EXPECT_THAT(shell_words(""), ElementsAre(""));
+  unsetenv("DCKPT_TEST_RUN");
 }
 
 TEST(CompleteCommand, IsQuietAboutWhatIsWrong) {
@@ -168,6 +169,13 @@ std::string in_shell(const std::string& shell, const std::string& script) {
 
 bool has_shell(const std::string& shell) {
   return std::system(("command -v " + shell + " >/dev/null").c_str()) == 0;
+}
+
+TEST(ShellWords, AreWrittenAsAShellReadsThem) {
+  if (!has_shell("bash")) GTEST_SKIP() << "there is no bash here";
+  EXPECT_EQ(shell_word("run/iter_0000002"), "run/iter_0000002");
+  for (const std::string word : {"", "run/a b", "it's", "$HOME/`id`", "~/x", "new\nline's\\", "é*"})
+    EXPECT_EQ(in_shell("bash", "printf %s " + shell_word(word)), word) << word;
 }
 
 TEST(CompletionScript, AsksTheToolInBash) {

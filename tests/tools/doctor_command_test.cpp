@@ -43,7 +43,7 @@ TEST(ToolDoctor, RepairsAndBringsBack) {
   EXPECT_TRUE(fs::exists(root.directory / "iter_0000020"));
   const ToolRun done = run_tool(repair);
   EXPECT_EQ(done.exit_code, 0) << done.err;
-  EXPECT_THAT(done.out, AllOf(HasSubstr("undo: dckpt doctor '" + root.text() + "' --restore 20"),
+  EXPECT_THAT(done.out, AllOf(HasSubstr("undo: dckpt doctor " + root.text() + " --restore 20"),
                               HasSubstr("done; a run now takes iter_0000010")));
   EXPECT_THAT(run_tool({"inspect", root.text()}).out, HasSubstr("resume       iter_0000010"));
   EXPECT_EQ(run_tool({"doctor", root.text()}).exit_code, 0);

@@ -11,6 +11,7 @@
 #include "tools/dckpt/head_rows.h"
 #include "tools/dckpt/resume_report.h"
 #include "tools/dckpt/root_table.h"
+#include "tools/dckpt/shell_words.h"
 #include "tools/dckpt/terminal.h"
 
 namespace dckpt::tool {
@@ -100,8 +101,8 @@ void print_steps(const TreatmentReport& report, const std::string& root) {
     if (step.bytes > 0) print(str_format(", {}", human_bytes(step.bytes)));
     print(step.why.empty() ? "\n" : str_format(" ({})\n", safe_message(step.why)));
     if (!step.undo.empty())
-      print(str_format("           undo: dckpt doctor {} {} --apply\n", quote(root, root.size()),
-                       step.undo));
+      print(
+          str_format("           undo: dckpt doctor {} {} --apply\n", shell_word(root), step.undo));
     if (step.kind == TreatmentStep::Kind::kRemove || step.kind == TreatmentStep::Kind::kDelete)
       freed += step.bytes;
   }
@@ -129,7 +130,7 @@ void print_advice(const RootDiagnosis& found, const std::string& root) {
     break;
   }
   if (!options.empty())
-    print(str_format("\nwhat may help: dckpt doctor {}{}\n", quote(root, root.size()), options));
+    print(str_format("\nwhat may help: dckpt doctor {}{}\n", shell_word(root), options));
 }
 
 void require_useful(const Options& options) {

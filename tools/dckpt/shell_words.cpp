@@ -74,4 +74,24 @@ std::vector<std::string> shell_words(std::string_view line) {
   }
 }
 
+std::string shell_word(std::string_view word) {
+  const auto is_plain = [](char c) {
+    return is_name(c) || std::string_view("/._-+=:@%,").find(c) != std::string_view::npos;
+  };
+  const auto is_control = [](char c) { return static_cast<unsigned char>(c) < ' ' || c == '\x7f'; };
+  if (!word.empty() && std::ranges::all_of(word, is_plain)) return std::string(word);
+  constexpr std::string_view kHex = "0123456789abcdef";
+  const bool escapes = std::ranges::any_of(word, is_control);
+  std::string text = escapes ? "$'" : "'";
+  for (const char c : word) {
+    if (is_control(c))
+      text += {'\\', 'x', kHex[static_cast<unsigned char>(c) >> 4], kHex[c & 15]};
+    else if (c == '\'' || (escapes && c == '\\'))
+      text += escapes ? std::string{'\\', c} : "'\\''";
+    else
+      text += c;
+  }
+  return text + "'";
+}
+
 }  // namespace dckpt::tool

@@ -11,4 +11,8 @@ namespace dckpt::tool {
 /// of a word and $NAME. Performs no other expansion and runs nothing.
 std::vector<std::string> shell_words(std::string_view line);
 
+/// Returns what a person can paste into a shell to get this word, on one line: as it is, in single
+/// quotes, or, if there are control characters, as $'…' with escapes.
+std::string shell_word(std::string_view word);
+
 }  // namespace dckpt::tool

@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "dist_checkpointing/json/reports.h"
-#include "dist_checkpointing/rewrite/worker_survey.h"
+#include "dist_checkpointing/rewrite/workers/worker_survey.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"

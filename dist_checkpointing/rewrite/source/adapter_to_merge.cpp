@@ -1,10 +1,10 @@
-#include "dist_checkpointing/rewrite/adapter_to_merge.h"
+#include "dist_checkpointing/rewrite/source/adapter_to_merge.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "dist_checkpointing/rewrite/conversion_steps.h"
-#include "dist_checkpointing/rewrite/other_models.h"
+#include "dist_checkpointing/rewrite/source/other_models.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"

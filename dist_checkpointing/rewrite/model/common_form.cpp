@@ -1,4 +1,4 @@
-#include "dist_checkpointing/rewrite/common_form.h"
+#include "dist_checkpointing/rewrite/model/common_form.h"
 
 #include <algorithm>
 #include <iterator>

@@ -1,4 +1,4 @@
-#include "dist_checkpointing/rewrite/copy_source.h"
+#include "dist_checkpointing/rewrite/source/copy_source.h"
 
 #include <algorithm>
 #include <utility>

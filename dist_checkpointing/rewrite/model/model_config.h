@@ -1,6 +1,6 @@
 #pragma once
 
-#include "dist_checkpointing/rewrite/model_folder.h"
+#include "dist_checkpointing/rewrite/model/model_folder.h"
 
 namespace dckpt {
 

@@ -1,4 +1,4 @@
-#include "dist_checkpointing/rewrite/map_source.h"
+#include "dist_checkpointing/rewrite/source/map_source.h"
 
 #include <algorithm>
 #include <utility>

@@ -1,4 +1,4 @@
-#include "dist_checkpointing/rewrite/pooled_copy.h"
+#include "dist_checkpointing/rewrite/workers/pooled_copy.h"
 
 #include <algorithm>
 #include <chrono>
@@ -14,9 +14,9 @@
 
 #include "dist_checkpointing/integrity.h"
 #include "dist_checkpointing/rewrite/convert_target.h"
-#include "dist_checkpointing/rewrite/pooled_publication.h"
-#include "dist_checkpointing/rewrite/source_check.h"
-#include "dist_checkpointing/rewrite/worker_pool.h"
+#include "dist_checkpointing/rewrite/source/source_check.h"
+#include "dist_checkpointing/rewrite/workers/pooled_publication.h"
+#include "dist_checkpointing/rewrite/workers/worker_pool.h"
 #include "dist_checkpointing/rewrite/write_copy.h"
 #include "dist_checkpointing/save/write_checkpoint.h"
 #include "dist_checkpointing/training_root/removal.h"

@@ -1,4 +1,4 @@
-#include "dist_checkpointing/rewrite/model_folder.h"
+#include "dist_checkpointing/rewrite/model/model_folder.h"
 
 #include <algorithm>
 #include <array>
@@ -9,8 +9,8 @@
 
 #include "configs/yaml.h"
 #include "dist_checkpointing/inspect/modelopt.h"
-#include "dist_checkpointing/rewrite/conversion_source.h"
-#include "dist_checkpointing/rewrite/model_config.h"
+#include "dist_checkpointing/rewrite/model/model_config.h"
+#include "dist_checkpointing/rewrite/source/conversion_source.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"

@@ -4,8 +4,8 @@
 
 #include "dist_checkpointing/rewrite/conversion_journal.h"
 #include "dist_checkpointing/rewrite/convert_options.h"
-#include "dist_checkpointing/rewrite/copy_source.h"
 #include "dist_checkpointing/rewrite/planned_copy.h"
+#include "dist_checkpointing/rewrite/source/copy_source.h"
 #include "mapping/base/progress.h"
 #include "strategies/contract/reader.h"
 #include "strategies/storage/location.h"

@@ -7,7 +7,7 @@
 
 #include "dist_checkpointing/rewrite/convert_options.h"
 #include "dist_checkpointing/rewrite/convert_target.h"
-#include "dist_checkpointing/rewrite/map_source.h"
+#include "dist_checkpointing/rewrite/source/map_source.h"
 #include "strategies/contract/reader.h"
 #include "strategies/storage/location.h"
 

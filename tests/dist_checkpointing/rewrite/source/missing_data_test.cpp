@@ -1,4 +1,4 @@
-#include "dist_checkpointing/rewrite/missing_data.h"
+#include "dist_checkpointing/rewrite/source/missing_data.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

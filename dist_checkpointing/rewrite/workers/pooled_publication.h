@@ -5,9 +5,9 @@
 #include <string>
 
 #include "dist_checkpointing/rewrite/convert_options.h"
-#include "dist_checkpointing/rewrite/copy_source.h"
 #include "dist_checkpointing/rewrite/planned_copy.h"
-#include "dist_checkpointing/rewrite/worker_pool.h"
+#include "dist_checkpointing/rewrite/source/copy_source.h"
+#include "dist_checkpointing/rewrite/workers/worker_pool.h"
 #include "dist_checkpointing/rewrite/write_copy.h"
 #include "strategies/storage/location.h"
 

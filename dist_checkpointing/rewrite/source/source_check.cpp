@@ -1,4 +1,4 @@
-#include "dist_checkpointing/rewrite/source_check.h"
+#include "dist_checkpointing/rewrite/source/source_check.h"
 
 #include <algorithm>
 #include <set>

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "dist_checkpointing/integrity.h"
-#include "dist_checkpointing/rewrite/worker_pool.h"
-#include "dist_checkpointing/rewrite/worker_survey.h"
+#include "dist_checkpointing/rewrite/workers/worker_pool.h"
+#include "dist_checkpointing/rewrite/workers/worker_survey.h"
 #include "strategies/comm/threads.h"
 #include "strategies/storage/posix.h"
 #include "tests/dist_checkpointing/rewrite/conversions.h"

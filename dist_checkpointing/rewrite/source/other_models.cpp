@@ -1,4 +1,4 @@
-#include "dist_checkpointing/rewrite/other_models.h"
+#include "dist_checkpointing/rewrite/source/other_models.h"
 
 #include <utility>
 

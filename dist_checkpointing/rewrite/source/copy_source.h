@@ -10,7 +10,7 @@
 #include "dist_checkpointing/registry.h"
 #include "dist_checkpointing/rewrite/conversion_journal.h"
 #include "dist_checkpointing/rewrite/copy_contents.h"
-#include "dist_checkpointing/rewrite/source_check.h"
+#include "dist_checkpointing/rewrite/source/source_check.h"
 #include "mapping/base/progress.h"
 #include "strategies/contract/reader.h"
 #include "strategies/contract/save_strategy.h"

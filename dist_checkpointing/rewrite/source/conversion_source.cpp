@@ -1,4 +1,4 @@
-#include "dist_checkpointing/rewrite/conversion_source.h"
+#include "dist_checkpointing/rewrite/source/conversion_source.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -9,9 +9,9 @@
 #include "dist_checkpointing/inspect/diff.h"
 #include "dist_checkpointing/open.h"
 #include "dist_checkpointing/registry.h"
-#include "dist_checkpointing/rewrite/adapter_to_merge.h"
 #include "dist_checkpointing/rewrite/conversion_steps.h"
-#include "dist_checkpointing/rewrite/other_models.h"
+#include "dist_checkpointing/rewrite/source/adapter_to_merge.h"
+#include "dist_checkpointing/rewrite/source/other_models.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"

@@ -1,4 +1,4 @@
-#include "dist_checkpointing/rewrite/model_config.h"
+#include "dist_checkpointing/rewrite/model/model_config.h"
 
 #include <algorithm>
 #include <array>
@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "dist_checkpointing/rewrite/conversion_source.h"
+#include "dist_checkpointing/rewrite/source/conversion_source.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "migration/maps/mapped_reader.h"

@@ -1,4 +1,4 @@
-#include "dist_checkpointing/rewrite/worker_pool.h"
+#include "dist_checkpointing/rewrite/workers/worker_pool.h"
 
 #include <algorithm>
 #include <array>

@@ -1,10 +1,10 @@
-#include "dist_checkpointing/rewrite/worker_survey.h"
+#include "dist_checkpointing/rewrite/workers/worker_survey.h"
 
 #include <algorithm>
 #include <map>
 #include <utility>
 
-#include "dist_checkpointing/rewrite/worker_pool.h"
+#include "dist_checkpointing/rewrite/workers/worker_pool.h"
 #include "dist_checkpointing/training_root/staging_token.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"

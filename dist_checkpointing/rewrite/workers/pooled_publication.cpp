@@ -1,4 +1,4 @@
-#include "dist_checkpointing/rewrite/pooled_publication.h"
+#include "dist_checkpointing/rewrite/workers/pooled_publication.h"
 
 #include <algorithm>
 #include <optional>
