@@ -102,7 +102,9 @@ void measure_planners(const PlanWorkload& workload, const std::vector<Bytes>& en
   for (LocalShard& shard : shards) {
     auto& tensor = std::get<TensorShard>(shard);
     tensor.source = static_cast<std::uint32_t>(tensors.size());
-    tensors.push_back(Tensor::meta(tensor.properties.dtype, tensor.box.sizes));
+    const Shape shape =
+        tensor.range ? Shape{tensor.range->end - tensor.range->begin} : tensor.box.sizes;
+    tensors.push_back(Tensor::meta(tensor.properties.dtype, shape));
   }
   std::array<double, 3> best{1e9, 1e9, 1e9};
   for (int turn = 0; turn < 5; ++turn) {
