@@ -4,6 +4,7 @@
 #include <bit>
 #include <functional>
 #include <map>
+#include <mutex>
 #include <numeric>
 #include <utility>
 
@@ -24,7 +25,7 @@
 namespace dckpt {
 namespace {
 
-constexpr std::uint64_t kMostPiece = std::uint64_t{8} << 20;  // memory of this size is reused
+constexpr std::uint64_t kMostPiece = std::uint64_t{8} << 20;  // a longer one is hardly read faster
 
 /// A part of a tensor, of one layer if the tensor holds several.
 struct Piece {
@@ -186,8 +187,9 @@ class StatsReader {
     }
   }
 
-  PieceStats read_job(std::span<const Piece> pieces, std::uint64_t bytes) const {
-    Bytes buffer(bytes);
+  PieceStats read_job(std::span<const Piece> pieces, std::uint64_t bytes) {
+    Bytes buffer = take_buffer();
+    if (buffer.size() < bytes) buffer.resize(bytes);
     std::vector<WantedShard> wanted;
     std::vector<Tensor> tensors;
     std::byte* at = buffer.data();
@@ -200,12 +202,22 @@ class StatsReader {
       at += bytes_of(piece);
     }
     read_tensors(reader_, plan_reads(metadata_, wanted), tensors,
-                 {.threads = 1, .staging = limit_});
+                 {.threads = 1, .engine = ReadEngine::kAuto, .staging = limit_});
     PieceStats stats;
     for (const Tensor& tensor : tensors)
       add_elements(stats.pieces.emplace_back(), tensor.dtype(), tensor.data(),
                    static_cast<std::size_t>(tensor.numel()));
+    const std::lock_guard lock(mutex_);
+    buffers_.push_back(std::move(buffer));
     return stats;
+  }
+
+  Bytes take_buffer() {
+    const std::lock_guard lock(mutex_);
+    if (buffers_.empty()) return {};
+    Bytes buffer = std::move(buffers_.back());
+    buffers_.pop_back();
+    return buffer;
   }
 
   /// Puts the pieces together in their order.
@@ -231,6 +243,8 @@ class StatsReader {
   const std::uint64_t limit_;
   std::map<std::string, std::int64_t> stacks_;  // extent of their first axis, 0 if they differ
   std::vector<Piece> pieces_;
+  std::mutex mutex_;
+  std::vector<Bytes> buffers_;  // of ended jobs: touching fresh memory costs more than reading
   SharedWork work_;
   StatsReport report_;
 };

@@ -82,6 +82,60 @@ TEST(ElementStats, SpecialElementsAreCountedAndLeftOut) {
   }
 }
 
+/// The value of a code by the definition of its fields; NaN and infinity as such.
+double value_of(std::uint32_t code, int exponent_bits, int mantissa_bits) {
+  const int top = (1 << exponent_bits) - 1, bias = top / 2;
+  const int exponent = static_cast<int>(code >> mantissa_bits) & top;
+  const auto mantissa = static_cast<double>(code & ((1U << mantissa_bits) - 1));
+  const double one = std::ldexp(1.0, mantissa_bits);
+  const double sign = (code >> (exponent_bits + mantissa_bits)) != 0 ? -1 : 1;
+  if (exponent == top) return mantissa == 0 ? sign * INFINITY : NAN;
+  return sign * (exponent == 0 ? std::ldexp(mantissa / one, 1 - bias)
+                               : std::ldexp(1 + mantissa / one, exponent - bias));
+}
+
+TEST(ElementStats, EveryCodeOfHalvesIsCountedAsItsFieldsSay) {
+  for (const auto& [dtype, exponent_bits] :
+       {std::pair(DType::kBFloat16, 8), std::pair(DType::kFloat16, 5)}) {
+    SCOPED_TRACE(to_string(dtype));
+    const int mantissa_bits = 15 - exponent_bits;
+    for (const std::size_t step : {1U, 7U, 129U}) {  // special elements in few and in many blocks
+      std::vector<std::uint16_t> codes;
+      for (std::size_t i = 0; i < 65'536; ++i)
+        codes.push_back(static_cast<std::uint16_t>(i * step));
+      std::vector<double> finite;
+      std::uint64_t nan = 0, denormal = 0;
+      for (const std::uint16_t code : codes) {
+        const double value = value_of(code, exponent_bits, mantissa_bits);
+        nan += std::isnan(value) ? 1 : 0;
+        if (std::isfinite(value)) finite.push_back(value);
+        denormal += value != 0 && std::abs(value) < std::ldexp(1, 2 - (1 << (exponent_bits - 1)));
+      }
+      const ElementStats stats = stats_of(codes, dtype);
+      expect_plain(stats, finite);
+      EXPECT_EQ(stats.nan, nan);
+      EXPECT_EQ(stats.infinite, 2U);
+      EXPECT_EQ(stats.zero, 2U);
+      EXPECT_EQ(stats.denormal, denormal);
+    }
+  }
+}
+
+TEST(ElementStats, FewFiniteElementsAmongManyOthersAreTheirOwnStatistics) {
+  for (const std::size_t place : {0U, 5U, 1023U, 2047U}) {
+    std::vector<std::uint16_t> codes(2051, 0x7FC0);  // NaN
+    codes[place] = 0x3F80;                           // 1
+    codes.back() = 0x4040;                           // 3
+    const ElementStats stats = stats_of(codes, DType::kBFloat16);
+    EXPECT_EQ(stats.finite(), 2U);
+    EXPECT_EQ(stats.mean, 2.0);
+    EXPECT_EQ(stats.deviation(), 1.0);
+    EXPECT_EQ(stats.min, 1.0);
+    EXPECT_EQ(stats.max, 3.0);
+    EXPECT_EQ(stats.zero + stats.denormal, 0U);
+  }
+}
+
 TEST(ElementStats, DenormalsAreThoseOfTheStoredType) {
   EXPECT_EQ(stats_of<std::uint16_t>({0x03FF, 0x0400, 0x8001, 0}, DType::kFloat16).denormal, 2U);
   EXPECT_EQ(stats_of<std::uint16_t>({0x007F, 0x0080, 0x8001, 0}, DType::kBFloat16).denormal, 2U);
