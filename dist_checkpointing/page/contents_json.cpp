@@ -64,6 +64,7 @@ SortedTensors::SortedTensors(const Metadata& metadata)
     : tensors_(metadata.tensors), order_(tensors_.size()) {
   std::iota(order_.begin(), order_.end(), std::size_t{0});
   std::ranges::sort(order_, {}, [&](std::size_t i) { return std::string_view(tensors_[i].key); });
+  place_of_.reserve(order_.size());
   for (std::size_t i = 0; i < order_.size(); ++i) place_of_.emplace(at(i).key, i);
 }
 

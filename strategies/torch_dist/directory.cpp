@@ -23,19 +23,22 @@ constexpr std::uint64_t kMaxMetadataBytes = std::uint64_t{8} << 30;
 /// Recovers lost shapes: "optimizer.state.exp_avg.decoder.weight" gets the shape of the model
 /// tensor "decoder.weight", if its stored size can be the reformulation.
 void recover_flattened_shapes(Metadata& metadata) {
+  constexpr std::string_view kOptimizer = "optimizer";
   std::unordered_map<std::string_view, const TensorStorageMetadata*> by_key;
-  for (const TensorStorageMetadata& tensor : metadata.tensors) by_key.emplace(tensor.key, &tensor);
   bool recovered = false;
   std::vector<std::pair<TensorStorageMetadata*, Shape>> found;
   for (TensorStorageMetadata& tensor : metadata.tensors) {
-    if (tensor.flattened_shape) continue;
     const std::string_view key = tensor.key;
-    for (std::size_t dot = key.find('.'); dot != std::string_view::npos;
-         dot = key.find('.', dot + 1)) {
+    const std::size_t optimizer = key.find(kOptimizer);
+    if (tensor.flattened_shape || optimizer == std::string_view::npos) continue;
+    if (by_key.empty()) {  // only now: most checkpoints of models have no optimizer
+      by_key.reserve(metadata.tensors.size());
+      for (const TensorStorageMetadata& model : metadata.tensors) by_key.emplace(model.key, &model);
+    }
+    for (std::size_t dot = key.find('.', optimizer + kOptimizer.size());
+         dot != std::string_view::npos; dot = key.find('.', dot + 1)) {
       const auto model = by_key.find(key.substr(dot + 1));
-      if (model == by_key.end() || model->second->flattened_shape ||
-          key.substr(0, dot).find("optimizer") == std::string_view::npos)
-        continue;
+      if (model == by_key.end() || model->second->flattened_shape) continue;
       if (may_be_reformulated(tensor.size, model->second->size))
         found.emplace_back(&tensor, model->second->size);
       break;
