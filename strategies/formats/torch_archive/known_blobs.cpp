@@ -17,6 +17,7 @@ constexpr std::size_t kMaxFrame = std::size_t{8} << 10;  // bytes of one frame
 constexpr std::size_t kMaxFrames = std::size_t{8} << 20;
 // The maximum number of blobs kept of one length, which differ in the padding that aligns elements.
 constexpr std::size_t kMaxAlike = 64;
+constexpr std::uint64_t kAlignment = 64;  // at least that of elements
 // Blobs up to this size are read at once.
 constexpr std::uint64_t kOneRequest = std::uint64_t{4} << 10;
 
@@ -63,6 +64,11 @@ class KnownBlobs::Blob {
   }
   std::size_t frame_size() const noexcept { return frame_.size(); }
 
+  /// Returns whether a blob at `base` would be padded as this one if its elements were aligned in
+  /// the file.
+  bool is_padded_as_at(std::uint64_t base) const noexcept {
+    return base % kAlignment == base_ % kAlignment;
+  }
   bool elements_lie_as_in(const Blob& other) const noexcept {
     return elements_ == other.elements_ && elements_end_ == other.elements_end_;
   }
@@ -147,24 +153,27 @@ class KnownBlobs::Blob {
   std::vector<Range> same_;      // ranges that must be equal
 };
 
-std::shared_ptr<const KnownBlobs::Blob> KnownBlobs::candidate(std::uint64_t length,
-                                                              std::size_t index) const {
+std::shared_ptr<const KnownBlobs::Alike> KnownBlobs::alike(std::uint64_t length) const {
   const std::shared_lock lock(mutex_);
-  const auto alike = by_length_.find(length);
-  if (alike == by_length_.end() || index >= alike->second.size()) return nullptr;
-  return alike->second[index];
+  const auto found = by_length_.find(length);
+  return found == by_length_.end() ? nullptr : found->second;
 }
 
 std::optional<TensorBlob> KnownBlobs::find(const ReadableFile& file, std::uint64_t base,
                                            std::uint64_t length) const {
-  if (!range_fits(base, length, file.size())) return std::nullopt;
+  const std::shared_ptr<const Alike> alike = this->alike(length);
+  if (!alike || !range_fits(base, length, file.size())) return std::nullopt;
   FrameBuffer buffer;
   ByteView frame;
-  std::shared_ptr<const Blob> before;
-  for (std::size_t index = 0; auto blob = candidate(length, index); ++index) {
-    if (!before || !blob->elements_lie_as_in(*before)) frame = blob->read_frame(file, base, buffer);
-    if (blob->matches(frame)) return blob->at(base, frame);
-    before = std::move(blob);
+  const Blob* before = nullptr;
+  for (const bool likely : {true, false}) {
+    for (const auto& blob : *alike) {
+      if (blob->is_padded_as_at(base) != likely) continue;
+      if (before == nullptr || !blob->elements_lie_as_in(*before))
+        frame = blob->read_frame(file, base, buffer);
+      if (blob->matches(frame)) return blob->at(base, frame);
+      before = blob.get();
+    }
   }
   return std::nullopt;
 }
@@ -179,10 +188,12 @@ void KnownBlobs::keep(const ZipArchive& archive, const ZipMember& storage,
     return;  // a member other than the requested one is malformed
   }
   const std::unique_lock lock(mutex_);
-  auto& alike = by_length_[archive.length()];
+  std::shared_ptr<const Alike>& known = by_length_[archive.length()];
+  Alike alike = known ? *known : Alike();
   if (bytes_ + blob->frame_size() > kMaxFrames || alike.size() == kMaxAlike) return;
   bytes_ += blob->frame_size();
   alike.push_back(std::move(blob));
+  known = std::make_shared<const Alike>(std::move(alike));
 }
 
 }  // namespace dckpt

@@ -29,10 +29,13 @@ class KnownBlobs {
 
  private:
   class Blob;
-  std::shared_ptr<const Blob> candidate(std::uint64_t length, std::size_t index) const;
+  using Alike = std::vector<std::shared_ptr<const Blob>>;
+  /// Returns the known blobs of a length; null if there are none.
+  std::shared_ptr<const Alike> alike(std::uint64_t length) const;
 
   mutable std::shared_mutex mutex_;
-  std::unordered_map<std::uint64_t, std::vector<std::shared_ptr<const Blob>>> by_length_;
+  /// Lists are replaced, not changed, so that they can be searched without the lock.
+  std::unordered_map<std::uint64_t, std::shared_ptr<const Alike>> by_length_;
   std::size_t bytes_ = 0;
 };
 
