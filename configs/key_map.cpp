@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "configs/config_chain.h"
+#include "configs/key_map_rows.h"
 #include "configs/key_map_schema.h"
 #include "configs/key_pattern.h"
 #include "mapping/base/format.h"
@@ -151,8 +152,7 @@ class WholeMap {
     };
     for (const MapTransform& transform : hf.transform) {
       for (const std::string& part : transform.parts) require(part, user, place, use);
-      if (transform.parts.empty() && (transform.step == MapStep::kQkvInterleave ||
-                                      transform.step == MapStep::kGatedQkvInterleave)) {
+      if (transform.parts.empty() && is_of_heads(transform.step)) {
         require("num_attention_heads", user, place, use);
         require("num_query_groups", user, place, use);
         require_if_there("kv_channels");
@@ -230,6 +230,10 @@ bool MapRow::has_extra_state() const {
   const KeyPattern pattern(megatron);
   return extra_state.value_or((pattern.has("l") || pattern.has("m") || pattern.has("v")) &&
                               megatron.ends_with(".weight"));
+}
+
+bool MapRow::is_qkv() const {
+  return megatron.ends_with(".linear_qkv.weight") || megatron.ends_with(".linear_qkv.bias");
 }
 
 std::vector<std::string> MapRow::megatron_keys() const {

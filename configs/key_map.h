@@ -30,11 +30,12 @@ enum class MapStep : std::uint8_t {
   kSplitGroups,         ///< one tensor into several, each with a part of every group
   kQkvInterleave,       ///< query, key and value heads into one tensor, by query groups
   kGatedQkvInterleave,  ///< the same for a query with its gate behind each head
+  kQkvGrouped,          ///< one tensor in which they are in this order already; only checked
   kRopeInterleave,      ///< rows of the two halves of each head that rotate together, made adjacent
   kRopeDeinterleave,    ///< the opposite
   kPadRows,             ///< vocab_size rows to padded_vocab_size
 };
-inline constexpr EnumNames<MapStep, 10> kMapStepNames{
+inline constexpr EnumNames<MapStep, 11> kMapStepNames{
     {{MapStep::kTranspose, "transpose"},
      {MapStep::kSqueeze, "squeeze"},
      {MapStep::kSplitRows, "split_rows"},
@@ -42,6 +43,7 @@ inline constexpr EnumNames<MapStep, 10> kMapStepNames{
      {MapStep::kSplitGroups, "split_groups"},
      {MapStep::kQkvInterleave, "qkv_interleave"},
      {MapStep::kGatedQkvInterleave, "gated_qkv_interleave"},
+     {MapStep::kQkvGrouped, "qkv_grouped"},
      {MapStep::kRopeInterleave, "rope_interleave"},
      {MapStep::kRopeDeinterleave, "rope_deinterleave"},
      {MapStep::kPadRows, "pad_rows"}}};
@@ -52,8 +54,8 @@ struct MapTransform {
   /// for split_rows, a single number is a count of equal parts. Empty for concat_rows: equal parts.
   /// For split_groups, the count of groups, then the proportion of the parts of each. For
   /// rope_interleave and rope_deinterleave, the heads of each tensor, 0 if it stays as it is. For
-  /// qkv_interleave, the heads and the groups, if they are not those of the language model, and
-  /// the rows of a head of the value, if they are not those of the others.
+  /// qkv_interleave and qkv_grouped, the heads and the groups, if they are not those of the
+  /// language model, and the rows of a head of the value, if they are not those of the others.
   std::vector<std::string> parts{};
   friend bool operator==(const MapTransform&, const MapTransform&) = default;
 };
@@ -139,6 +141,8 @@ struct MapRow {
   friend bool operator==(const MapRow&, const MapRow&) = default;
 
   bool has_extra_state() const;
+  /// Returns whether Megatron's tensor has query, key and value: linear_qkv's weight or bias.
+  bool is_qkv() const;
   std::vector<std::string> megatron_keys() const;  ///< `megatron` and `more`
 };
 

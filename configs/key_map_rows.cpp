@@ -47,6 +47,7 @@ const char* what_it_takes(MapStep step) {
       return "three tensors (with parts: their heads, groups and, if the value has others, the "
              "rows of its heads)";
     case MapStep::kGatedQkvInterleave: return "three tensors";
+    case MapStep::kQkvGrouped: return "one tensor (with parts: as qkv_interleave)";
     case MapStep::kConcatRows: return "two tensors or more (with parts: as many)";
     case MapStep::kSplitRows: return "one tensor, and parts, as in 'split_rows: 3'";
     case MapStep::kSplitGroups:
@@ -269,6 +270,14 @@ void check_numbers(const KeyPattern& of_row, const std::string& key, bool may_la
   }
 }
 
+/// Returns whether tensors are put one after the other, and no later step orders heads.
+bool stacks_heads(const HfTensors& hf) {
+  const auto last = std::ranges::find_if(
+      hf.transform.rbegin(), hf.transform.rend(),
+      [](auto& step) { return step.step == MapStep::kConcatRows || is_of_heads(step.step); });
+  return last != hf.transform.rend() && last->step == MapStep::kConcatRows;
+}
+
 void check_row(const YamlNode& node, const std::string& path, const MapRow& row,
                ConfigProblems& problems) {
   for (const char* const name : {"megatron", "hf"}) {
@@ -309,6 +318,11 @@ void check_row(const YamlNode& node, const std::string& path, const MapRow& row,
     problems.push_back(
         {node.place,
          path + ": 'local', 'aliases' and 'gated' are for rows with one key of Megatron"});
+  if (row.is_qkv() && (stacks_heads(row.hf) || std::ranges::any_of(row.or_hf, stacks_heads)))
+    problems.push_back(
+        {node.place,
+         path + ": concat_rows puts all heads of the query before those of key and value, and "
+                "Megatron's linear_qkv has them by query groups; use qkv_interleave"});
   if (row.add.value != 0 && std::ranges::any_of(row.hf.transform, [](const MapTransform& step) {
         return step.step == MapStep::kPadRows;
       }))
@@ -376,6 +390,11 @@ config::Type<std::vector<MapRow>> map_rows_type() {
           list.show};
 }
 
+bool is_of_heads(MapStep step) {
+  return step == MapStep::kQkvInterleave || step == MapStep::kGatedQkvInterleave ||
+         step == MapStep::kQkvGrouped;
+}
+
 std::optional<std::size_t> tensors_after(const MapTransform& transform, std::size_t before) {
   const std::vector<std::string>& parts = transform.parts;
   const auto count = parts.size() == 1 ? parse_u64(parts.front()) : std::nullopt;
@@ -389,10 +408,12 @@ std::optional<std::size_t> tensors_after(const MapTransform& transform, std::siz
     case MapStep::kSqueeze: return has_parts ? std::nullopt : std::optional(before);
     case MapStep::kPadRows: return has_parts || before != 1 ? std::nullopt : std::optional(before);
     case MapStep::kQkvInterleave:
+    case MapStep::kQkvGrouped:
     case MapStep::kGatedQkvInterleave: {
       const bool fits = !has_parts || ((parts.size() == 2 || parts.size() == 3) &&
-                                       transform.step == MapStep::kQkvInterleave);
-      return !fits || before != 3 ? std::nullopt : std::optional<std::size_t>(1);
+                                       transform.step != MapStep::kGatedQkvInterleave);
+      const std::size_t wanted = transform.step == MapStep::kQkvGrouped ? 1 : 3;
+      return !fits || before != wanted ? std::nullopt : std::optional<std::size_t>(1);
     }
     case MapStep::kRopeInterleave:
     case MapStep::kRopeDeinterleave:

@@ -2,6 +2,7 @@
 
 #include "configs/key_map_schema.h"
 #include "configs/policy_schema.h"
+#include "configs/row_remarks.h"
 #include "dist_checkpointing/json/reports.h"
 #include "dist_checkpointing/json/values.h"
 #include "mapping/base/text.h"
@@ -28,7 +29,8 @@ Value to_value(const YamlNode& node) {
 
 }  // namespace
 
-std::string to_json(const std::vector<ConfigProblem>& problems, const std::string& file) {
+std::string to_json(const std::vector<ConfigProblem>& problems, const std::string& file,
+                    const std::vector<MapRemark>& remarks) {
   const auto entry = [&](const ConfigProblem& problem) {
     return Value::dict({{"file", problem.file.empty() ? file : problem.file},
                         {"line", problem.place.line},
@@ -36,8 +38,17 @@ std::string to_json(const std::vector<ConfigProblem>& problems, const std::strin
                         {"code", to_string(problem.code)},
                         {"message", problem.message}});
   };
-  return json_text(Value::dict(
-      {{"file", file}, {"ok", problems.empty()}, {"problems", json_list(problems, entry)}}));
+  const auto warning = [&](const MapRemark& remark) {
+    return Value::dict({{"file", remark.place.file.empty() ? file : remark.place.file},
+                        {"line", remark.place.place.line},
+                        {"column", remark.place.place.column},
+                        {"code", std::string(name_of(kFindingCodeNames, remark.finding.code))},
+                        {"message", remark.finding.message}});
+  };
+  return json_text(Value::dict({{"file", file},
+                                {"ok", problems.empty()},
+                                {"problems", json_list(problems, entry)},
+                                {"warnings", json_list(remarks, warning)}}));
 }
 
 std::string to_json(const Policy& policy) {

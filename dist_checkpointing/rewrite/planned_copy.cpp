@@ -160,6 +160,11 @@ Findings describe(const PlannedCopy& copy, const Metadata& source, ConvertReport
                         .state_left_out = copy.contents.state_left_out};
   for (std::string& sentence : describe_readers(form))
     findings.push_back({FindingCode::kReaders, std::move(sentence)});
+  const auto unknown =
+      std::ranges::find(report.findings, FindingCode::kKeysUnknown, &Finding::code);
+  if (unknown != report.findings.end() && !findings.empty())
+    findings.front().message +=
+        str_format("; Megatron-Core's own modules have no {}", quoted_list(unknown->keys));
   return findings;
 }
 

@@ -22,6 +22,7 @@ enum class FindingCode : std::uint8_t {
   kKeysRenamed,         ///< rules have renamed keys
   kKeysKept,            ///< keys are as they were, although the result's readers use others
   kKeysLeftOut,         ///< keys that patterns leave out before a map, or of the common state
+  kKeysUnknown,         ///< keys that no known module of Megatron-Core has
   kKeysDropped,         ///< keys that a map or a format has no place for
   kOptimizerLeftOut,    ///< the optimizer's state, or its settings
   kCommonStateLeftOut,  ///< a format that stores only tensors has no place for it
@@ -37,6 +38,7 @@ enum class FindingCode : std::uint8_t {
   kStateMissing,        ///< state that a resuming run looks for and does not find
   kStateAmbiguous,      ///< tensors whose place the values alone do not tell
   kLayoutAssumed,       ///< parallel sizes that no option gives
+  kOrderAssumed,        ///< an order of heads that nothing states
   kModelFilesCopied,    ///< config.json, the tokenizer and others are copied, perhaps changed
   kModelFilesLeftOut,   ///< files that stay behind or are missing
   kAdapterMerged,       ///< tensors that a LoRA adapter has changed
@@ -61,11 +63,12 @@ enum class FindingCode : std::uint8_t {
                        ///< 1
   kStateImpossible     ///< optimizer state that no optimizer makes, such as a negative variance
 };
-inline constexpr EnumNames<FindingCode, 40> kFindingCodeNames{{
+inline constexpr EnumNames<FindingCode, 42> kFindingCodeNames{{
     {FindingCode::kKeysChanged, "keys-changed"},
     {FindingCode::kKeysRenamed, "keys-renamed"},
     {FindingCode::kKeysKept, "keys-kept"},
     {FindingCode::kKeysLeftOut, "keys-left-out"},
+    {FindingCode::kKeysUnknown, "keys-unknown"},
     {FindingCode::kKeysDropped, "keys-dropped"},
     {FindingCode::kOptimizerLeftOut, "optimizer-left-out"},
     {FindingCode::kCommonStateLeftOut, "common-state-left-out"},
@@ -81,6 +84,7 @@ inline constexpr EnumNames<FindingCode, 40> kFindingCodeNames{{
     {FindingCode::kStateMissing, "state-missing"},
     {FindingCode::kStateAmbiguous, "state-ambiguous"},
     {FindingCode::kLayoutAssumed, "layout-assumed"},
+    {FindingCode::kOrderAssumed, "order-assumed"},
     {FindingCode::kModelFilesCopied, "model-files-copied"},
     {FindingCode::kModelFilesLeftOut, "model-files-left-out"},
     {FindingCode::kAdapterMerged, "adapter-merged"},
@@ -115,11 +119,13 @@ inline constexpr EnumNames<Severity, 3> kSeverityNames{
 /// Returns the severity of findings of this kind for which none is given.
 constexpr Severity usual_severity(FindingCode code) noexcept {
   switch (code) {
+    case FindingCode::kKeysUnknown:
     case FindingCode::kDataLost:
     case FindingCode::kValuesRounded:
     case FindingCode::kNumberOverridden:
     case FindingCode::kStateMissing:
     case FindingCode::kStateAmbiguous:
+    case FindingCode::kOrderAssumed:
     case FindingCode::kIterationConflict:
     case FindingCode::kNoEffect:
     case FindingCode::kKeysDiffer:

@@ -210,7 +210,15 @@ class Arrangement {
       known.common = common_pieces();
     }
     require_columns(map_.tensors[row], known.from.whole, numbers);
-    if (result_.from != result_.to) require_axes(map_.tensors[row], known.from.whole);
+    if (result_.from != result_.to) {
+      require_axes(map_.tensors[row], known.from.whole);
+      require_padding(map_.tensors[row], known.from.whole, numbers);
+      if (!map_.towers.have(map_.tensors[row].megatron))
+        require_heads(map_.tensors[row], known.from.whole, numbers);
+    }
+    if (to_.names == KeyNames::kMegatron && result_.to_layout == MegatronLayout::kSingleton &&
+        !map_.towers.have(map_.tensors[row].megatron))
+      require_halves(map_.tensors[row], known.from.whole, numbers);
     std::optional<std::int64_t> rows;
     if (has_step(map_.tensors[row].hf.transform, MapStep::kPadRows) && !known.from.whole.empty()) {
       result_.padded_rows = known.from.whole.front();

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 
 #include "configs/key_map.h"
+#include "configs/row_remarks.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
@@ -126,15 +128,38 @@ void describe_dtype(const MappedKeys& keys, std::optional<DType> asked, Findings
                                    std::string(name_of(kMapCastNames, *asked)))});
 }
 
+/// Adds remarks on the rows that were used. Keys matter where Megatron's are made, and the order of
+/// heads where the names of a side become those of the other. Remarks of one kind are one finding.
+void describe_rows(const KeyMap& map, const MappedKeys& keys, Findings& findings) {
+  std::map<FindingCode, Finding> by_code;
+  const std::set<std::size_t> used(keys.rows.begin(), keys.rows.end());
+  for (const std::size_t row : used) {
+    for (Finding& remark : row_remarks(map, map.tensors[row])) {
+      if (remark.code == FindingCode::kKeysUnknown ? keys.to != KeyNames::kMegatron
+                                                   : keys.from == keys.to)
+        continue;
+      const auto [first, inserted] = by_code.try_emplace(remark.code, remark);
+      if (!inserted) first->second.keys.push_back(remark.keys.front());
+    }
+  }
+  for (auto& [code, finding] : by_code) {
+    if (finding.keys.size() > 1)
+      finding.message += str_format("; so it is with {} (dckpt config check lists all)",
+                                    counted(finding.keys.size() - 1, "other key"));
+    findings.push_back(std::move(finding));
+  }
+}
+
 }  // namespace
 
-Findings map_findings(const MapReport& report, const MapNumbers& numbers, const Metadata& source,
-                      const MapDTypes& dtypes) {
+Findings map_findings(const KeyMap& map, const MapReport& report, const MapNumbers& numbers,
+                      const Metadata& source, const MapDTypes& dtypes) {
   Findings findings;
   describe_keys(report, numbers, dtypes.values, findings);
   describe_dropped(report, findings);
   describe_conversions(report.keys, source, findings);
   describe_dtype(report.keys, dtypes.asked, findings);
+  describe_rows(map, report.keys, findings);
   return findings;
 }
 

@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "configs/key_map.h"
 #include "mapping/base/finding.h"
 #include "mapping/geometry/dtype.h"
 #include "mapping/planning/metadata.h"
@@ -17,8 +18,9 @@ struct MapDTypes {
 };
 
 /// Describes what a map did to a checkpoint with the metadata `source`: keys, counts of
-/// parameters, casts, and what was dropped. Does not use `report.findings`.
-Findings map_findings(const MapReport& report, const MapNumbers& numbers, const Metadata& source,
-                      const MapDTypes& dtypes);
+/// parameters, casts, what was dropped, and rows that may not mean what they should. Does not use
+/// `report.findings`.
+Findings map_findings(const KeyMap& map, const MapReport& report, const MapNumbers& numbers,
+                      const Metadata& source, const MapDTypes& dtypes);
 
 }  // namespace dckpt

@@ -436,7 +436,7 @@ class Mapping {
           {kind, std::move(keys_of_kind),
            stays ? "the map has no such module" : "Hugging Face files have no objects"});
     set_common(*source, keys, contents);
-    report.findings = map_findings(report, *numbers_, metadata,
+    report.findings = map_findings(map_, report, *numbers_, metadata,
                                    {.values = values(), .asked = settings_.target.dtype});
     return rearranged_reader(converted(std::move(source), keys.conversions), std::move(contents));
   }

@@ -153,6 +153,24 @@ Heads heads_of(const MapTransform& step, const MapNumbers& numbers) {
   return result;
 }
 
+/// Returns the shapes of query, key and value that make up linear_qkv.
+std::vector<Shape> shapes_of_heads(const MapTransform& step, const Shape& linear_qkv,
+                                   const MapNumbers& numbers) {
+  const Heads heads = heads_of(step, numbers);
+  const std::int64_t parts = step.step == MapStep::kGatedQkvInterleave ? 2 : 1;
+  // Values with rows of their own do not count among the heads of equal size.
+  std::int64_t values = 0;
+  if (heads.value_rows && (__builtin_mul_overflow(heads.groups, *heads.value_rows, &values) ||
+                           values >= rows_of(linear_qkv)))
+    fail(str_format("linear_qkv has {} rows; {}", rows_of(linear_qkv), heads.said));
+  const std::int64_t others = heads.value_rows ? heads.groups : 2 * heads.groups;
+  const std::int64_t rows =
+      heads.rows_of_one(rows_of(linear_qkv) - values, heads.heads * parts + others, "linear_qkv");
+  const Shape key = with_rows(linear_qkv, heads.groups * rows);
+  return {with_rows(linear_qkv, heads.heads * parts * rows), key,
+          heads.value_rows ? with_rows(linear_qkv, values) : key};
+}
+
 /// Interleaves query, key and value by group. With a gate, each head of the query is followed by
 /// its gate; a group of the result has the heads of its queries, then their gates.
 Canvas interleave(const std::vector<Canvas>& qkv, const MapTransform& step,
@@ -308,6 +326,19 @@ std::optional<StridedBox> intersect(const StridedBox& a, const StridedBox& b) {
   return result;
 }
 
+void require_heads(const MapRow& row, const Shape& whole, const MapNumbers& numbers) {
+  if (!row.is_qkv() || std::ranges::any_of(row.hf.transform, [](const MapTransform& step) {
+        return is_of_heads(step.step);
+      }))
+    return;
+  for (const char* const name : {"num_attention_heads", "num_query_groups", "kv_channels"}) {
+    if (!numbers.find(name)) return;
+  }
+  const bool gated = numbers.is_true("attention_output_gate");
+  shapes_of_heads({.step = gated ? MapStep::kGatedQkvInterleave : MapStep::kQkvGrouped}, whole,
+                  numbers);
+}
+
 StridedBox place_in_tensor(const RelationPiece& piece, const StridedBox& box) {
   if (piece.tensor == RelationPiece::kPadding) return {};
   StridedBox place = piece.in_tensor;
@@ -345,6 +376,7 @@ Relation relate(std::span<const MapTransform> steps, std::vector<Shape> tensors,
       case MapStep::kSplitGroups: canvases = split_groups(step, canvases.front(), numbers); break;
       case MapStep::kQkvInterleave:
       case MapStep::kGatedQkvInterleave: canvases = {interleave(canvases, step, numbers)}; break;
+      case MapStep::kQkvGrouped: shapes_of_heads(step, canvases.front().shape, numbers); break;
       case MapStep::kRopeInterleave:
       case MapStep::kRopeDeinterleave:
         for (std::size_t i = 0; i < canvases.size(); ++i)
@@ -394,23 +426,10 @@ std::vector<Shape> tensors_of(std::span<const MapTransform> steps, std::size_t c
         break;
       }
       case MapStep::kQkvInterleave:
-      case MapStep::kGatedQkvInterleave: {
-        const Heads heads = heads_of(step, numbers);
-        const std::int64_t parts = step.step == MapStep::kGatedQkvInterleave ? 2 : 1;
-        const Shape like = shapes.front();
-        // Values with rows of their own do not count among the heads of equal size.
-        std::int64_t values = 0;
-        if (heads.value_rows && (__builtin_mul_overflow(heads.groups, *heads.value_rows, &values) ||
-                                 values >= rows_of(like)))
-          fail(str_format("linear_qkv has {} rows; {}", rows_of(like), heads.said));
-        const std::int64_t others = heads.value_rows ? heads.groups : 2 * heads.groups;
-        const std::int64_t rows =
-            heads.rows_of_one(rows_of(like) - values, heads.heads * parts + others, "linear_qkv");
-        const Shape key = with_rows(like, heads.groups * rows);
-        shapes = {with_rows(like, heads.heads * parts * rows), key,
-                  heads.value_rows ? with_rows(like, values) : key};
+      case MapStep::kGatedQkvInterleave:
+        shapes = shapes_of_heads(step, Shape(shapes.front()), numbers);
         break;
-      }
+      case MapStep::kQkvGrouped: shapes_of_heads(step, shapes.front(), numbers); break;
       case MapStep::kPadRows: {
         const std::int64_t rows = rows_of(shapes.front());
         const std::int64_t vocab = numbers.find("vocab_size").value_or(rows);

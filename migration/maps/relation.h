@@ -60,6 +60,10 @@ Relation relate(std::span<const MapTransform> steps, std::vector<Shape> tensors,
 std::vector<Shape> tensors_of(std::span<const MapTransform> steps, std::size_t count,
                               const Shape& whole, const MapNumbers& numbers);
 
+/// Checks that a row which makes query, key and value, and has no step for their heads, has as many
+/// rows as the heads of the language model. Does nothing if the heads are not known.
+void require_heads(const MapRow& row, const Shape& whole, const MapNumbers& numbers);
+
 /// Returns where `box`, which has only entries of `piece`, is in the piece's tensor.
 StridedBox place_in_tensor(const RelationPiece& piece, const StridedBox& box);
 

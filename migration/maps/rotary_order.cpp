@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "configs/key_map_rows.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
@@ -37,8 +38,10 @@ bool turns_back(const MapRow& row) {
          });
 }
 
-bool joins_heads(const MapTransform& step) {
-  return step.step == MapStep::kQkvInterleave || step.step == MapStep::kGatedQkvInterleave;
+bool has_heads(const MapRow& row) {
+  return row.is_qkv() || std::ranges::any_of(row.hf.transform, [](const MapTransform& step) {
+           return is_of_heads(step.step);
+         });
 }
 
 bool turns(const MapTransform& step) {
@@ -53,7 +56,7 @@ void require_turns(const KeyMap& map, const MapNumbers& numbers) {
     return;
   for (const MapRow& row : map.tensors) {
     if (!is_active(row, numbers) || row.only_if == kRotaryInterleaved ||
-        map.towers.have(row.megatron) || std::ranges::none_of(row.hf.transform, joins_heads) ||
+        map.towers.have(row.megatron) || !has_heads(row) ||
         std::ranges::any_of(row.hf.transform, turns))
       continue;
     throw CheckpointError(

@@ -9,6 +9,7 @@
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
+#include "mapping/megatron/model_keys.h"
 #include "migration/maps/rotary_order.h"
 
 namespace dckpt {
@@ -159,6 +160,10 @@ bool has_row(const KeyMap& map, const MapNumbers& numbers, const SourceRows& row
   return false;
 }
 
+bool has_step(const std::vector<MapTransform>& steps, MapStep step) {
+  return std::ranges::find(steps, step, &MapTransform::step) != steps.end();
+}
+
 /// Keys in Hugging Face files whose tensors have one more axis, of extent 1, than Megatron's.
 constexpr std::array<const char*, 1> kSqueezed{"*.moe_statics.e_score_correction_bias"};
 
@@ -207,6 +212,36 @@ void require_known_meaning(const KeyMap& map, const MapNumbers& numbers, const S
   }
 }
 
+void require_padding(const MapRow& row, const Shape& shape, const MapNumbers& numbers) {
+  constexpr std::array<const char*, 3> kOfVocabulary{"embedding.word_embeddings.weight",
+                                                     "output_layer.weight", "output_layer.bias"};
+  const auto words = numbers.find("vocab_size"), padded = numbers.find("padded_vocab_size");
+  if (std::ranges::find(kOfVocabulary, row.megatron) == kOfVocabulary.end() ||
+      has_step(row.hf.transform, MapStep::kPadRows) || !words || !padded || *words == *padded ||
+      shape.empty() || (shape.front() != *words && shape.front() != *padded))
+    return;
+  throw CheckpointError(
+      ErrorCode::kMismatch,
+      str_format("a vocabulary of {} rows has {} in Megatron ({}), and {} are here; give the row "
+                 "the step pad_rows",
+                 *words, *padded, numbers.describe("padded_vocab_size"), shape.front()));
+}
+
+void require_halves(const MapRow& row, const Shape& shape, const MapNumbers& numbers) {
+  if (row.gated || !is_gated_key(row.megatron) || shape.empty()) return;
+  const auto half = numbers.find(row.megatron.find(".experts.experts.") != std::string::npos
+                                     ? "moe_ffn_hidden_size"
+                                 : row.megatron.find(".shared_experts.") != std::string::npos
+                                     ? "moe_shared_expert_intermediate_size"
+                                     : "ffn_hidden_size");
+  if (!has_step(row.hf.transform, MapStep::kConcatRows) && half.value_or(0) * 2 != shape.front())
+    return;
+  throw CheckpointError(ErrorCode::kMismatch,
+                        str_format("the row makes gate and up ({} rows), whose halves Megatron's "
+                                   "singleton layout stores separately; give it 'gated: true'",
+                                   shape.front()));
+}
+
 void require_axes(const MapRow& row, const Shape& shape) {
   if (shape.size() < 2 && glob_match("*.linear_*.weight", row.megatron) &&
       !glob_match("*norm.weight", row.megatron))
@@ -224,8 +259,7 @@ void require_axes(const MapRow& row, const Shape& shape) {
   const bool lacks_squeeze =
       std::ranges::any_of(row.hf.keys,
                           [&](const std::string& key) { return matches(kSqueezed, key); }) &&
-      std::ranges::find(row.hf.transform, MapStep::kSqueeze, &MapTransform::step) ==
-          row.hf.transform.end();
+      !has_step(row.hf.transform, MapStep::kSqueeze);
   if (!lacks_squeeze && (shape.size() < 2 || !matches(kOfOneAxis, row.megatron))) return;
   throw CheckpointError(
       ErrorCode::kUnsupported,

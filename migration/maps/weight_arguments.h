@@ -23,4 +23,11 @@ void require_known_meaning(const KeyMap& map, const MapNumbers& numbers, const S
 /// CheckpointError (unsupported).
 void require_axes(const MapRow& row, const Shape& shape);
 
+/// Refuses a row of the vocabulary without the step pad_rows, if Megatron pads the vocabulary.
+void require_padding(const MapRow& row, const Shape& shape, const MapNumbers& numbers);
+
+/// Refuses a row without `gated` that makes gate and up, whose halves the singleton layout stores
+/// separately.
+void require_halves(const MapRow& row, const Shape& shape, const MapNumbers& numbers);
+
 }  // namespace dckpt

@@ -3,6 +3,7 @@
 #include "configs/key_map.h"
 #include "configs/option_rules.h"
 #include "configs/policy_schema.h"
+#include "configs/row_remarks.h"
 #include "dist_checkpointing/json/config_json.h"
 #include "dist_checkpointing/json/reports.h"
 #include "dist_checkpointing/planner/planner_registry.h"
@@ -91,17 +92,32 @@ PolicyText text_of(const std::string& name) {
   }
 }
 
-ConfigProblems problems_of(const PolicyText& text) {
-  if (is_key_map(text.yaml)) return check_key_map(text.yaml, text.folder).problems;
+struct Checked {
+  ConfigProblems problems;
+  std::vector<MapRemark> remarks{};  ///< on a map without problems
+};
+
+Checked check(const PolicyText& text) {
+  if (is_key_map(text.yaml)) {
+    CheckedKeyMap checked = check_key_map(text.yaml, text.folder);
+    if (!checked.problems.empty()) return {std::move(checked.problems)};
+    return {{}, map_remarks(checked.map)};
+  }
   CheckedPolicy checked = check_policy(text.yaml, text.folder);
   check_strategies(text.yaml, checked.policy, checked.problems);
-  return std::move(checked.problems);
+  return {std::move(checked.problems)};
 }
 
 int run_check(const Options& options) {
-  const ConfigProblems problems = problems_of(text_of(options.policy.name));
+  const auto [problems, remarks] = check(text_of(options.policy.name));
+  for (const MapRemark& remark : remarks) {
+    const ConfigProblem shown{.place = remark.place.place,
+                              .message = "warning: " + remark.finding.message,
+                              .file = remark.place.file};
+    if (!options.json) print(safe_message(to_string(shown, options.policy.name)) + "\n");
+  }
   if (options.json) {
-    print_json(to_json(problems, options.policy.name));
+    print_json(to_json(problems, options.policy.name, remarks));
   } else if (problems.empty()) {
     print(str_format("{}  {}\n", styled(Style::kGreen, "OK"), shown(options.policy.name)));
   } else {
@@ -146,7 +162,8 @@ Command add_config(CLI::App& program) {
   names += "\n\nand these maps:";
   for (const ShippedPolicy& map : shipped_maps()) names += "\n  " + std::string(map.name);
   command.footer(
-      "check reports everything that is wrong, each with line and column; show prints every field "
+      "check reports everything that is wrong, each with line and column, and warns about rows of "
+      "maps that may not mean what they should; show prints every field "
       "with the value in effect, as YAML that is a policy (or map) itself.\n\n"
       "These policies come with dckpt and go by their names:" +
       names +

@@ -100,6 +100,24 @@ TEST(QkvInterleave, AStepMayHaveHeadsOfItsOwn) {
               HasSubstr("query has 3 rows for 2 heads of query, key and value; 2, 2"));
 }
 
+/// Two heads in two groups, of two rows each.
+TEST(QkvGrouped, LeavesRowsAndComparesThemWithTheHeads) {
+  const KeyMap map{.numbers = {{.name = "num_attention_heads"},
+                               {.name = "num_query_groups"},
+                               {.name = "kv_channels"}}};
+  const MapNumbers numbers(
+      map, {}, {{"num_attention_heads", "2"}, {"num_query_groups", "2"}, {"kv_channels", "2"}});
+  const std::vector<MapTransform> steps{{.step = MapStep::kQkvGrouped}};
+  EXPECT_EQ(relate(steps, {{12, 5}}, 0, numbers).whole, (Shape{12, 5}));
+  EXPECT_THAT(tensors_of(steps, 1, {12, 5}, numbers), ElementsAre(Shape{12, 5}));
+  EXPECT_THAT(error_of([&] {
+                relate(steps, {{18, 5}}, 0, numbers);
+              }).message(),
+              HasSubstr("linear_qkv has 18 rows for 6 heads of query, key and value"));
+  const std::vector<MapTransform> others{{.step = MapStep::kQkvGrouped, .parts = {"2", "1", "3"}}};
+  EXPECT_EQ(relate(others, {{9, 5}}, 0, numbers).whole, (Shape{9, 5}));
+}
+
 /// Two heads of three rows in two groups; those of the value have one row, as in MiMo V2 Flash.
 TEST(QkvInterleave, HeadsOfTheValueMayHaveOtherRows) {
   const KeyMap map{};

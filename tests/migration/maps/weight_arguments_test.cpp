@@ -169,5 +169,99 @@ TEST(WeightArguments, AMatrixHasTwoAxes) {
   EXPECT_THAT(error.message(), HasSubstr("a key without {e} counts experts"));
 }
 
+/// Returns a map that replaces rows of llama.
+KeyMap llama_with(const std::string& rows) {
+  return KeyMap::from_text("version: 1\nextends: llama\nfamily: mine\ntensors:\n" + rows);
+}
+
+std::unique_ptr<CheckpointReader> mapped(const Model& model, const KeyMap& map,
+                                         std::vector<std::string> set = {},
+                                         MapReport* report = nullptr) {
+  return mapped_reader(model.open(), {"mine", std::move(set)}, report, nullptr, &map);
+}
+
+const std::string kFusedQkv =
+    "  - {megatron: \"decoder.layers.{l}.self_attention.linear_qkv.weight\", hf: "
+    "\"model.layers.{l}.self_attn.qkv.weight\"";
+
+Model with_fused_qkv(std::int64_t rows) {
+  Model model = llama();
+  for (const std::string& layer : {std::string("0"), std::string("1")}) {
+    const std::string attention = "model.layers." + layer + ".self_attn.";
+    for (const char* const part : {"q", "k", "v"})
+      model = model.without(attention + part + "_proj.weight");
+    model = model.with(attention + "qkv.weight", {rows, 8});
+  }
+  return model;
+}
+
+TEST(OrderOfHeads, IsReportedIfNoStepStatesIt) {
+  MapReport report;
+  mapped(with_fused_qkv(16), llama_with(kFusedQkv + "}\n"), {}, &report);
+  const auto remark =
+      std::ranges::find(report.findings, FindingCode::kOrderAssumed, &Finding::code);
+  ASSERT_NE(remark, report.findings.end());
+  EXPECT_EQ(remark->severity, Severity::kWarning);
+  EXPECT_THAT(remark->message, HasSubstr("all heads of the query come first"));
+  report = {};
+  mapped(with_fused_qkv(16), llama_with(kFusedQkv + ", transform: qkv_grouped}\n"), {}, &report);
+  EXPECT_EQ(std::ranges::find(report.findings, FindingCode::kOrderAssumed, &Finding::code),
+            report.findings.end());
+}
+
+TEST(OrderOfHeads, ARowWithoutAStepHasTheRowsOfTheHeads) {
+  const CheckpointError error =
+      error_of([] { mapped(with_fused_qkv(24), llama_with(kFusedQkv + "}\n")); });
+  EXPECT_EQ(error.code(), ErrorCode::kMismatch);
+  EXPECT_THAT(error.message(), HasSubstr("linear_qkv has 24 rows for 8 heads"));
+}
+
+TEST(OrderOfHeads, ConcatRowsIsRefused) {
+  const std::string row =
+      "  - {megatron: \"decoder.layers.{l}.self_attention.linear_qkv.weight\", hf: [\"{l}.q\", "
+      "\"{l}.k\", \"{l}.v\"], transform: ";
+  EXPECT_THAT(error_of([&] { llama_with(row + "concat_rows}\n"); }).message(),
+              HasSubstr("use qkv_interleave"));
+  EXPECT_NO_THROW(llama_with(row + "[concat_rows, split_rows: 3, qkv_interleave]}\n"));
+}
+
+TEST(UnknownKeys, AreReportedOnTheWayToMegatron) {
+  const KeyMap map = llama_with(
+      "  - {megatron: \"decoder.final_layernrm.weight\", hf: \"model.norm_f.weight\"}\n");
+  const Model model = llama().with("model.norm_f.weight", {8});
+  MapReport report;
+  const auto megatron = mapped(model, map, {}, &report);
+  const auto remark = std::ranges::find(report.findings, FindingCode::kKeysUnknown, &Finding::code);
+  ASSERT_NE(remark, report.findings.end());
+  EXPECT_THAT(remark->message, HasSubstr("did you mean 'decoder.final_layernorm.weight'?"));
+  report = {};
+  mapped_reader(mapped(model, map), {"mine", {}}, &report, nullptr, &map);
+  EXPECT_EQ(std::ranges::find(report.findings, FindingCode::kKeysUnknown, &Finding::code),
+            report.findings.end());
+}
+
+TEST(Vocabulary, RowsWithoutPaddingAreRefusedWhereMegatronPads) {
+  const KeyMap map = llama_with("  - {megatron: \"output_layer.bias\", hf: \"lm_head.bias\"}\n");
+  const Model model = llama().with("lm_head.bias", {11});
+  EXPECT_THAT(error_of([&] { mapped(model, map); }).message(),
+              HasSubstr("output_layer.bias: a vocabulary of 11 rows has 128 in Megatron"));
+  EXPECT_NO_THROW(mapped(model, map, {"padded_vocab_size=11"}));
+}
+
+/// Megatron's singleton layout has two tensors of a gated matrix.
+TEST(Singleton, RowsOfGateAndUpAreGated) {
+  const std::string key = "  - {megatron: \"decoder.layers.{l}.mlp.linear_fc1.weight\", hf: ";
+  const std::string two =
+      "[\"model.layers.{l}.mlp.gate_proj.weight\", \"model.layers.{l}.mlp.up_proj.weight\"], "
+      "transform: concat_rows";
+  const KeyMap map = llama_with(key + two + "}\n");
+  EXPECT_NO_THROW(mapped(llama(), map));
+  EXPECT_THAT(error_of([&] { mapped(llama(), map, {"layout=singleton"}); }).message(),
+              HasSubstr("gate and up (12 rows), whose halves Megatron's singleton layout stores "
+                        "separately; give it 'gated: true'"));
+  EXPECT_NO_THROW(
+      mapped(llama(), llama_with(key + two + ", gated: true}\n"), {"layout=singleton"}));
+}
+
 }  // namespace
 }  // namespace dckpt

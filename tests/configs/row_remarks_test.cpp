@@ -1,0 +1,67 @@
+#include "configs/row_remarks.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace dckpt {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+std::vector<std::string> remarks_of(const std::string& yaml) {
+  std::vector<std::string> lines;
+  for (const MapRemark& remark :
+       map_remarks(KeyMap::from_text("version: 1\nfamily: mine\n" + yaml)))
+    lines.push_back(std::to_string(remark.place.place.line) + " " +
+                    std::string(name_of(kFindingCodeNames, remark.finding.code)) + " " +
+                    remark.finding.message);
+  return lines;
+}
+
+TEST(RowRemarks, ShippedMapsNeedNone) {
+  for (const ShippedPolicy& shipped : shipped_maps()) {
+    const KeyMap map = KeyMap::from_text(shipped.yaml, std::string(shipped.name) + ".yaml");
+    for (const MapRemark& remark : map_remarks(map))
+      ADD_FAILURE() << shipped.name << ": " << remark.finding.message;
+  }
+}
+
+TEST(RowRemarks, NameTheNearestKey) {
+  EXPECT_THAT(remarks_of(R"(tensors:
+  - {megatron: "decoder.final_layernorm.weight", hf: a}
+  - {megatron: "decoder.layers.{l}.mlp.linear_f1.weight", hf: "{l}.b"}
+  - {megatron: ["decoder.layers.{l}.mixer.in_proj.weight.z", "decoder.layers.{l}.mixer.in_proj.weight.t"], hf: "{l}.c", transform: {split_rows: 2}}
+)"),
+              ElementsAre(HasSubstr("5 keys-unknown no module of Megatron-Core that is known has "
+                                    "'decoder.layers.{l}.mlp.linear_f1.weight' (did you mean "
+                                    "'decoder.layers.{l}.mlp.linear_fc1.weight'?)"),
+                          HasSubstr("6 keys-unknown no module of Megatron-Core that is known has "
+                                    "'decoder.layers.{l}.mixer.in_proj.weight.t'")));
+}
+
+TEST(RowRemarks, TowersHaveKeysOfTheirOwn) {
+  EXPECT_THAT(remarks_of(R"(towers: {keys: ["decoder.vision.", "visual."]}
+tensors:
+  - {megatron: "decoder.vision.weight", hf: "visual.weight"}
+)"),
+              IsEmpty());
+}
+
+TEST(RowRemarks, TellOfAnOrderOfHeadsThatNothingStates) {
+  const std::string numbers =
+      "numbers: {num_attention_heads: {hf: n_head}, num_query_groups: {hf: n_group}}\n";
+  const std::string row =
+      "  - {megatron: \"decoder.layers.{l}.self_attention.linear_qkv.weight\", hf: \"{l}.qkv\"";
+  EXPECT_THAT(remarks_of(numbers + "tensors:\n" + row + "}\n"),
+              ElementsAre(HasSubstr("order-assumed 'decoder.layers.{l}.self_attention.linear_qkv."
+                                    "weight' takes query, key and value")));
+  EXPECT_THAT(remarks_of(numbers + "tensors:\n" + row + ", transform: qkv_grouped}\n"), IsEmpty());
+  EXPECT_THAT(
+      remarks_of(numbers + "tensors:\n" + row + ", transform: [split_rows: 3, qkv_interleave]}\n"),
+      IsEmpty());
+}
+
+}  // namespace
+}  // namespace dckpt
