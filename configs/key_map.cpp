@@ -187,7 +187,8 @@ class WholeMap {
   /// Reports a key that two rows make.
   void once(RowOfKey& rows, const MapRow& row, const std::string& key, TextPlace place) {
     const KeyPattern pattern(key);
-    const std::string same = pattern.numbers().empty() ? key : pattern.skeleton();
+    const std::string same =
+        pattern.numbers().empty() || pattern.has_steps() ? key : pattern.skeleton();
     const auto [first, inserted] = rows.emplace(
         std::tuple(same, pattern.counts_on(), row.layers, row.only_if, row.unless), &row);
     if (inserted) return;

@@ -297,17 +297,19 @@ void check_row(const YamlNode& node, const std::string& path, const MapRow& row,
   if (std::ranges::any_of(names,
                           [](const std::string& name) { return KeyPattern(name).counts_on(); }))
     problems.push_back({node.place, path + ": '{l+m}' is for keys in Hugging Face files"});
-  for (const std::string& key : row.hf.keys) {
+  std::vector<std::string> hf = row.hf.keys;
+  for (const HfTensors& other : row.or_hf)
+    hf.insert(hf.end(), other.keys.begin(), other.keys.end());
+  for (const std::string& key : hf) {
     if (!key.empty()) check_numbers(megatron, key, true, node, path, problems);
+    if (KeyPattern(key).has_steps())
+      problems.push_back({node.place, path + ": '{2l}' and '{2l+1}' are for keys of Megatron"});
   }
   for (const std::string& key : row.more) {
     if (!key.empty()) check_numbers(megatron, key, false, node, path, problems);
   }
   const std::size_t wanted = 1 + row.more.size();
   for (const HfTensors& other : row.or_hf) {
-    for (const std::string& key : other.keys) {
-      if (!key.empty()) check_numbers(megatron, key, true, node, path, problems);
-    }
     check_transform(other, wanted, node, path + ".or", problems);
     if (wanted > 1 && splits(other) && splits(row.hf) &&
         shares_of(other.transform.back()) != shares_of(row.hf.transform.back()))
@@ -331,9 +333,11 @@ void check_row(const YamlNode& node, const std::string& path, const MapRow& row,
     problems.push_back({node.place, path + ": 'layers' is for keys with {l}"});
 }
 
+/// Returns the keys by which a row replaces others: {2l} is the same as {l}.
 std::set<std::string> keys_of(const MapRow& row) {
-  const std::vector<std::string> keys = row.megatron_keys();
-  return {keys.begin(), keys.end()};
+  std::set<std::string> keys;
+  for (const std::string& key : row.megatron_keys()) keys.insert(KeyPattern(key).without_steps());
+  return keys;
 }
 
 Type<MapRow> row() {

@@ -279,6 +279,30 @@ Field<KeyMap> extends() {
       [](const KeyMap&) { return std::optional<YamlNode>(); }};
 }
 
+/// Takes away rows of the extended map. Those of this file have no file yet, so that the order of
+/// the fields does not matter.
+Field<KeyMap> without() {
+  const auto globs = list_of(text("a pattern of Megatron's keys"),
+                             "a list of patterns of Megatron's keys, such as [\"*.bias\"]");
+  return {
+      "without",
+      [globs](const YamlNode& node, const std::string& path, KeyMap& map,
+              ConfigProblems& problems) {
+        std::vector<std::string> patterns;
+        globs.read(node, path, patterns, problems);
+        for (const std::string& pattern : patterns) {
+          const auto taken = std::erase_if(map.tensors, [&](const MapRow& row) {
+            return !row.written.file.empty() && glob_match(pattern, row.megatron);
+          });
+          if (taken == 0)
+            problems.push_back({node.place, str_format("{}: no row of the extended map has a key "
+                                                       "of Megatron like {}",
+                                                       path, quote(pattern))});
+        }
+      },
+      [](const KeyMap&) { return std::optional<YamlNode>(); }};
+}
+
 /// Another spelling of a field, which is understood but not shown.
 Field<KeyMap> understood(Field<KeyMap> field) {
   field.show = [](const KeyMap&) { return std::optional<YamlNode>(); };
@@ -302,6 +326,7 @@ const config::Type<KeyMap>& key_map_type() {
       {
           version(),
           extends(),
+          without(),
           field("family", &KeyMap::family, word("the name of a family of models")),
           optional_field("architectures", &KeyMap::architectures,
                          list_of(word("a name"), "a list of names, as in config.json")),

@@ -11,6 +11,7 @@ namespace {
 constexpr std::size_t kMaxPattern = 512;
 constexpr std::size_t kMaxNumbers = 4;
 constexpr std::uint64_t kMaxNumber = 1'000'000'000;
+constexpr std::uint64_t kMaxStep = 16;
 constexpr std::string_view kDigits = "0123456789";
 
 bool is_number(std::string_view part) {
@@ -22,17 +23,24 @@ std::string_view inside(std::string_view part) {
   return part.substr(1, part.size() - 2);
 }
 
-/// Returns "m" for "{l+m}" and for "{m}".
-std::string_view name_of(std::string_view part) {
-  const std::string_view text = inside(part);
-  return text.substr(text.find('+') + 1);
-}
+/// The parts of {m}, {l+m}, {2l} and {2l+1}.
+struct Number {
+  std::string_view name;
+  std::string_view base{};   ///< the number that it continues, l in {l+m}
+  std::string_view step{};   ///< digits, 2 in {2l+1}
+  std::string_view first{};  ///< digits, 1 in {2l+1}
+};
 
-/// Returns "l" for "{l+m}", nothing for "{m}".
-std::string_view base_of(std::string_view part) {
-  const std::string_view text = inside(part);
+Number parse(std::string_view part) {
+  std::string_view text = inside(part);
+  const std::size_t digits = std::min(text.find_first_not_of(kDigits), text.size());
+  const std::string_view step = text.substr(0, digits);
+  text.remove_prefix(digits);
   const std::size_t plus = text.find('+');
-  return plus == text.npos ? std::string_view() : text.substr(0, plus);
+  if (plus == text.npos) return {.name = text, .step = step};
+  const std::string_view before = text.substr(0, plus), after = text.substr(plus + 1);
+  if (!step.empty()) return {.name = before, .step = step, .first = after};
+  return {.name = after, .base = before};
 }
 
 /// Parses a decimal as keys have it; empty for others, such as "007".
@@ -64,8 +72,11 @@ std::string joined(const std::vector<std::string>& parts) {
 KeyPattern::KeyPattern(std::string_view text) : parts_(split(text, '.')) {
   for (const std::string& part : parts_) {
     if (!is_number(part)) continue;
-    numbers_.emplace_back(name_of(part));
-    first_.push_back(base_of(part).empty() ? std::optional<std::int64_t>(0) : std::nullopt);
+    const Number number = parse(part);
+    numbers_.emplace_back(number.name);
+    const auto first = static_cast<std::int64_t>(parse_u64(number.first).value_or(0));
+    first_.push_back(number.base.empty() ? std::optional(first) : std::nullopt);
+    steps_.push_back(static_cast<std::int64_t>(parse_u64(number.step).value_or(1)));
   }
 }
 
@@ -82,13 +93,17 @@ std::optional<std::string> KeyPattern::problem_of(std::string_view text) {
           "and there are no other patterns",
           quote(part));
     }
-    const std::string_view name = name_of(part);
-    const bool counts_on = inside(part).find('+') != part.npos;
-    if (name.empty() || name.find('+') != name.npos ||
+    const auto [name, base, step, first] = parse(part);
+    const auto has_plus = inside(part).find('+') != part.npos;
+    const std::uint64_t every = parse_u64(step).value_or(0);
+    const bool is_step = every >= 2 && every <= kMaxStep && name == "l" &&
+                         (!has_plus || parse_u64(first).value_or(every) < every);
+    if (name.empty() || name.find('+') != name.npos || kDigits.find(name.front()) != name.npos ||
         inside(part).find_first_of("{}") != part.npos ||
-        (counts_on && (base_of(part) != "l" || name == "l")))
+        (step.empty() ? has_plus && (base != "l" || name == "l") : !is_step))
       return str_format(
-          "{} is not the name of a number; {{l+m}} is that of numbers m that follow those of {{l}}",
+          "{} is not the name of a number; {{l+m}} is that of numbers m that follow "
+          "those of {{l}}, and {{2l}} and {{2l+1}} are two layers for each {{l}}",
           quote(inside(part)));
     if (std::ranges::find(seen, name) != seen.end())
       return str_format("the number {} occurs twice", quote("{" + std::string(name) + "}"));
@@ -104,7 +119,11 @@ bool KeyPattern::has(std::string_view number) const noexcept {
 
 bool KeyPattern::counts_on() const noexcept {
   return std::ranges::any_of(
-      parts_, [](const std::string& part) { return is_number(part) && !base_of(part).empty(); });
+      parts_, [](const std::string& part) { return is_number(part) && !parse(part).base.empty(); });
+}
+
+bool KeyPattern::has_steps() const noexcept {
+  return std::ranges::any_of(steps_, [](std::int64_t step) { return step > 1; });
 }
 
 KeyPattern KeyPattern::behind(std::string_view number, std::int64_t count) const {
@@ -112,7 +131,7 @@ KeyPattern KeyPattern::behind(std::string_view number, std::int64_t count) const
   std::size_t next = 0;
   for (const std::string& part : parts_) {
     if (!is_number(part)) continue;
-    if (base_of(part) == number) result.first_[next] = count;
+    if (parse(part).base == number) result.first_[next] = count;
     ++next;
   }
   return result;
@@ -128,8 +147,9 @@ std::optional<std::vector<std::int64_t>> KeyPattern::match(std::string_view key)
     if (!is_number(wanted)) return fits = wanted == part;
     const auto number = decimal(part);
     const auto first = first_[numbers.size()];
-    fits = number && first && *number >= *first;
-    if (fits) numbers.push_back(*number - *first);
+    const std::int64_t step = steps_[numbers.size()];
+    fits = number && first && *number >= *first && (*number - *first) % step == 0;
+    if (fits) numbers.push_back((*number - *first) / step);
     return fits;
   });
   if (!fits || at != parts_.size()) return std::nullopt;
@@ -145,7 +165,7 @@ std::string KeyPattern::key(std::span<const std::int64_t> numbers) const {
       text += part;
       continue;
     }
-    text += std::to_string(numbers[next] + first_[next].value_or(0));
+    text += std::to_string(numbers[next] * steps_[next] + first_[next].value_or(0));
     ++next;
   }
   return text;
@@ -153,13 +173,14 @@ std::string KeyPattern::key(std::span<const std::int64_t> numbers) const {
 
 KeyPattern KeyPattern::without(std::string_view number) const {
   KeyPattern result = *this;
+  const auto found = std::ranges::find(numbers_, number) - numbers_.begin();
+  if (found == std::ssize(numbers_)) return result;
   std::erase_if(result.parts_, [&](const std::string& part) {
-    return is_number(part) && name_of(part) == number;
+    return is_number(part) && parse(part).name == number;
   });
-  const auto found = std::ranges::find(result.numbers_, number);
-  if (found == result.numbers_.end()) return result;
-  result.first_.erase(result.first_.begin() + (found - result.numbers_.begin()));
-  result.numbers_.erase(found);
+  result.numbers_.erase(result.numbers_.begin() + found);
+  result.first_.erase(result.first_.begin() + found);
+  result.steps_.erase(result.steps_.begin() + found);
   return result;
 }
 
@@ -171,6 +192,15 @@ KeyPattern KeyPattern::with_suffix(std::string_view suffix) const {
 
 std::string KeyPattern::text() const {
   return joined(parts_);
+}
+
+std::string KeyPattern::without_steps() const {
+  std::vector<std::string> parts = parts_;
+  for (std::string& part : parts) {
+    if (is_number(part) && !parse(part).step.empty())
+      part = "{" + std::string(parse(part).name) + "}";
+  }
+  return joined(parts);
 }
 
 std::string KeyPattern::skeleton() const {

@@ -11,7 +11,8 @@ namespace dckpt {
 
 /// Keys that differ in numbers: "model.layers.{l}.mlp.experts.{e}.w1.weight". A number is a whole
 /// part between dots; everything else stands for itself. {l+m} is a number m that continues those
-/// of l: the key holds m plus the count of the values of l. Matching takes time linear in the key.
+/// of l: the key holds m plus the count of the values of l. {2l+1} is a number l of which the key
+/// holds twice the value, plus 1. Matching takes time linear in the key.
 class KeyPattern {
  public:
   /// `text` must have no problem.
@@ -30,6 +31,9 @@ class KeyPattern {
   /// number that continues it do not match.
   KeyPattern behind(std::string_view number, std::int64_t count) const;
 
+  /// Returns whether the key holds multiples of a number, as in {2l}.
+  bool has_steps() const noexcept;
+
   /// Returns the numbers in a key of this pattern; empty for other keys. Numbers are decimals
   /// without leading zeros.
   std::optional<std::vector<std::int64_t>> match(std::string_view key) const;
@@ -42,6 +46,8 @@ class KeyPattern {
   KeyPattern with_suffix(std::string_view suffix) const;
 
   std::string text() const;
+  /// Returns the text with {l} in place of {2l} and {2l+1}.
+  std::string without_steps() const;
 
   /// Returns the text that all keys of the pattern share, with {} for each number. Patterns with
   /// equal skeletons may match the same keys.
@@ -54,6 +60,7 @@ class KeyPattern {
   std::vector<std::string> numbers_;
   std::vector<std::optional<std::int64_t>> first_;  ///< the value in the key for number 0; empty
                                                     ///< until it is known
+  std::vector<std::int64_t> steps_;  ///< the difference of the values for numbers 0 and 1
 };
 
 /// Returns the skeleton of a key, with {} for each part that is a decimal number.

@@ -85,7 +85,9 @@ class Arrangement {
   void choose_target() {
     result_.to = target_.names.value_or(rows_.side.names == KeyNames::kHf ? KeyNames::kMegatron
                                                                           : KeyNames::kHf);
-    const std::string mixed = rows_.kinds.mixed();
+    const std::string mixed = std::ranges::any_of(patterns_, &KeyPattern::has_steps)
+                                  ? "there are several layers of Megatron for one of Hugging Face"
+                                  : rows_.kinds.mixed();
     const MegatronLayout usual = !mixed.empty() || !map_.kinds.empty()
                                      ? MegatronLayout::kNonHomogeneous
                                      : MegatronLayout::kHomogeneous;
@@ -475,6 +477,19 @@ class Arrangement {
     return kinds.size() == 1 ? *kinds.begin() : std::string();
   }
 
+  /// Returns a module with the number that rows beside it have: {2l} in place of {l}.
+  std::string with_steps(const std::string& module) const {
+    const std::string around = module.substr(0, module.rfind('.') + 1);
+    for (std::size_t row = 0; row < patterns_.size(); ++row) {
+      const std::string& key = map_.tensors[row].megatron;
+      const std::string plain = patterns_[row].without_steps();
+      if (plain.starts_with(around))
+        return key.substr(0, around.size() + key.size() - plain.size()) +
+               module.substr(around.size());
+    }
+    return module;
+  }
+
   std::string extra_state(const KeyPattern& module, const RowNumbers& instance,
                           MegatronLayout layout) const {
     const KeyPattern pattern = in_layout(module, layout);
@@ -504,8 +519,10 @@ class Arrangement {
   }
 
   void finish() {
-    for (const std::string& module : map_.extra_states)
+    for (const std::string& any : map_.extra_states) {
+      const std::string module = with_steps(any);
       add_extra_states(module, instances(KeyPattern(module), kind_with(module)));
+    }
     const KeyPrefix prefix = wanted_prefix();
     for (Made& made : made_) made.tensor.key = prefix.stored_key(made.tensor.key);
     for (ExtraState& state : result_.extra_states) state.key = prefix.stored_key(state.key);

@@ -15,6 +15,7 @@ using ::testing::ElementsAre;
 using testing::error_of;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::Optional;
 
 std::vector<std::string> problems_of(const std::string& yaml) {
@@ -39,6 +40,53 @@ TEST(KeyPattern, TakesWholePartsThatAreDecimals) {
     EXPECT_FALSE(pattern.match(other)) << other;
   EXPECT_EQ(pattern.without("l").text(), "model.layers.mlp.experts.{e}.w1.weight");
   EXPECT_EQ(pattern.skeleton(), skeleton_of("model.layers.0.mlp.experts.12.w1.weight"));
+}
+
+TEST(KeyMap, RowsOfTheExtendedMapCanBeTakenAway) {
+  const auto keys_of = [](const std::string& yaml) {
+    std::vector<std::string> keys;
+    for (const MapRow& row : KeyMap::from_text(yaml).tensors) keys.push_back(row.megatron);
+    return keys;
+  };
+  const std::string row =
+      "tensors:\n  - {megatron: \"decoder.layers.{l}.mlp.linear_fc1.weight\", hf: \"{l}.up\"}\n";
+  const std::string without = "without: [\"*.bias\", \"*.linear_fc1.*\"]\n";
+  const std::string start = "version: 1\nextends: llama\nfamily: mine\n";
+  for (const std::string& yaml : {start + without + row, start + row + without}) {
+    EXPECT_THAT(keys_of(yaml), Contains("decoder.layers.{l}.mlp.linear_fc1.weight")) << yaml;
+    EXPECT_THAT(keys_of(yaml), Not(Contains(HasSubstr("bias"))));
+    EXPECT_THAT(keys_of(yaml),
+                Not(Contains("decoder.layers.{l}.mlp.linear_fc1.layer_norm_weight")));
+  }
+  EXPECT_THAT(
+      problems_of(start + "without: [\"*.linear_fc3.*\"]\n" + row),
+      ElementsAre(HasSubstr("without: no row of the extended map has a key of Megatron like "
+                            "'*.linear_fc3.*'")));
+}
+
+TEST(KeyPattern, KeysMayHoldMultiplesOfANumber) {
+  const KeyPattern pattern("decoder.layers.{2l+1}.mlp.experts.{e}.w");
+  EXPECT_THAT(pattern.numbers(), ElementsAre("l", "e"));
+  EXPECT_TRUE(pattern.has_steps());
+  EXPECT_FALSE(pattern.counts_on());
+  EXPECT_THAT(pattern.match("decoder.layers.7.mlp.experts.2.w"), Optional(ElementsAre(3, 2)));
+  EXPECT_FALSE(pattern.match("decoder.layers.6.mlp.experts.2.w"));
+  EXPECT_FALSE(pattern.match("decoder.layers.0.mlp.experts.2.w"));
+  EXPECT_EQ(pattern.key(std::vector<std::int64_t>{3, 2}), "decoder.layers.7.mlp.experts.2.w");
+  EXPECT_EQ(pattern.text(), "decoder.layers.{2l+1}.mlp.experts.{e}.w");
+  EXPECT_EQ(pattern.without_steps(), "decoder.layers.{l}.mlp.experts.{e}.w");
+  EXPECT_EQ(pattern.without("l").text(), "decoder.layers.mlp.experts.{e}.w");
+  EXPECT_THAT(KeyPattern("a.{3l}").match("a.6"), Optional(ElementsAre(2)));
+  for (const char* const other : {"a.{1l}", "a.{2}", "a.{2e}", "a.{2l+2}", "a.{2l+}", "a.{2l+m}",
+                                  "a.{l+1}", "a.{99l}", "a.{0l}"})
+    EXPECT_TRUE(KeyPattern::problem_of(other)) << other;
+  EXPECT_THAT(problems_of(R"(version: 1
+family: mine
+numbers: {}
+tensors:
+  - {megatron: "a.{2l}.w", hf: "b.{2l}.w"}
+)"),
+              Contains(HasSubstr("'{2l}' and '{2l+1}' are for keys of Megatron")));
 }
 
 TEST(KeyPattern, NumbersMayCountOnBehindOthers) {

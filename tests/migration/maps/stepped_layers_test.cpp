@@ -1,0 +1,92 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "configs/key_map.h"
+#include "tests/migration/maps/small_model.h"
+
+namespace dckpt {
+namespace {
+
+using testing::contents_of;
+using testing::error_of;
+using ::testing::HasSubstr;
+using testing::Model;
+using testing::object_keys;
+
+/// A layer of Hugging Face is Mamba or attention, and an MLP; in Megatron, these are two layers.
+KeyMap hybrid() {
+  return KeyMap::from_text(R"(version: 1
+family: hybrid
+numbers:
+  num_layers: {hf: n_layers}
+  megatron_layers: {args: num_layers, else: num_layers * 2}
+kinds:
+  - {layers: {mamba: m, attention: a}, hf: kinds}
+tensors:
+  - {megatron: "decoder.layers.{2l}.mixer.D", layers: mamba, hf: "layers.{l}.mamba.D"}
+  - {megatron: "decoder.layers.{2l}.self_attention.linear_proj.weight", layers: attention, hf: "layers.{l}.attn.o.weight"}
+  - {megatron: "decoder.layers.{2l+1}.mlp.linear_fc2.weight", hf: "layers.{l}.mlp.down.weight"}
+extra_states: ["decoder.layers.{l}.self_attention.core_attention"]
+)");
+}
+
+Model in_hugging_face() {
+  return {.tensors = {{"layers.0.mamba.D", {2}},
+                      {"layers.0.mlp.down.weight", {2, 3}},
+                      {"layers.1.attn.o.weight", {2, 2}},
+                      {"layers.1.mlp.down.weight", {2, 3}}},
+          .config = R"({"n_layers": 2, "kinds": ["m", "a"]})"};
+}
+
+std::unique_ptr<CheckpointReader> mapped(const Model& model, std::vector<std::string> set = {}) {
+  const KeyMap map = hybrid();
+  return mapped_reader(model.open(), {"hybrid", std::move(set)}, nullptr, nullptr, &map);
+}
+
+TEST(SteppedLayers, TwoLayersOfMegatronAreOneOfHuggingFace) {
+  const auto megatron = mapped(in_hugging_face());
+  std::vector<std::string> keys;
+  for (const TensorStorageMetadata& tensor : megatron->metadata().tensors)
+    keys.push_back(tensor.key);
+  EXPECT_THAT(keys, ::testing::UnorderedElementsAre(
+                        "decoder.layers.0.mixer.D", "decoder.layers.1.mlp.linear_fc2.weight",
+                        "decoder.layers.2.self_attention.linear_proj.weight",
+                        "decoder.layers.3.mlp.linear_fc2.weight"));
+  EXPECT_THAT(object_keys(*megatron),
+              ::testing::UnorderedElementsAre(
+                  "decoder.layers.1.mlp.linear_fc2._extra_state/shard_0_1",
+                  "decoder.layers.2.self_attention.core_attention._extra_state/shard_0_1",
+                  "decoder.layers.2.self_attention.linear_proj._extra_state/shard_0_1",
+                  "decoder.layers.3.mlp.linear_fc2._extra_state/shard_0_1"));
+  const auto args = megatron->common_state().at("args").as_opaque();
+  EXPECT_EQ(args.states[0].at("num_layers").as_int(), 4);
+  const KeyMap map = hybrid();
+  const auto back =
+      mapped_reader(mapped(in_hugging_face()), {"hybrid", {}}, nullptr, nullptr, &map);
+  EXPECT_EQ(contents_of(*back), contents_of(*in_hugging_face().open()));
+}
+
+TEST(SteppedLayers, ALayerWithoutItsOtherHalfIsMissed) {
+  EXPECT_THAT(
+      error_of([] { mapped(in_hugging_face().without("layers.1.mlp.down.weight")); }).message(),
+      HasSubstr("layers.1.mlp.down.weight"));
+}
+
+TEST(SteppedLayers, TheHomogeneousLayoutCannotHoldThem) {
+  EXPECT_THAT(error_of([] { mapped(in_hugging_face(), {"layout=homogeneous"}); }).message(),
+              HasSubstr("there are several layers of Megatron for one of Hugging Face"));
+}
+
+TEST(SteppedLayers, ReplaceTheRowsOfAnExtendedMap) {
+  const KeyMap map = KeyMap::from_text(R"(version: 1
+extends: llama
+family: hybrid
+tensors:
+  - {megatron: "decoder.layers.{2l+1}.mlp.linear_fc2.weight", hf: "layers.{l}.mlp.down.weight"}
+)");
+  for (const MapRow& row : map.tensors)
+    EXPECT_NE(row.megatron, "decoder.layers.{l}.mlp.linear_fc2.weight");
+}
+
+}  // namespace
+}  // namespace dckpt
