@@ -23,6 +23,7 @@ namespace dckpt {
 /// The steps from Hugging Face tensors to Megatron's. Each works on the result of the previous one,
 /// along axis 0, and is undone on the way back.
 enum class MapStep : std::uint8_t {
+  kExpertsInRows,       ///< each tensor of the rows of all experts into those of one
   kTranspose,           ///< each tensor of two axes
   kSqueeze,             ///< each tensor without its first axis, of extent 1
   kSplitRows,           ///< one tensor into several
@@ -35,8 +36,9 @@ enum class MapStep : std::uint8_t {
   kRopeDeinterleave,    ///< the opposite
   kPadRows,             ///< vocab_size rows to padded_vocab_size
 };
-inline constexpr EnumNames<MapStep, 11> kMapStepNames{
-    {{MapStep::kTranspose, "transpose"},
+inline constexpr EnumNames<MapStep, 12> kMapStepNames{
+    {{MapStep::kExpertsInRows, "experts_in_rows"},
+     {MapStep::kTranspose, "transpose"},
      {MapStep::kSqueeze, "squeeze"},
      {MapStep::kSplitRows, "split_rows"},
      {MapStep::kConcatRows, "concat_rows"},
@@ -52,10 +54,11 @@ struct MapTransform {
   MapStep step = MapStep::kTranspose;
   /// For split_rows and concat_rows, the proportion of the parts, as numbers or names of numbers;
   /// for split_rows, a single number is a count of equal parts. Empty for concat_rows: equal parts.
-  /// For split_groups, the count of groups, then the proportion of the parts of each. For
-  /// rope_interleave and rope_deinterleave, the heads of each tensor, 0 if it stays as it is. For
-  /// qkv_interleave and qkv_grouped, the heads and the groups, if they are not those of the
-  /// language model, and the rows of a head of the value, if they are not those of the others.
+  /// For experts_in_rows, the count of experts. For split_groups, the count of groups, then the
+  /// proportion of the parts of each. For rope_interleave and rope_deinterleave, the heads of each
+  /// tensor, 0 if it stays as it is. For qkv_interleave and qkv_grouped, the heads and the groups,
+  /// if they are not those of the language model, and the rows of a head of the value, if they are
+  /// not those of the others.
   std::vector<std::string> parts{};
   friend bool operator==(const MapTransform&, const MapTransform&) = default;
 };
@@ -64,6 +67,10 @@ struct MapTransform {
 struct HfTensors {
   std::vector<std::string> keys{};
   std::vector<MapTransform> transform{};
+  /// Returns whether the tensors have the rows of all experts, in place of an axis for experts.
+  bool has_experts_in_rows() const {
+    return !transform.empty() && transform.front().step == MapStep::kExpertsInRows;
+  }
   friend bool operator==(const HfTensors&, const HfTensors&) = default;
 };
 

@@ -55,6 +55,7 @@ const char* what_it_takes(MapStep step) {
     case MapStep::kRopeInterleave:
     case MapStep::kRopeDeinterleave:
       return "the heads of each tensor, as in 'rope_interleave: [num_attention_heads]'";
+    case MapStep::kExpertsInRows: return "their count, as in 'experts_in_rows: num_experts'";
     case MapStep::kTranspose:
     case MapStep::kSqueeze: return "no parts";
     case MapStep::kPadRows: break;
@@ -68,8 +69,8 @@ bool splits(const HfTensors& hf) {
 }
 
 /// Checks that the steps make as many tensors as Megatron has.
-void check_transform(const HfTensors& hf, std::size_t wanted, const YamlNode& node,
-                     const std::string& path, ConfigProblems& problems) {
+void check_transform(const HfTensors& hf, const KeyPattern& of_row, std::size_t wanted,
+                     const YamlNode& node, const std::string& path, ConfigProblems& problems) {
   std::size_t tensors = hf.keys.size();
   for (const MapTransform& transform : hf.transform) {
     const auto after = tensors_after(transform, tensors);
@@ -82,6 +83,11 @@ void check_transform(const HfTensors& hf, std::size_t wanted, const YamlNode& no
       return;
     }
     tensors = *after;
+    if (transform.step == MapStep::kExpertsInRows &&
+        (&transform != &hf.transform.front() || KeyPattern(hf.keys.front()).has("e") ||
+         !of_row.has("e")))
+      problems.push_back({node.place, path + ": 'experts_in_rows' is the first step of a row with "
+                                             "{e} in Megatron's key alone"});
     if (transform.step == MapStep::kPadRows && &transform != &hf.transform.back())
       problems.push_back({node.place, path + ": 'pad_rows' is the last step"});
   }
@@ -310,12 +316,12 @@ void check_row(const YamlNode& node, const std::string& path, const MapRow& row,
   }
   const std::size_t wanted = 1 + row.more.size();
   for (const HfTensors& other : row.or_hf) {
-    check_transform(other, wanted, node, path + ".or", problems);
+    check_transform(other, megatron, wanted, node, path + ".or", problems);
     if (wanted > 1 && splits(other) && splits(row.hf) &&
         shares_of(other.transform.back()) != shares_of(row.hf.transform.back()))
       problems.push_back({node.place, path + ": each form divides the rows into the same parts"});
   }
-  check_transform(row.hf, wanted, node, path, problems);
+  check_transform(row.hf, megatron, wanted, node, path, problems);
   if (wanted > 1 && (row.gated || !row.local.empty() || !row.aliases.empty()))
     problems.push_back(
         {node.place,
@@ -408,6 +414,7 @@ std::optional<std::size_t> tensors_after(const MapTransform& transform, std::siz
       return before == 1 && parts.size() > 2 && parts.size() <= kMaxMapParts
                  ? std::optional(parts.size() - 1)
                  : std::nullopt;
+    case MapStep::kExpertsInRows: return parts.size() == 1 ? std::optional(before) : std::nullopt;
     case MapStep::kTranspose:
     case MapStep::kSqueeze: return has_parts ? std::nullopt : std::optional(before);
     case MapStep::kPadRows: return has_parts || before != 1 ? std::nullopt : std::optional(before);

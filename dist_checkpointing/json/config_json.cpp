@@ -2,7 +2,6 @@
 
 #include "configs/key_map_schema.h"
 #include "configs/policy_schema.h"
-#include "configs/row_remarks.h"
 #include "dist_checkpointing/json/reports.h"
 #include "dist_checkpointing/json/values.h"
 #include "mapping/base/text.h"
@@ -49,6 +48,10 @@ std::string to_json(const std::vector<ConfigProblem>& problems, const std::strin
                                 {"ok", problems.empty()},
                                 {"problems", json_list(problems, entry)},
                                 {"warnings", json_list(remarks, warning)}}));
+}
+
+std::string to_json(const std::vector<ConfigProblem>& problems, const std::string& file) {
+  return to_json(problems, file, {});
 }
 
 std::string to_json(const Policy& policy) {

@@ -17,7 +17,6 @@ struct DiffReport;
 struct Explanation;
 struct FleetResult;
 struct FormatEntry;
-struct MapRemark;
 struct Policy;
 struct RemovedTensors;
 struct RootSurvey;
@@ -62,8 +61,7 @@ std::string to_json(const RemovedTensors& removed, const std::string& path,
 /// Returns the JSON of `formats`, made from list_formats().
 std::string to_json(const std::vector<FormatEntry>& formats);
 /// Returns the JSON of `config check`; `file` is the name of the text that was checked.
-std::string to_json(const std::vector<ConfigProblem>& problems, const std::string& file,
-                    const std::vector<MapRemark>& remarks = {});
+std::string to_json(const std::vector<ConfigProblem>& problems, const std::string& file);
 /// Returns the JSON of `config show`: every field with its value.
 std::string to_json(const Policy& policy);
 /// Returns the JSON of a transfer plan, which other programs can carry out; no command prints it.

@@ -24,7 +24,8 @@ bool has_step(std::span<const MapTransform> steps, MapStep step) {
 /// The source of a row instance's elements.
 struct SourceTensor {
   std::uint32_t position = 0;
-  RowNumbers prefix{};  ///< offsets on its leading axes
+  RowNumbers prefix{};         ///< offsets on its leading axes
+  std::int64_t first_row = 0;  ///< of this expert, behind them
 };
 
 /// The overlap of a source piece and a target piece.
@@ -187,11 +188,12 @@ class Arrangement {
       const RowNumbers in_key = pick(patterns_[row], instance, pattern.numbers());
       const std::uint32_t* const position = rows_.rows[row].find(tensor, in_key);
       if (position == nullptr) return miss(pattern.key(in_key));
-      const auto stacked = stacked_numbers(patterns_[row], pattern);
+      const auto stacked = leading_axes(patterns_[row], pattern, from);
       const Shape& size = source_.tensors[*position].global_shape();
       require_stacked(size, stacked, source_.tensors[*position].key);
       sources.push_back({*position, pick(patterns_[row], instance, stacked)});
-      shapes.emplace_back(size.begin() + std::ssize(stacked), size.end());
+      Shape& shape = shapes.emplace_back(size.begin() + std::ssize(stacked), size.end());
+      if (from.experts_in_rows) sources.back().first_row = take_expert(row, instance, shape);
     }
     for (const SourceTensor& source : sources) require_whole_elements(row, source.position);
     Relations& known = relations_;
@@ -236,6 +238,17 @@ class Arrangement {
       if (entry.cast != MapCast{} || entry.add != MapAdd{} || target_.dtype)
         result_.dtypes.emplace(*rows_.prefix.key(stored.key), stored.properties.dtype);
     }
+  }
+
+  /// Reduces the shape of all experts to that of one, and returns the first row of this expert.
+  std::int64_t take_expert(std::size_t row, const RowNumbers& instance, Shape& shape) const {
+    const std::int64_t experts = rows_.counts.at(kExpert);
+    if (shape.empty() || shape.front() % experts != 0)
+      throw CheckpointError(ErrorCode::kMismatch,
+                            str_format("the shape {} cannot be divided into the rows of {} experts",
+                                       to_string(shape), experts));
+    shape.front() /= experts;
+    return pick(patterns_[row], instance, {kExpert}).front() * shape.front();
   }
 
   /// Reports a missing key once, even if the tensor has several layers.
@@ -371,9 +384,14 @@ class Arrangement {
   TensorPart part(std::size_t row, const RelationPiece& to, const RelationPiece& from,
                   const StridedBox& common, const RowNumbers& instance,
                   const std::vector<SourceTensor>& sources) {
-    const RowNumbers to_prefix = pick(
-        patterns_[row], instance, stacked_numbers(patterns_[row], target_pattern(row, to.tensor)));
-    const StridedBox target = place_in_tensor(to, common);
+    const SideForm& form = target_form(row);
+    const RowNumbers to_prefix =
+        pick(patterns_[row], instance,
+             leading_axes(patterns_[row], target_pattern(row, to.tensor), form));
+    StridedBox target = place_in_tensor(to, common);
+    if (form.experts_in_rows)
+      target.offsets.front() += pick(patterns_[row], instance, {kExpert}).front() *
+                                relations_.to.tensors[to.tensor].front();
     TensorPart part{.target = behind(to_prefix, target.box()),
                     .target_steps = steps_behind(to_prefix, target)};
     if (from.tensor == RelationPiece::kPadding) {
@@ -383,7 +401,8 @@ class Arrangement {
     }
     const SourceTensor& source = sources[from.tensor];
     part.tensor = source.position;
-    const StridedBox place = place_in_tensor(from, common);
+    StridedBox place = place_in_tensor(from, common);
+    if (!place.offsets.empty()) place.offsets.front() += source.first_row;
     part.source = behind(source.prefix, place.box());
     part.source_steps = steps_behind(source.prefix, place);
     part.axes.assign(part.target.dims(), kNoAxis);
@@ -412,7 +431,9 @@ class Arrangement {
     const KeyPattern& pattern = target_pattern(row, tensor);
     const RowNumbers in_key = pick(patterns_[row], instance, pattern.numbers());
     std::string key = pattern.key(in_key);
-    const Shape& shape = relations_.to.tensors[tensor];
+    const SideForm& form = target_form(row);
+    Shape shape = relations_.to.tensors[tensor];
+    if (form.experts_in_rows) shape.front() *= rows_.counts.at(kExpert);
     const auto [found, inserted] = by_key_.try_emplace(key, made_.size());
     const auto owner = std::tuple(row, tensor, in_key);
     if (!inserted) {
@@ -426,7 +447,7 @@ class Arrangement {
     result.properties = source_.tensors[like.position].properties;
     result.properties.dtype = dtype_of(map_.tensors[row], key, result.properties.dtype);
     result.key = std::move(key);
-    for (const std::string& name : stacked_numbers(patterns_[row], pattern))
+    for (const std::string& name : leading_axes(patterns_[row], pattern, form))
       result.size.push_back(rows_.counts.at(name));
     result.size.insert(result.size.end(), shape.begin(), shape.end());
     made_.push_back(std::move(made));

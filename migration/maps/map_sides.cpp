@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "configs/key_map_rows.h"
+#include "migration/maps/source_rows.h"
 
 namespace dckpt {
 namespace {
@@ -41,7 +42,7 @@ SideForm megatron_form(const MapRow& row, MegatronLayout layout) {
 }
 
 SideForm hf_form(const MapRow& row, const HfTensors& hf, std::optional<std::int64_t> layers) {
-  SideForm form{.tensors = {}, .steps = hf.transform};
+  SideForm form{.tensors = {}, .steps = hf.transform, .experts_in_rows = hf.has_experts_in_rows()};
   if (!row.more.empty()) form.steps.push_back(joins(row));
   for (const std::string& key : hf.keys) {
     const KeyPattern pattern(key);
@@ -55,6 +56,13 @@ SideForm hf_form(const MapRow& row, const HfTensors& hf, std::optional<std::int6
 std::vector<std::string> stacked_numbers(const KeyPattern& row, const KeyPattern& pattern) {
   std::vector<std::string> names = row.numbers();
   std::erase_if(names, [&](const std::string& name) { return pattern.has(name); });
+  return names;
+}
+
+std::vector<std::string> leading_axes(const KeyPattern& row, const KeyPattern& pattern,
+                                      const SideForm& form) {
+  std::vector<std::string> names = stacked_numbers(row, pattern);
+  if (form.experts_in_rows) std::erase(names, kExpert);
   return names;
 }
 

@@ -32,7 +32,13 @@ struct SideForm {
   std::vector<SideTensor> tensors;
   /// Make Megatron's tensor, or all of its tensors joined, from `tensors`.
   std::vector<MapTransform> steps;
+  bool experts_in_rows = false;  ///< HfTensors::has_experts_in_rows()
 };
+
+/// Returns the numbers of a row that are leading axes of a form's tensors: those that `pattern`
+/// lacks, without {e} if experts share the rows of the tensors.
+std::vector<std::string> leading_axes(const KeyPattern& row, const KeyPattern& pattern,
+                                      const SideForm& form);
 
 /// The forms of every row on one side. Numbers of a row that its names lack are leading axes.
 struct MapSide {

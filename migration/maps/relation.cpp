@@ -365,6 +365,7 @@ Relation relate(std::span<const MapTransform> steps, std::vector<Shape> tensors,
   }
   for (const MapTransform& step : steps) {
     switch (step.step) {
+      case MapStep::kExpertsInRows: break;  // the tensors are those of one expert
       case MapStep::kTranspose:
         for (Canvas& canvas : canvases) transpose(canvas);
         break;
@@ -399,6 +400,7 @@ std::vector<Shape> tensors_of(std::span<const MapTransform> steps, std::size_t c
   for (std::size_t i = steps.size(); i-- > 0;) {
     const MapTransform& step = steps[i];
     switch (step.step) {
+      case MapStep::kExpertsInRows: break;
       case MapStep::kTranspose:
         for (Shape& shape : shapes) {
           if (shape.size() > 1) std::swap(shape[0], shape[1]);

@@ -325,7 +325,10 @@ class Assignment {
       if (!result_.rows[row].form) continue;
       for (std::size_t tensor = 0; tensor < result_.rows[row].positions.size(); ++tensor) {
         const KeyPattern& name = result_.pattern(row, tensor);
-        const auto stacked = stacked_numbers(patterns_[row], name);
+        const SideForm& form = result_.side.rows[row][*result_.rows[row].form];
+        const auto stacked = leading_axes(patterns_[row], name, form);
+        if (form.experts_in_rows)
+          count(kExpert, numbers_.require(form.steps.front().parts.front()));
         for (const auto& [numbers, position] : result_.rows[row].positions[tensor]) {
           for (std::size_t i = 0; i < numbers.size(); ++i) count(name.numbers()[i], numbers[i] + 1);
           const Shape& size = source_.tensors[position].global_shape();

@@ -248,8 +248,8 @@ void require_axes(const MapRow& row, const Shape& shape) {
     throw CheckpointError(
         ErrorCode::kMismatch,
         str_format("{} is a matrix in Megatron, and what {} would make of it has the shape {}; the "
-                   "first axis of a key without {{e}} counts experts, and they cannot be divided "
-                   "further",
+                   "first axis of a key without {{e}} counts experts, unless the first step is "
+                   "experts_in_rows",
                    quote(row.megatron), quoted_list(row.hf.keys), to_string(shape)));
   constexpr std::array<const char*, 4> kOfOneAxis{"*.bias", "*_bias", "*norm.weight",
                                                   "*layer_norm_weight"};

@@ -79,7 +79,9 @@ class Folder:
         (self.path / "map.yaml").write_text(
             "version: 1\nextends: qwen2\nfamily: own\nnumbers: {kv_channels: {hf: \"layer_types.{l}\", words: {wide: 64, narrow: 32}}}\ntensors:\n"
             "  - {megatron: a, hf: [b, c], transform: {concat_rows: [2, 1]},\n"
-            "     cast: {megatron: float32, hf: bfloat16}, add: {value: 1, if: tied, rounded: true}}\n")
+            "     cast: {megatron: float32, hf: bfloat16}, add: {value: 1, if: tied, rounded: true}}\n"
+            "  - {megatron: decodr.a.linear_qkv.weight, hf: d, transform: {qkv_grouped: [2, 1]}}\n"
+            "  - {megatron: \"{e}.a\", hf: e, transform: {experts_in_rows: 4}}\n")
         (self.path / "keep.yaml").write_text("version: 1\nretention: {keep_last: 1}\n")
         (self.path / "wrong.yaml").write_text("version: 1\nsave:\n  io: {threads: 0}\n  nothing: 1\n")
 
@@ -145,6 +147,7 @@ def runs(folder):
     yield "config", {1}, ["config", "check", "wrong.yaml"]
     yield "config", {0}, ["config", "check", "production"]
     yield "config", {0}, ["config", "show", "long.yaml"]
+    yield "config", {0}, ["config", "check", "map.yaml"]
     yield "config", {0}, ["config", "show", "map.yaml"]
     for shipped in sorted([*root.glob("configs/policies/*.yaml"), *root.glob("configs/maps/*.yaml")]):
         yield "config", {0}, ["config", "show", shipped.stem]
