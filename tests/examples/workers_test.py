@@ -4,76 +4,12 @@ import importlib.util
 import os
 import pathlib
 import shutil
-import signal
-import socket
 import subprocess
 import sys
 import tempfile
-import time
 import unittest
 
 GOLDEN = "tests/data/checkpoints/mcore-0.16-fully-reshardable-tp2pp2dp2/ckpt"
-
-
-class OneNode:
-    """A SLURM cluster of this host alone, without munge, while the object is a context."""
-
-    def __init__(self, folder):
-        self.folder = pathlib.Path(folder)
-        host = socket.gethostname().split(".")[0]
-        for name in ("state", "spool"):
-            (self.folder / name).mkdir(parents=True)
-        self.configuration = self.folder / "slurm.conf"
-        self.configuration.write_text(f"""ClusterName=test
-SlurmctldHost={host}
-SlurmUser=root
-SlurmdUser=root
-AuthType=auth/none
-CredType=cred/none
-SlurmctldPort={free_port()}
-SlurmdPort={free_port()}
-StateSaveLocation={self.folder}/state
-SlurmdSpoolDir={self.folder}/spool
-SlurmctldPidFile={self.folder}/slurmctld.pid
-SlurmdPidFile={self.folder}/slurmd.pid
-SlurmctldLogFile={self.folder}/slurmctld.log
-SlurmdLogFile={self.folder}/slurmd.log
-SlurmdParameters=config_overrides
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-SelectType=select/cons_tres
-SelectTypeParameters=CR_CPU
-MpiDefault=none
-NodeName={host} CPUs=4
-PartitionName=all Nodes=ALL Default=YES
-""")
-        self.environment = os.environ | {"SLURM_CONF": str(self.configuration)}
-
-    def __enter__(self):
-        for daemon in ("slurmctld", "slurmd"):
-            self.run(daemon, "-c")
-        deadline = time.monotonic() + 60
-        while self.run("sinfo", "-h", "-o", "%t").strip() != "idle":
-            if time.monotonic() > deadline:
-                raise RuntimeError("the node does not come up: " + (self.folder / "slurmd.log").read_text())
-            time.sleep(0.2)
-        return self
-
-    def __exit__(self, *_):
-        for daemon in ("slurmd", "slurmctld"):
-            os.kill(int((self.folder / f"{daemon}.pid").read_text()), signal.SIGKILL)
-
-    def run(self, *command):
-        done = subprocess.run(command, cwd=self.folder, env=self.environment, capture_output=True, text=True, timeout=120)
-        if done.returncode != 0:
-            raise RuntimeError(f"{command}: {done.stdout}{done.stderr}")
-        return done.stdout
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("", 0))
-        return one.getsockname()[1]
 
 
 def files_of(folder):
@@ -94,14 +30,13 @@ class Workers(unittest.TestCase):
         self.assertTrue(survey.endswith("published\n"))
         self.assertLessEqual(survey.count(" idle "), workers)
 
-    @unittest.skipUnless(shutil.which("slurmctld") and shutil.which("slurmd") and os.geteuid() == 0,
-                         "SLURM is not installed, or its daemons cannot be started without root")
     def test_slurm_array(self):
-        with OneNode(self.folder / "slurm") as cluster:
-            cluster.environment["DCKPT"] = tool
-            cluster.run("sbatch", "--wait", "--array=0-3", f"--output={self.folder}/task-%a.txt",
-                        str(root / "examples/workers/slurm.sh"), str(self.source), str(self.result), str(self.pool),
-                        "--ranks", "24")
+        array = subprocess.run([root / "tests/support/slurm_cluster.sh", "sbatch", "--wait", "--array=0-3", f"--output={self.folder}/task-%a.txt",
+                                root / "examples/workers/slurm.sh", self.source, self.result, self.pool, "--ranks", "24"],
+                               env=os.environ | {"DCKPT": tool}, capture_output=True, text=True, timeout=180)
+        if array.returncode == 77:
+            self.skipTest(array.stdout.strip().removeprefix("skipped: "))
+        self.assertEqual(array.returncode, 0, array.stderr)
         for task in range(4):
             self.assertIn("written", (self.folder / f"task-{task}.txt").read_text())
         self.expect_result(4)

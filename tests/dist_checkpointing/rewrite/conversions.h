@@ -47,6 +47,24 @@ class Conversions : public ::testing::Test {
   TempDir directory_;
 };
 
+/// Conversions of the golden checkpoint mcore-0.14-flattened-tp2pp2dp2 to several files of each
+/// format.
+inline const ConvertOptions kForThree{.target = {.ranks = 3, .integrity = true}};
+inline const ConvertOptions kHf{
+    .source = {.map = {.name = "none"}, .keys = {.include = {"*"}}},
+    .target = {.strategy = "hf", .options = OwnOptions::from_yaml("{max_file_size: 200KiB}")}};
+inline const ConvertOptions kRanks{
+    .source = {.keys = {.exclude = {"optimizer*"}}},
+    .target = {.strategy = "torch",
+               .options = OwnOptions::from_yaml("{tensor_model_parallel_size: 2, "
+                                                "pipeline_model_parallel_size: 2, "
+                                                "transformer_impl: local}")}};
+inline const ConvertOptions kZarr{
+    .source = {.keys = {.include = {"decoder.layers.mlp.linear_fc1.weight"}}},
+    .target = {.strategy = "zarr"}};
+inline const ConvertOptions kZstd{
+    .target = {.strategy = "dcp", .options = OwnOptions::from_yaml("{compression: zstd}")}};
+
 /// The code and the text of the error, or "no error".
 using Refusal = std::pair<ErrorCode, std::string>;
 inline Refusal refusal_of(const std::function<void()>& action) {

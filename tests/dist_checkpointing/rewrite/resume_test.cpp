@@ -33,7 +33,12 @@ using testing::content;
 using testing::Ended;
 using testing::golden;
 using ::testing::HasSubstr;
+using testing::kForThree;
+using testing::kHf;
 using testing::killed_at;
+using testing::kRanks;
+using testing::kZarr;
+using testing::kZstd;
 
 void expect_error(const std::function<void()>& body, ErrorCode code, const std::string& text) {
   const CheckpointError error = testing::error_of(body);
@@ -98,22 +103,7 @@ void PrintTo(const Format& format, std::ostream* out) {
 
 class ResumeTo : public Resume, public ::testing::WithParamInterface<Format> {};
 
-const ConvertOptions kForThree{.target = {.ranks = 3, .integrity = true}};
 const ConvertOptions kAsStored{.target = {.ranks = {}}};
-const ConvertOptions kHf{
-    .source = {.map = {.name = "none"}, .keys = {.include = {"*"}}},
-    .target = {.strategy = "hf", .options = OwnOptions::from_yaml("{max_file_size: 200KiB}")}};
-const ConvertOptions kRanks{
-    .source = {.keys = {.exclude = {"optimizer*"}}},
-    .target = {.strategy = "torch",
-               .options = OwnOptions::from_yaml("{tensor_model_parallel_size: 2, "
-                                                "pipeline_model_parallel_size: 2, "
-                                                "transformer_impl: local}")}};
-const ConvertOptions kZarr{
-    .source = {.keys = {.include = {"decoder.layers.mlp.linear_fc1.weight"}}},
-    .target = {.strategy = "zarr"}};
-const ConvertOptions kZstd{
-    .target = {.strategy = "dcp", .options = OwnOptions::from_yaml("{compression: zstd}")}};
 
 TEST_P(ResumeTo, AfterAKillAtAnyPointTheRestIsWrittenAndTheBytesAreTheSame) {
   run(GetParam().options, false);

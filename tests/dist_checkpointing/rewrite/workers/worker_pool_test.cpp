@@ -32,7 +32,12 @@ using testing::content;
 using testing::Ended;
 using testing::golden;
 using ::testing::HasSubstr;
+using testing::kForThree;
+using testing::kHf;
 using testing::killed_at;
+using testing::kRanks;
+using testing::kZarr;
+using testing::kZstd;
 using testing::refusal_of;
 
 class Pool : public testing::Conversions {
@@ -140,30 +145,6 @@ TEST_P(PoolFor, AWorkerKilledAtAnyPointLosesAtMostItsUnits) {
   EXPECT_GE(2 * most_done, units) << "late kills leave little to write";
 }
 
-const ConvertOptions kForThree{.target = {.ranks = 3, .integrity = true}};
-const ConvertOptions kReplacing{.target = {.ranks = 3, .overwrite = true}};
-const ConvertOptions kHf{
-    .source = {.map = {.name = "none"}, .keys = {.include = {"*"}}},
-    .target = {.strategy = "hf", .options = OwnOptions::from_yaml("{max_file_size: 200KiB}")}};
-const ConvertOptions kRanks{
-    .source = {.keys = {.exclude = {"optimizer*"}}},
-    .target = {.strategy = "torch",
-               .options = OwnOptions::from_yaml("{tensor_model_parallel_size: 2, "
-                                                "pipeline_model_parallel_size: 2, "
-                                                "transformer_impl: local}")}};
-const ConvertOptions kZarr{
-    .source = {.keys = {.include = {"decoder.layers.mlp.linear_fc1.weight"}}},
-    .target = {.strategy = "zarr"}};
-const ConvertOptions kZstd{
-    .target = {.strategy = "dcp", .options = OwnOptions::from_yaml("{compression: zstd}")}};
-
-INSTANTIATE_TEST_SUITE_P(Formats, PoolFor,
-                         ::testing::Values(Format{"ForThree", kForThree}, Format{"AsStored", {}},
-                                           Format{"Hf", kHf}, Format{"Ranks", kRanks},
-                                           Format{"Zarr", kZarr}, Format{"Zstd", kZstd},
-                                           Format{"Replacing", kReplacing, true}),
-                         [](const auto& format) { return format.param.name; });
-
 /// A process that works in a pool.
 class WorkerProcess {
  public:
@@ -188,16 +169,22 @@ class WorkerProcess {
   pid_t id_;
 };
 
+bool sweeps_all() {
+  const char* const text = std::getenv("DCKPT_SWEEP");
+  return text != nullptr && std::string(text) == "all";
+}
+
 // Leases are so short that a stopped process loses its units, and goes on afterwards.
-TEST_F(Pool, WorkersThatAreKilledStoppedAndLateArriveTogether) {
-  const ConvertOptions options{.target = {.ranks = 24, .integrity = true},
-                               .limits = {.io = {.threads = 1, .fsync = false}}};
+TEST_P(PoolFor, WorkersThatAreKilledStoppedAndLateArriveTogether) {
+  ConvertOptions options = GetParam().options;
+  options.limits = {.io = {.threads = 1, .fsync = false}};
+  if (options.target.ranks) options.target.ranks = 24;
   const auto alone = expected(options);
   testing::Random random;
-  const char* const rounds_text = std::getenv("DCKPT_SWEEP");
-  const int rounds = rounds_text != nullptr && std::string(rounds_text) == "all" ? 200 : 6;
+  const int rounds = sweeps_all() ? 200 : 2;
   for (int round = 0; round < rounds; ++round) {
     SCOPED_TRACE(random.trace(round));
+    make_other();
     std::vector<WorkerProcess> workers;
     for (int i = 0; i < 3; ++i) {
       workers.emplace_back([&] { work(options, 200ms); });
@@ -217,32 +204,64 @@ TEST_F(Pool, WorkersThatAreKilledStoppedAndLateArriveTogether) {
   }
 }
 
-// One of the workers has a storage that fails, or a process that dies, at any operation.
-TEST_F(Pool, AFaultOfOneWorkerIsNoFaultOfTheOthers) {
-  const ConvertOptions options{.target = {.ranks = 4, .integrity = true}};
+// The first of three workers has a storage that fails, or a process that dies, at any operation,
+// while the others work or before they come.
+TEST_P(PoolFor, AFaultOfOneWorkerIsNoFaultOfTheOthers) {
+  const ConvertOptions& options = GetParam().options;
   const auto alone = expected(options);
   testing::Random random;
   SCOPED_TRACE(random.trace(0));
+  const auto work_well = [&] {
+    try {
+      work(options, 300ms);
+    } catch (const CheckpointError& error) {
+      ADD_FAILURE() << error.what();
+    }
+  };
+  // Returns whether there was a fault.
+  const auto fails_at = [&](const Fault& fault, bool together) {
+    make_other();
+    const auto faulty = std::make_shared<FaultyStorage>(posix_storage(directory_.path()), fault);
+    ConvertOptions through = options;
+    through.workers = {.directory = Location(faulty, "pool"), .lease = 300ms};
+    std::vector<std::jthread> others;
+    if (together) {
+      for (int i = 0; i < 2; ++i) others.emplace_back(work_well);
+    }
+    try {
+      convert(at("source"), Location(faulty, "out"), through);
+    } catch (const CheckpointError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("injected"));
+    }
+    while (others.size() < 2) others.emplace_back(work_well);
+    others.clear();
+    expect_result(alone);
+    start_again();
+    return faulty->fired();
+  };
   for (const Fault::Kind kind :
        {Fault::Kind::kError, Fault::Kind::kErrorAfterEffect, Fault::Kind::kCrash}) {
-    for (std::uint64_t number = 1;; number += static_cast<std::uint64_t>(random.between(20, 100))) {
+    std::uint64_t number = 1;
+    for (bool fired = true; fired && !HasFatalFailure();) {
       SCOPED_TRACE("kind " + std::to_string(static_cast<int>(kind)) + " at " +
                    std::to_string(number));
-      const auto faulty =
-          std::make_shared<FaultyStorage>(posix_storage(directory_.path()), Fault{kind, number});
-      ConvertOptions through = options;
-      through.workers = {.directory = Location(faulty, "pool"), .lease = 300ms};
-      try {
-        convert(at("source"), Location(faulty, "out"), through);
-      } catch (const CheckpointError&) {
-      }
-      work(options, 300ms);
-      ASSERT_EQ(content(at("out")), alone);
-      start_again();
-      if (!faulty->fired()) break;
+      const bool both = sweeps_all();
+      const bool together = random.chance(50);
+      if (both || together) fired = fails_at({kind, number}, true);
+      if (both || !together) fired = fails_at({kind, number}, false);
+      number += both ? 1 : static_cast<std::uint64_t>(random.between(50, 250));
     }
   }
 }
+
+const ConvertOptions kReplacing{.target = {.ranks = 3, .overwrite = true}};
+
+INSTANTIATE_TEST_SUITE_P(Formats, PoolFor,
+                         ::testing::Values(Format{"ForThree", kForThree}, Format{"AsStored", {}},
+                                           Format{"Hf", kHf}, Format{"Ranks", kRanks},
+                                           Format{"Zarr", kZarr}, Format{"Zstd", kZstd},
+                                           Format{"Replacing", kReplacing, true}),
+                         [](const auto& format) { return format.param.name; });
 
 TEST_F(Pool, RanksOfAJobShareAConversion) {
   const ConvertOptions options{.target = {.ranks = 24, .integrity = true}};
