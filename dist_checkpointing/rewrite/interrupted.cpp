@@ -20,8 +20,7 @@
 namespace dckpt {
 namespace {
 
-std::string print_of(ByteView bytes) {
-  const Fingerprint print = fingerprint_of(bytes);
+std::string text_of(const Fingerprint& print) {
   return str_format("{}-{}", print.high, print.low);
 }
 
@@ -83,7 +82,8 @@ ConversionFacts conversion_facts(const Location& source, const ConvertOptions& o
                                           : std::string("as stored"));
   facts.add("map", quote(has_map(options) ? options.source.map.name : ""));
   if (has_map(options) && options.source.map.name != kAutoStrategy)
-    facts.add("content of the map", print_of(as_bytes(find_key_map(options.source.map.name).yaml)));
+    facts.add("content of the map",
+              text_of(fingerprint_of(as_bytes(find_key_map(options.source.map.name).yaml))));
   facts.add("settings of the map", options.source.map.set);
   facts.add("keys to include", options.source.keys.include);
   facts.add("keys to exclude", options.source.keys.exclude);
@@ -94,12 +94,9 @@ ConversionFacts conversion_facts(const Location& source, const ConvertOptions& o
   facts.add("files per rank", std::to_string(options.limits.io.files_per_rank));
   facts.add("checksums", yes_or_no(options.limits.io.checksums));
   facts.add("page alignment", yes_or_no(options.limits.io.page_aligned));
-  Bytes plans;
-  for (const SavePlan& plan : ranks) {
-    const Bytes encoded = encode_plan(plan);
-    plans.insert(plans.end(), encoded.begin(), encoded.end());
-  }
-  facts.add("plan", print_of(plans));
+  Fingerprinter plans;
+  for (const SavePlan& plan : ranks) plans.update(encode_plan(plan));
+  facts.add("plan", text_of(plans.value()));
   if (source.is_directory())
     facts.add_files(*source.directory(), "");
   else

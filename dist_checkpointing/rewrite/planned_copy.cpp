@@ -77,8 +77,13 @@ PlannedCopy plan_copy(CopyContents contents, ChosenTarget target, ModelFolder fo
                    .items = {},
                    // Objects of one key can come from any format; chunks were already checked.
                    .plan = plan_global_save(local, {.kind = PlannerKind::kDcp, .validate = false})};
-  for (std::size_t rank = 0; rank < local.size(); ++rank)
-    copy.items.push_back(final_plan(local[rank], copy.plan.items[rank]));
+  for (std::size_t rank = 0; rank < local.size(); ++rank) {
+    SavePlan items = std::exchange(local[rank], {});
+    const std::vector<AssignedItem> written = std::exchange(copy.plan.items[rank], {});
+    SavePlan& of_rank = copy.items.emplace_back();
+    of_rank.reserve(written.size());
+    for (const AssignedItem& whole : written) of_rank.push_back(std::move(items[whole.item]));
+  }
   return copy;
 }
 

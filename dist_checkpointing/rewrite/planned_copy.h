@@ -24,7 +24,7 @@ struct PlannedCopy {
   ModelFolder folder;
   std::unique_ptr<const SaveStrategy> strategy;
   std::vector<SavePlan> items;  ///< one per rank
-  GlobalPlan plan;
+  GlobalPlan plan;              ///< its own items are left out
 };
 
 /// Cut for so many ranks, or as the contents are cut. Throws CheckpointError (unsupported) for what

@@ -59,6 +59,7 @@ class ReshardPlanner {
       : metadata_(metadata), options_(options) {
     if (options.ranks) {
       plans_.resize(static_cast<std::size_t>(std::max(*options.ranks, 1)));
+      reserve_parts();
     } else {
       number_files();
     }
@@ -74,8 +75,7 @@ class ReshardPlanner {
         give(options_.ranks ? least_loaded() : stored, box_item(tensor, i, whole(shape)));
         continue;
       }
-      const bool reformulated =
-          tensor.flattened_shape && options_.flattened == FlattenedForm::kMegatron;
+      const bool reformulated = stays_reformulated(tensor);
       if (!options_.ranks) {
         reformulated ? keep_cells(tensor, i) : keep_chunks(tensor, i);
       } else {
@@ -119,6 +119,10 @@ class ReshardPlanner {
   void give(std::size_t rank, WriteItem item) {
     load_[rank] += item.nbytes;
     plans_[rank].push_back(std::move(item));
+  }
+
+  bool stays_reformulated(const TensorStorageMetadata& tensor) const {
+    return tensor.flattened_shape && options_.flattened == FlattenedForm::kMegatron;
   }
 
   void keep_chunks(const TensorStorageMetadata& tensor, std::uint32_t source) {
@@ -175,22 +179,42 @@ class ReshardPlanner {
     return box;
   }
 
-  void cut_boxes(const TensorStorageMetadata& tensor, std::uint32_t source) {
+  struct Cut {
+    std::size_t axis = 0;
+    std::int64_t parts = 1;  ///< of ranks 0, 1, …; 1 for a tensor that any rank may have
+  };
+
+  Cut cut_of(const TensorStorageMetadata& tensor) const {
     const Shape& shape = tensor.global_shape();
     const auto ranks = static_cast<std::int64_t>(plans_.size());
+    const std::uint64_t uncut = std::max(kUncutBytes, plans_.size() * kSmallestPart);
+    if (ranks == 1 || shape.empty() || bytes_of(numel(shape), tensor) <= uncut) return {};
     auto axis = std::find_if(shape.begin(), shape.end(),
                              [&](std::int64_t extent) { return extent >= ranks; });
     if (axis == shape.end()) axis = std::max_element(shape.begin(), shape.end());
-    if (ranks == 1 || shape.empty() || bytes_of(numel(shape), tensor) <= kUncutBytes) {
+    return {static_cast<std::size_t>(axis - shape.begin()), std::min(ranks, *axis)};
+  }
+
+  /// Makes room for the parts of tensors, which are most items of a large plan.
+  void reserve_parts() {
+    std::vector<std::size_t> last(plans_.size());  // by rank: tensors whose last part it has
+    for (const TensorStorageMetadata& tensor : metadata_.tensors)
+      if (!stays_reformulated(tensor)) ++last[static_cast<std::size_t>(cut_of(tensor).parts) - 1];
+    std::size_t parts = 0;
+    for (std::size_t rank = plans_.size(); rank-- > 0;) plans_[rank].reserve(parts += last[rank]);
+  }
+
+  void cut_boxes(const TensorStorageMetadata& tensor, std::uint32_t source) {
+    const Shape& shape = tensor.global_shape();
+    const auto [axis, parts] = cut_of(tensor);
+    if (parts == 1) {
       give(least_loaded(), box_item(tensor, source, whole(shape)));
       return;
     }
-    const std::int64_t parts = std::min(ranks, *axis);
-    const auto cut = static_cast<std::size_t>(axis - shape.begin());
     for (std::int64_t part = 0; part < parts; ++part) {
       Box chunk = whole(shape);
-      chunk.offsets[cut] = share(*axis, part, parts);
-      chunk.sizes[cut] = share(*axis, part + 1, parts) - chunk.offsets[cut];
+      chunk.offsets[axis] = share(shape[axis], part, parts);
+      chunk.sizes[axis] = share(shape[axis], part + 1, parts) - chunk.offsets[axis];
       give(static_cast<std::size_t>(part), box_item(tensor, source, std::move(chunk)));
     }
   }

@@ -42,7 +42,8 @@ std::vector<std::vector<std::size_t>> spread(const SavePlan& plan,
       buckets[objects++ % files].push_back(i);
     }
   }
-  std::vector<std::size_t> by_size = tensors;
+  std::vector<std::size_t> by_size;
+  if (files > 1) by_size = tensors;
   std::stable_sort(by_size.begin(), by_size.end(),
                    [&](std::size_t a, std::size_t b) { return plan[a].nbytes > plan[b].nbytes; });
   std::vector<std::size_t> file_of(plan.size(), 0);

@@ -58,27 +58,38 @@ class UnitList final : public ItemSource {
     units_.push_back({file.name, size_of(file)});
     return std::vector<StorageInfo>(file.items.size());
   }
-  std::vector<WorkUnit> take() { return std::move(units_); }
+  std::vector<WorkUnit> take() { return std::exchange(units_, {}); }
 
  private:
   std::mutex mutex_;
   std::vector<WorkUnit> units_;
 };
 
-/// Returns the units in the order of their names.
-std::vector<WorkUnit> units_of(const PlannedCopy& copy, const IntegrityManifest& of_source) {
+/// Returns the data files of each rank.
+std::vector<std::vector<WorkUnit>> files_of(const PlannedCopy& copy) {
   UnitList list;
+  std::vector<std::vector<WorkUnit>> files;
   const auto nowhere = memory_storage();
-  for (std::size_t rank = 0; rank < copy.items.size(); ++rank)
+  for (std::size_t rank = 0; rank < copy.items.size(); ++rank) {
     copy.strategy->write_data(*nowhere, "", static_cast<int>(rank), copy.items[rank], list);
-  std::vector<WorkUnit> units = list.take();
+    files.push_back(list.take());
+  }
+  return files;
+}
+
+/// Returns the units in the order of their names.
+std::vector<WorkUnit> units_of(const std::vector<std::vector<WorkUnit>>& files,
+                               const IntegrityManifest& of_source) {
+  std::vector<WorkUnit> units;
+  for (const std::vector<WorkUnit>& of_rank : files)
+    units.insert(units.end(), of_rank.begin(), of_rank.end());
   for (const IntegrityManifest::Entry& file : of_source.files)
     units.push_back({kSourcePrefix + file.name, file.size.value_or(0)});
   std::ranges::sort(units, {}, &WorkUnit::name);
   return units;
 }
 
-PooledJob job_of(const PooledCopy& shared, const IntegrityManifest& of_source) {
+PooledJob job_of(const PooledCopy& shared, std::vector<WorkUnit> units) {
   ConversionFacts facts = shared.facts;
   const ConvertChecks& checks = shared.options.checks;
   facts.emplace_back("destination", quote(shared.destination.absolute()));
@@ -91,7 +102,7 @@ PooledJob job_of(const PooledCopy& shared, const IntegrityManifest& of_source) {
   return {.facts = std::move(facts),
           .destination = shared.destination.absolute(),
           .staging = to_string(HiddenSibling{shared.destination.name(), "saving", token}),
-          .units = units_of(shared.copy, of_source)};
+          .units = std::move(units)};
 }
 
 /// One worker of a pool.
@@ -104,7 +115,9 @@ class Worker {
         storage_(shared.destination.storage()),
         of_source_(manifest_to_compare(shared.reader, shared.copy.contents, options_.checks.source,
                                        options_.checks.integrity)),
-        pool_(*options_.workers.directory, job_of(shared, of_source_), options_.workers.lease),
+        files_(files_of(shared.copy)),
+        pool_(*options_.workers.directory, job_of(shared, units_of(files_, of_source_)),
+              options_.workers.lease),
         publication_(pool_, shared.destination),
         check_(shared.reader, options_.checks.source, {}),
         source_(shared.reader, shared.copy.contents, check_, *shared.copy.target.format,
@@ -135,6 +148,7 @@ class Worker {
   ConvertReport& report_;
   const std::shared_ptr<Storage> storage_;
   const IntegrityManifest of_source_;
+  const std::vector<std::vector<WorkUnit>> files_;  ///< data files of each rank
   WorkerPool pool_;
   PooledPublication publication_;
   SourceCheck check_;
@@ -155,9 +169,15 @@ class Worker::Units final : public ItemSource {
     worker_.source_.tensor(item, sink);
   }
 
+  /// Claims the first of these units that nobody has. Returns whether there is one.
+  bool claim_first(const std::vector<WorkUnit>& units) {
+    return std::ranges::any_of(units,
+                               [&](const WorkUnit& unit) { return claim(unit.name, unit.bytes); });
+  }
+
   /// Places of units that others write do not matter here: the publisher reads them from the notes.
   std::optional<std::vector<StorageInfo>> written(const PlannedFile& file) override {
-    if (claim(file.name, size_of(file))) return std::nullopt;
+    if (is_claimed(file.name) || claim(file.name, size_of(file))) return std::nullopt;
     return std::vector<StorageInfo>(file.items.size());
   }
 
@@ -176,6 +196,7 @@ class Worker::Units final : public ItemSource {
   /// Returns whether this worker is to do the unit.
   bool claim(const std::string& unit, std::uint64_t bytes) {
     worker_.shared_.go_on();
+    if (worker_.pool_.was_busy(unit)) return false;
     if (worker_.pool_.is_done(unit)) {
       const std::lock_guard lock(worker_.mutex_);
       if (worker_.counted_.insert(unit).second) worker_.source_.count(bytes);
@@ -204,6 +225,11 @@ class Worker::Units final : public ItemSource {
   bool worked() const { return worked_; }
 
  private:
+  bool is_claimed(const std::string& unit) {
+    const std::lock_guard lock(mutex_);
+    return claims_.contains(unit);
+  }
+
   Worker& worker_;
   std::mutex mutex_;
   std::map<std::string, WorkerPool::Claim> claims_;
@@ -256,6 +282,7 @@ bool Worker::pass() {
   keep_known_records();
   Units units(*this);
   try {
+    pool_.look();
     write_units(units);
     compare_source(units);
   } catch (const CheckpointError& error) {
@@ -277,6 +304,7 @@ void Worker::write_units(Units& units) {
   storage_->make_directory(folder());
   parallel_for(ranks, shared_.memory.io.threads, [&](std::size_t i) {
     const std::size_t rank = (first + i) % ranks;
+    if (!units.claim_first(files_[rank])) return;  // before anything is planned for the rank
     write_items(target, *shared_.copy.strategy, static_cast<int>(rank), shared_.copy.items[rank],
                 units);
   });

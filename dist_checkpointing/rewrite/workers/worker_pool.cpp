@@ -223,14 +223,48 @@ std::int64_t WorkerPool::now() {
 
 bool WorkerPool::is_expired(const std::string& claim) {
   const auto found = storage_->stat(claim);
-  if (!found) return false;  // given back just now
-  if (now() - found->modified > std::chrono::nanoseconds(period_).count()) return true;
-  try {
-    const Bytes text = read_file(*storage_->open(claim), kMaxOwnerBytes);
-    return made_by_ended_process(parse_claim(text).token);
-  } catch (const CheckpointError&) {
-    return false;  // given back, or its owner has yet to write
+  return found && is_expired(claim, found->modified);  // else it was given back just now
+}
+
+bool WorkerPool::is_expired(const std::string& claim, std::int64_t modified) {
+  if (now() - modified > std::chrono::nanoseconds(period_).count()) return true;
+  SeenClaim seen;
+  {
+    const std::lock_guard lock(mutex_);
+    seen = seen_[claim];
   }
+  if (seen.modified != modified) {
+    try {
+      seen = {modified, parse_claim(read_file(*storage_->open(claim), kMaxOwnerBytes)).token};
+    } catch (const CheckpointError&) {
+      return false;  // given back, or its owner has yet to write
+    }
+    const std::lock_guard lock(mutex_);
+    seen_[claim] = seen;
+  }
+  return made_by_ended_process(seen.token);
+}
+
+void WorkerPool::look() {
+  std::map<std::string, std::int64_t> listed;
+  for (FileInfo& entry : storage_->list("")) listed.emplace(std::move(entry.name), entry.modified);
+  const std::lock_guard lock(mutex_);
+  listed_ = std::move(listed);
+}
+
+bool WorkerPool::was_busy(const std::string& unit) {
+  const std::size_t number = numbers_.at(unit);
+  const std::string prefix = claim_prefix(number);
+  std::vector<std::pair<std::string, std::int64_t>> claims;
+  {
+    const std::lock_guard lock(mutex_);
+    if (listed_.contains(done_name(number))) return false;
+    for (auto file = listed_.lower_bound(prefix);
+         file != listed_.end() && file->first.starts_with(prefix); ++file)
+      claims.push_back(*file);
+  }
+  return std::ranges::any_of(
+      claims, [&](const auto& claim) { return !is_expired(claim.first, claim.second); });
 }
 
 std::optional<WorkerPool::Claim> WorkerPool::claim_first_free(const std::string& prefix) {

@@ -82,6 +82,11 @@ class WorkerPool {
   const std::string& token() const noexcept { return token_; }
   const PooledJob& job() const noexcept { return job_; }
 
+  /// Lists what all workers have noted.
+  void look();
+  /// Returns whether another worker had the unit at the last look(). Almost without requests, so
+  /// that a worker can wait for hundreds of units.
+  bool was_busy(const std::string& unit);
   /// Claims a unit. Returns nothing if it is done, or if another worker has it.
   std::optional<Claim> claim(const std::string& unit);
   bool is_done(const std::string& unit);
@@ -113,8 +118,14 @@ class WorkerPool {
   bool has_records();
 
  private:
+  struct SeenClaim {
+    std::int64_t modified = 0;
+    std::string token;
+  };
+
   std::optional<Claim> claim_first_free(const std::string& prefix);
   bool is_expired(const std::string& claim);
+  bool is_expired(const std::string& claim, std::int64_t modified);
   std::int64_t now();
   void begin_or_join(const Location& directory);
 
@@ -124,8 +135,10 @@ class WorkerPool {
   const std::string token_;
   std::map<std::string, std::size_t> numbers_;  ///< of units, by name
   std::mutex mutex_;
-  std::map<std::string, FinishedUnit> done_;  ///< those seen so far
-  std::int64_t now_ = 0;                      ///< by the clock of the storage
+  std::map<std::string, FinishedUnit> done_;    ///< those seen so far
+  std::map<std::string, std::int64_t> listed_;  ///< when files were modified, at the last look()
+  std::map<std::string, SeenClaim> seen_;       ///< by name
+  std::int64_t now_ = 0;                        ///< by the clock of the storage
   std::chrono::steady_clock::time_point asked_{};
 };
 

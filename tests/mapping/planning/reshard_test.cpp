@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+#include <string>
+#include <vector>
+
 #include "mapping/planning/save/global_plan.h"
 #include "mapping/planning/validate.h"
 #include "tests/support/random.h"
@@ -80,6 +84,19 @@ TEST(Reshard, KeepsSmallTensorsWholeAndSpreadsThem) {
     tensors.push_back(stored("norm." + std::to_string(i), {256}, {whole(Shape{256})}));
   for (const SavePlan& plan : plan_reshard(checkpoint(tensors), {.ranks = 4}))
     EXPECT_EQ(plan.size(), 2U);
+}
+
+TEST(Reshard, CutsNothingIntoTinyPieces) {
+  constexpr std::int64_t kFloats = 64 * static_cast<std::int64_t>(kSmallestPart) / 4;
+  const Metadata metadata =
+      checkpoint({stored("norm", {kFloats}, {whole(Shape{kFloats})}),
+                  stored("longer", {kFloats + 1}, {whole(Shape{kFloats + 1})})});
+  const std::vector<SavePlan> plans = plan_reshard(metadata, {.ranks = 64});
+  std::map<std::string, std::size_t> items;
+  for (const SavePlan& plan : plans) {
+    for (const WriteItem& item : plan) ++items[item.key];
+  }
+  EXPECT_EQ(items, (std::map<std::string, std::size_t>{{"norm", 1}, {"longer", 64}}));
 }
 
 TEST(Reshard, KeepsTheGridOfFlattenedTensors) {
