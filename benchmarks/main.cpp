@@ -133,20 +133,13 @@ void run_planning(const Options& options, Results& results) {
   run_registered();
 }
 
-void run_sparse(const Options& options, Results& results) {
-  if (kSparse.find(options.filter) == std::string_view::npos) return;
-  const std::filesystem::path directory = options.directory / kSparse;
-  add(std::string(kSparse), options.repeats,
-      [directory, &results] { return measure_sparse(directory, results); });
-  run_registered();
-  std::filesystem::remove_all(directory);
-}
-
-void run_pool(const Options& options, Results& results) {
-  if (kPool.find(options.filter) == std::string_view::npos) return;
-  const std::filesystem::path directory = options.directory / kPool;
-  add(std::string(kPool), options.repeats,
-      [directory, &results] { return measure_pool(directory, results); });
+/// Runs a measurement in a folder of its own, in which repeats find what the first one has made.
+void run_in_folder(std::string_view name, double (*measure)(const std::filesystem::path&, Results&),
+                   const Options& options, Results& results) {
+  if (name.find(options.filter) == std::string_view::npos) return;
+  const std::filesystem::path directory = options.directory / name;
+  add(std::string(name), options.repeats,
+      [&, directory, measure] { return measure(directory, results); });
   run_registered();
   std::filesystem::remove_all(directory);
 }
@@ -211,8 +204,9 @@ int main(int argc, char** argv) {
     }
     run_planning(*options, results);
     run_background(*options, results);
-    run_sparse(*options, results);
-    run_pool(*options, results);
+    run_in_folder(kSparse, measure_sparse, *options, results);
+    run_in_folder(kPool, measure_pool, *options, results);
+    run_in_folder(kLargePool, measure_large_pool, *options, results);
     run_gpu(*options, results);
     if (made) std::filesystem::remove_all(options->directory);
     if (options->json != "-") results.write_table(std::cout);

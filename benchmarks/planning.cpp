@@ -54,17 +54,25 @@ PlanWorkload rows(std::string name, std::uint32_t ranks, std::uint32_t replicas)
   return workload;
 }
 
-/// A model of 405 billion parameters on TP8 x PP16 x DP70: bfloat16 weights, replicated over DP,
-/// and a distributed optimizer whose three float32 states are flat ranges.
+/// A dense model on TP8 x PP16 x DP: bfloat16 weights, replicated over DP, and a distributed
+/// optimizer whose three float32 states are flat ranges. The first and the last stage have a layer
+/// less than the others.
 class LargeModel {
  public:
-  static constexpr std::int64_t kTensorParallel = 8, kPipeline = 16, kDataParallel = 70;
-  static constexpr std::uint32_t kRanks = kTensorParallel * kPipeline * kDataParallel;
+  LargeModel(std::int64_t layers_per_stage, std::int64_t data_parallel, bool stacked)
+      : per_stage_(layers_per_stage),
+        layers_(layers_per_stage * kPipeline - 2),
+        data_parallel_(data_parallel),
+        stacked_(stacked) {}
+
+  std::uint32_t ranks() const {
+    return static_cast<std::uint32_t>(kTensorParallel * kPipeline * data_parallel_);
+  }
 
   std::vector<LocalShard> shards(std::uint32_t rank) const {
     const std::int64_t tensor_rank = rank % kTensorParallel;
-    const std::int64_t data_rank = rank / kTensorParallel % kDataParallel;
-    const std::int64_t stage = rank / (kTensorParallel * kDataParallel);
+    const std::int64_t data_rank = rank / kTensorParallel % data_parallel_;
+    const std::int64_t stage = rank / (kTensorParallel * data_parallel_);
     const std::vector<Parameter> parameters = stage_parameters(stage, tensor_rank);
     std::vector<LocalShard> held;
     std::int64_t total = 0;
@@ -75,7 +83,7 @@ class LargeModel {
       held.push_back(std::move(shard));
       total += numel(parameter.box.sizes);
     }
-    const std::int64_t share = (total / kDataParallel + 127) / 128 * 128;
+    const std::int64_t share = (total / data_parallel_ + 127) / 128 * 128;
     std::int64_t begin = 0;
     for (const Parameter& parameter : parameters) {
       const std::int64_t size = numel(parameter.box.sizes);
@@ -94,7 +102,8 @@ class LargeModel {
   }
 
  private:
-  static constexpr std::int64_t kLayers = 126, kHidden = 16384, kVocabulary = 128256;
+  static constexpr std::int64_t kTensorParallel = 8, kPipeline = 16;
+  static constexpr std::int64_t kHidden = 16384, kVocabulary = 128256;
 
   struct Parameter {
     std::string name;
@@ -113,22 +122,23 @@ class LargeModel {
     return parameter;
   }
 
-  static std::vector<Parameter> stage_parameters(std::int64_t stage, std::int64_t tensor_rank) {
+  std::vector<Parameter> stage_parameters(std::int64_t stage, std::int64_t tensor_rank) const {
     std::vector<Parameter> parameters;
     if (stage == 0)
       parameters.push_back(
           cut("embedding.word_embeddings.weight", {kVocabulary, kHidden}, 0, tensor_rank));
-    const std::int64_t first =
-        stage == 0 ? 0
-                   : stage * 8 - 1;  // 7 layers on the first and the last stage, 8 on the others
-    const std::int64_t count = stage == 0 || stage == kPipeline - 1 ? 7 : 8;
-    for (std::int64_t layer = first; layer < first + count; ++layer) {
+    const std::int64_t first = std::max<std::int64_t>(0, stage * per_stage_ - 1);
+    const std::int64_t last = std::min(layers_, (stage + 1) * per_stage_ - 1);
+    for (std::int64_t layer = first; layer < last; ++layer) {
       const auto add = [&](const char* name, Shape shape, std::optional<std::size_t> axis) {
+        const std::string of_one = stacked_ ? "" : std::to_string(layer) + ".";
         Parameter parameter =
-            cut(std::string("decoder.layers.") + name, std::move(shape), axis, tensor_rank);
-        parameter.global_shape.insert(parameter.global_shape.begin(), kLayers);
-        parameter.box.offsets.insert(parameter.box.offsets.begin(), layer);
-        parameter.box.sizes.insert(parameter.box.sizes.begin(), 1);
+            cut("decoder.layers." + of_one + name, std::move(shape), axis, tensor_rank);
+        if (stacked_) {
+          parameter.global_shape.insert(parameter.global_shape.begin(), layers_);
+          parameter.box.offsets.insert(parameter.box.offsets.begin(), layer);
+          parameter.box.sizes.insert(parameter.box.sizes.begin(), 1);
+        }
         parameters.push_back(std::move(parameter));
       };
       add("self_attention.linear_qkv.weight", {18432, kHidden}, 0);
@@ -145,7 +155,17 @@ class LargeModel {
     }
     return parameters;
   }
+
+  std::int64_t per_stage_;
+  std::int64_t layers_;
+  std::int64_t data_parallel_;
+  bool stacked_;  ///< layers have common keys, and an axis of their own
 };
+
+PlanWorkload workload_of(std::string name, std::string about, const LargeModel& model) {
+  return {std::move(name), std::move(about), model.ranks(), PlannerKind::kMegatron,
+          [model](std::uint32_t rank) { return model.shards(rank); }};
+}
 
 SavePlan local_plan(const std::vector<LocalShard>& shards) {
   return plan_local_save(shards, FlattenedForm::kBoxes);
@@ -183,12 +203,14 @@ std::vector<WantedShard> wanted_part(const Metadata& metadata, std::int64_t rank
 }  // namespace
 
 std::vector<PlanWorkload> plan_workloads() {
-  return {rows("plan-262k", 1024, 1),
-          rows("plan-262k-dp8", 1024, 8),
-          rows("plan-1m", 4096, 1),
+  return {rows("plan-262k", 1024, 1), rows("plan-262k-dp8", 1024, 8), rows("plan-1m", 4096, 1),
           rows("plan-4m", 16384, 1),
-          {"plan-405b", "TP8 x PP16 x DP70, distributed optimizer", LargeModel::kRanks,
-           PlannerKind::kMegatron, [](std::uint32_t rank) { return LargeModel().shards(rank); }}};
+          workload_of("plan-405b", "TP8 x PP16 x DP70, distributed optimizer",
+                      LargeModel(8, 70, true))};
+}
+
+PlanWorkload ten_terabytes() {
+  return workload_of("10t", "TP8 x PP16 x DP8, distributed optimizer", LargeModel(14, 8, false));
 }
 
 double measure_planning(const PlanWorkload& workload, Results& results) {

@@ -20,6 +20,8 @@ struct PlanWorkload {
 };
 
 std::vector<PlanWorkload> plan_workloads();
+/// A model of 713 billion parameters with its optimizer, 10 TB on 1024 ranks.
+PlanWorkload ten_terabytes();
 
 /// Measures the first save of a job (local plans, gathering, global plan, encoding and decoding of
 /// the metadata), the second (nothing has changed), and one rank's load plan. Returns the seconds

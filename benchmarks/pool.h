@@ -13,4 +13,10 @@ namespace dckpt::bench {
 double measure_pool(const std::filesystem::path& directory, Results& results);
 inline constexpr std::string_view kPool = "pool-256m";
 
+/// Measures how long a worker plans a copy of 10 TB for 256 ranks before it begins, its memory, and
+/// what it costs to look for work when others have all of it. The files of the source are holes.
+/// Returns the seconds of planning.
+double measure_large_pool(const std::filesystem::path& directory, Results& results);
+inline constexpr std::string_view kLargePool = "pool-10t";
+
 }  // namespace dckpt::bench

@@ -300,6 +300,31 @@ TEST_F(Pool, TheWorkOfARankThatFailsIsDoneByOthers) {
   EXPECT_EQ(content(at("out")), alone);
 }
 
+TEST_F(Pool, WaitingForOthersTakesNoRequestPerUnit) {
+  PooledJob job{.facts = {}, .destination = at("out"), .staging = ".out.saving-workers-1"};
+  for (int i = 0; i < 100; ++i) job.units.push_back({"unit" + std::to_string(i), 1});
+  WorkerPool busy(Location(at("pool")), job, 2min);
+  std::map<std::string, WorkerPool::Claim> claims;
+  for (const WorkUnit& unit : job.units) claims.emplace(unit.name, *busy.claim(unit.name));
+
+  const auto counting = std::make_shared<FaultyStorage>(posix_storage(directory_.path()));
+  WorkerPool waiting(Location(counting, "pool"), job, 2min);
+  std::uint64_t requests = 0;
+  for (int look = 0; look < 2; ++look) {  // the first reads whose claims they are
+    const std::uint64_t before = counting->operations();
+    waiting.look();
+    for (const WorkUnit& unit : job.units) EXPECT_TRUE(waiting.was_busy(unit.name));
+    requests = counting->operations() - before;
+  }
+  EXPECT_LE(requests, 5U);
+
+  claims.erase("unit1");
+  busy.finish("unit2", {});
+  waiting.look();
+  for (const WorkUnit& unit : job.units)
+    EXPECT_EQ(waiting.was_busy(unit.name), unit.name != "unit1" && unit.name != "unit2");
+}
+
 TEST_F(Pool, OfAnotherJobIsRefusedWithWhatDiffers) {
   work({.target = {.ranks = 3}});
   const auto before = content(directory_.path());
