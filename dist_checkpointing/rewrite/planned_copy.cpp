@@ -82,6 +82,7 @@ PlannedCopy plan_copy(CopyContents contents, ChosenTarget target, ModelFolder fo
     const std::vector<AssignedItem> written = std::exchange(copy.plan.items[rank], {});
     SavePlan& of_rank = copy.items.emplace_back();
     of_rank.reserve(written.size());
+    // DCP's planner cuts no item.
     for (const AssignedItem& whole : written) of_rank.push_back(std::move(items[whole.item]));
   }
   return copy;
