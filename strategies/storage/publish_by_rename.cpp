@@ -126,6 +126,7 @@ class ByRename final : public Publication::Body {
       storage_->rename(from, staging_);
     } catch (const CheckpointError&) {
       if (storage_->stat(from)) throw;
+      if (storage_->stat(staging_)) return;  // it took effect: nobody else uses this token
       throw CheckpointError(ErrorCode::kAborted,
                             "what was to be resumed is gone: another job goes on with it, or has "
                             "removed it",

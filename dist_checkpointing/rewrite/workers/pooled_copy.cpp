@@ -270,7 +270,12 @@ void Worker::work() {
 /// Checks early what publishing would find only at the end.
 void Worker::require_place() {
   if (publication_.is_complete()) return;
-  require_free_name(shared_.destination, options_.target.overwrite);
+  try {
+    require_free_name(shared_.destination, options_.target.overwrite);
+  } catch (const CheckpointError&) {
+    if (publication_.is_complete()) return;  // meanwhile
+    throw;
+  }
   std::uint64_t written = 0;
   for (const WorkUnit& unit : pool_.job().units)
     if (pool_.is_done(unit.name)) written += unit.bytes;

@@ -273,6 +273,24 @@ TEST(AdoptedPublication, WhatAnotherJobHasTakenUpIsNotResumedAgain) {
   }
 }
 
+// As in a network file system that loses the answer.
+TEST(AdoptedPublication, GoesOnIfTheRenameTookEffectBesideAnError) {
+  const auto storage = memory_storage();
+  storage->make_directory("run/.iter_5.interrupted-a");
+  for (std::uint64_t at = 1; storage->stat("run/.iter_5.interrupted-a"); ++at) {
+    const auto faulty =
+        std::make_shared<FaultyStorage>(storage, Fault{Fault::Kind::kErrorAfterEffect, at});
+    try {
+      const Publication adopted =
+          Publication::adopt(faulty, "run/iter_5", ".iter_5.interrupted-a", "b", {});
+      EXPECT_EQ(adopted.staging(), "run/.iter_5.saving-b");
+    } catch (const CheckpointError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("injected"));
+    }
+    ASSERT_TRUE(faulty->fired());
+  }
+}
+
 TEST(PutFile, ReplacesTheFileAndLeavesNothingElse) {
   const auto storage = memory_storage();
   storage->put("latest.txt", as_bytes("1"));
