@@ -306,10 +306,10 @@ void Worker::write_units(Units& units) {
   const std::size_t first = fingerprint_of(as_bytes(pool_.token())).low % ranks;
   const auto through = save().integrity ? hashing_storage(storage_, digests_) : storage_;
   const WriteTarget target{through, folder(), false};
-  storage_->make_directory(folder());
   parallel_for(ranks, shared_.memory.io.threads, [&](std::size_t i) {
     const std::size_t rank = (first + i) % ranks;
     if (!units.claim_first(files_[rank])) return;  // before anything is planned for the rank
+    storage_->make_directory(folder());            // not while another worker publishes
     write_items(target, *shared_.copy.strategy, static_cast<int>(rank), shared_.copy.items[rank],
                 units);
   });
