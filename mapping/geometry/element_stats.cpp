@@ -198,7 +198,7 @@ void add_block(ElementStats& stats, T* block, std::size_t count, T normal) noexc
     std::fill(block + count, block + padded, copied);
     pass = pass_over(block, padded, normal);
   }
-  const auto special = static_cast<std::size_t>(nan + infinite);
+  const std::size_t special = static_cast<std::size_t>(nan) + static_cast<std::size_t>(infinite);
   pass.take_out(copied, padded - count + special, normal);
   stats.count += special;
   stats.nan += static_cast<std::uint64_t>(nan);
