@@ -46,7 +46,8 @@ void raise_if_any(ConfigProblems problems, const std::string& file) {
       message += str_format("\n  … and {} more", grouped(problems.size() - kShownProblems));
   }
   throw CheckpointError(unsupported ? ErrorCode::kUnsupported : ErrorCode::kInvalidArgument,
-                        message);
+                        message,
+                        {.file = problems.front().file.empty() ? file : problems.front().file});
 }
 
 }  // namespace dckpt

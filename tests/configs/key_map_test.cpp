@@ -176,6 +176,12 @@ tensors:
           HasSubstr("m.yaml:10:5: tensors[3]: 'megatron' is missing")));
 }
 
+TEST(KeyMap, ErrorsAreAboutTheFileOfTheMap) {
+  const CheckpointError error =
+      error_of([] { KeyMap::from_text("version: 1\nfamily: [", "mine.yaml"); });
+  EXPECT_EQ(error.with({.file = "model"}).context().file, "mine.yaml") << "not the checkpoint's";
+}
+
 TEST(KeyMap, LayersAreOfKindsOfOnesOwn) {
   const std::string begin = "version: 1\nfamily: mine\nnumbers: {}\n";
   const KeyMap map = KeyMap::from_text(begin + R"(kinds:
