@@ -7,7 +7,7 @@
 
 #include "mapping/state/value.h"
 
-// What the JSON notes of conversions have in common (journals, pools of workers). All throw
+// JSON notes of conversions (journals, pools of workers) share these pieces. All throw
 // CheckpointError if a value is not of this form.
 namespace dckpt {
 

@@ -10,6 +10,7 @@
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "migration/maps/element_type.h"
+#include "migration/maps/module_rows.h"
 #include "migration/maps/relation.h"
 #include "migration/maps/rotary_order.h"
 #include "migration/maps/weight_arguments.h"
@@ -485,32 +486,6 @@ class Arrangement {
                                       extra_state(row, instance, result_.from_layout)});
   }
 
-  /// Returns the kind of layers that has a module without rows of its own name, or "" if all layers
-  /// have it: the kind whose rows alone are in the module around it.
-  std::string kind_with(const std::string& module) const {
-    std::set<std::string> kinds;
-    for (const std::string& inside : {module + ".", module.substr(0, module.rfind('.') + 1)}) {
-      for (const MapRow& row : map_.tensors) {
-        if (row.megatron.starts_with(inside)) kinds.insert(row.layers);
-      }
-      if (!kinds.empty()) break;
-    }
-    return kinds.size() == 1 ? *kinds.begin() : std::string();
-  }
-
-  /// Returns a module with the number that rows beside it have: {2l} in place of {l}.
-  std::string with_steps(const std::string& module) const {
-    const std::string around = module.substr(0, module.rfind('.') + 1);
-    for (std::size_t row = 0; row < patterns_.size(); ++row) {
-      const std::string& key = map_.tensors[row].megatron;
-      const std::string plain = patterns_[row].without_steps();
-      if (plain.starts_with(around))
-        return key.substr(0, around.size() + key.size() - plain.size()) +
-               module.substr(around.size());
-    }
-    return module;
-  }
-
   std::string extra_state(const KeyPattern& module, const RowNumbers& instance,
                           MegatronLayout layout) const {
     const KeyPattern pattern = in_layout(module, layout);
@@ -541,8 +516,8 @@ class Arrangement {
 
   void finish() {
     for (const std::string& any : map_.extra_states) {
-      const std::string module = with_steps(any);
-      add_extra_states(module, instances(KeyPattern(module), kind_with(module)));
+      const std::string module = with_steps(map_, any);
+      add_extra_states(module, instances(KeyPattern(module), kind_with(map_, module)));
     }
     const KeyPrefix prefix = wanted_prefix();
     for (Made& made : made_) made.tensor.key = prefix.stored_key(made.tensor.key);

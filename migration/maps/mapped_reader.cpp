@@ -203,7 +203,7 @@ std::unique_ptr<CheckpointReader> converted(
 }
 
 /// Returns which of Hugging Face's tensors are weights of linear layers that can be quantized.
-/// Those of towers stay as they are.
+/// Weights of towers are not among them.
 std::vector<bool> linear_weights(const KeyMap& map, const MappedKeys& keys,
                                  const std::vector<TensorStorageMetadata>& tensors) {
   std::vector<bool> chosen(tensors.size(), false);

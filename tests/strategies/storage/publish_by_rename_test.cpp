@@ -273,7 +273,7 @@ TEST(AdoptedPublication, WhatAnotherJobHasTakenUpIsNotResumedAgain) {
   }
 }
 
-// As in a network file system that loses the answer.
+// A network file system may lose the answer.
 TEST(AdoptedPublication, GoesOnIfTheRenameTookEffectBesideAnError) {
   const auto storage = memory_storage();
   storage->make_directory("run/.iter_5.interrupted-a");
