@@ -32,6 +32,7 @@
 #include <array>
 #include <atomic>
 #include <condition_variable>
+#include <exception>
 #include <future>
 #include <mutex>
 #include <optional>
@@ -60,6 +61,28 @@ namespace {
 /// Returns a copy that shares nothing with the trainer's state.
 Value snapshot(const Value& common) {
   return load_torch_bytes(save_torch_file(common), "the common state");
+}
+
+/// Returns whether `rank` logs an error. Errors that ranks have agreed on are the same everywhere:
+/// only rank 0 and the rank concerned log them. Ranks that waited for others in vain have different
+/// errors, so all of them log.
+bool tells(const CheckpointError& error, int rank) noexcept {
+  const std::optional<int> about = error.context().rank;
+  return rank == 0 || !about || *about == rank || error.code() == ErrorCode::kUnavailable;
+}
+
+void log_failure(const std::exception_ptr& of_save, int rank) noexcept {
+  try {
+    std::rethrow_exception(of_save);
+  } catch (const std::exception& error) {
+    const auto* const known = dynamic_cast<const CheckpointError*>(&error);
+    if (known != nullptr && !tells(*known, rank)) return;
+    if (known != nullptr && known->code() == ErrorCode::kCancelled)
+      return log_notice(std::string("a save in the background: ") + error.what());
+    log(LogLevel::kError, std::string("a save in the background failed: ") + error.what());
+  } catch (...) {
+    log(LogLevel::kError, "a save in the background failed");
+  }
 }
 
 }  // namespace
@@ -233,33 +256,10 @@ struct AsyncSaver::Job {
     } catch (...) {
       source->finish();
       outcome->promise.set_exception(std::current_exception());
-      report_failure();
+      log_failure(std::current_exception(), call.comm.rank());
     }
     const std::lock_guard lock(turns.mutex);
     turns.changed.notify_all();
-  }
-
-  /// Returns whether this rank logs an error. Errors that ranks have agreed on are the same
-  /// everywhere: only rank 0 and the rank concerned log them. Ranks that waited for others in vain
-  /// have different errors, so all of them log.
-  bool tells(const CheckpointError& error) const noexcept {
-    const std::optional<int> about = error.context().rank;
-    return call.comm.rank() == 0 || !about || *about == call.comm.rank() ||
-           error.code() == ErrorCode::kUnavailable;
-  }
-
-  void report_failure() const noexcept {
-    try {
-      outcome->ended.get();
-    } catch (const std::exception& error) {
-      const auto* const known = dynamic_cast<const CheckpointError*>(&error);
-      if (known != nullptr && !tells(*known)) return;
-      if (known != nullptr && known->code() == ErrorCode::kCancelled)
-        return log_notice(std::string("a save in the background: ") + error.what());
-      log(LogLevel::kError, std::string("a save in the background failed: ") + error.what());
-    } catch (...) {
-      log(LogLevel::kError, "a save in the background failed");
-    }
   }
 
   Slot& slot;

@@ -13,6 +13,7 @@
 #include "migration/maps/module_rows.h"
 #include "migration/maps/relation.h"
 #include "migration/maps/rotary_order.h"
+#include "migration/maps/target_side.h"
 #include "migration/maps/weight_arguments.h"
 
 namespace dckpt {
@@ -48,25 +49,32 @@ class Arrangement {
         target_(target),
         partial_(partial),
         result_(result),
-        completeness_(completeness) {
+        completeness_(completeness),
+        to_(map, rows, target, completeness) {
     for (const MapRow& row : map.tensors) patterns_.emplace_back(row.megatron);
     differs_by_layer_ = std::ranges::any_of(
         map.numbers, [&](const MapNumber& number) { return number.is_by_layer(); });
   }
 
   void run() {
-    choose_target();
+    result_.to = to_.names();
+    result_.to_layout = to_.layout();
+    if (has_layers_behind(map_)) result_.mtp_layers = count_of(kMtpLayer);
     for (std::size_t row = 0; row < map_.tensors.size(); ++row) arrange(row);
     finish();
   }
 
  private:
+  std::int64_t count_of(const std::string& number) const {
+    const auto found = rows_.counts.find(number);
+    return found == rows_.counts.end() ? 0 : found->second;
+  }
+
   /// Returns the numbers of a pattern's instances; the last number runs fastest.
   std::vector<RowNumbers> instances(const KeyPattern& pattern, const std::string& kind) const {
     std::vector<RowNumbers> result{{}};
     for (const std::string& name : pattern.numbers()) {
-      const auto found = rows_.counts.find(name);
-      const std::int64_t count = found == rows_.counts.end() ? 0 : found->second;
+      const std::int64_t count = count_of(name);
       std::vector<RowNumbers> next;
       if (result.size() * static_cast<std::uint64_t>(count) > kMaxMappedTensors)
         throw CheckpointError(ErrorCode::kUnsupported,
@@ -82,61 +90,6 @@ class Arrangement {
       result = std::move(next);
     }
     return result;
-  }
-
-  void choose_target() {
-    result_.to = target_.names.value_or(rows_.side.names == KeyNames::kHf ? KeyNames::kMegatron
-                                                                          : KeyNames::kHf);
-    const std::string mixed = std::ranges::any_of(patterns_, &KeyPattern::has_steps)
-                                  ? "there are several layers of Megatron for one of Hugging Face"
-                                  : rows_.kinds.mixed();
-    const MegatronLayout usual = !mixed.empty() || !map_.kinds.empty()
-                                     ? MegatronLayout::kNonHomogeneous
-                                     : MegatronLayout::kHomogeneous;
-    result_.to_layout = target_.layout.value_or(
-        rows_.side.names == KeyNames::kMegatron ? rows_.side.layout : usual);
-    if (!mixed.empty() && result_.to == KeyNames::kMegatron &&
-        result_.to_layout == MegatronLayout::kHomogeneous)
-      completeness_.problems.push_back(mixed +
-                                       ", which Megatron's homogeneous layout cannot hold; choose "
-                                       "layout=non-homogeneous or layout=singleton");
-    const auto layers = rows_.counts.find(kLayer);
-    to_ = side_of(map_, result_.to, result_.to_layout,
-                  layers == rows_.counts.end() ? 0 : layers->second);
-    if (has_layers_behind(map_)) {
-      const auto behind = rows_.counts.find(kMtpLayer);
-      result_.mtp_layers = behind == rows_.counts.end() ? 0 : behind->second;
-    }
-  }
-
-  const SideForm& target_form(std::size_t row) const {
-    const auto form = target_.forms.find(map_.tensors[row].megatron);
-    return to_
-        .rows[row]
-             [form == target_.forms.end() || to_.names == KeyNames::kMegatron ? 0 : form->second];
-  }
-
-  const KeyPattern& target_pattern(std::size_t row, std::size_t tensor) const {
-    const MapRow& entry = map_.tensors[row];
-    const std::vector<KeyPattern>& names = target_form(row).tensors[tensor].names;
-    if (to_.names == KeyNames::kHf) return names.front();
-    if (rows_.side.names == KeyNames::kMegatron && !target_.local_names)
-      return names[rows_.rows[row].name];
-    const auto spelled = target_.spelled.find(entry.megatron);
-    for (std::size_t name = 1; name < names.size() && spelled != target_.spelled.end(); ++name) {
-      if (spelling(entry, name) == spelled->second) return names[name];
-    }
-    return target_.local_names.value_or(false) && !entry.local.empty() ? names[1] : names.front();
-  }
-
-  /// Returns a row's name by its position among all its names.
-  static const std::string& spelling(const MapRow& row, std::size_t name) {
-    if (name == 0) return row.megatron;
-    if (!row.local.empty()) {
-      if (name == 1) return row.local;
-      --name;
-    }
-    return row.aliases[name - 1];
   }
 
   void arrange(std::size_t row) {
@@ -204,7 +157,7 @@ class Arrangement {
         return steps_without_second_turn(map_.tensors[row], form.steps, numbers_);
       };
       known.from = relate(steps(from), shapes, padded_rows(from, shapes), numbers);
-      const SideForm& to = target_form(row);
+      const SideForm& to = to_.form(row);
       known.to =
           relate(steps(to), tensors_of(to.steps, to.tensors.size(), known.from.whole, numbers),
                  known.from.whole.empty() ? 0 : known.from.whole.front(), numbers);
@@ -221,7 +174,7 @@ class Arrangement {
       if (!map_.towers.have(map_.tensors[row].megatron))
         require_heads(map_.tensors[row], known.from.whole, numbers);
     }
-    if (to_.names == KeyNames::kMegatron && result_.to_layout == MegatronLayout::kSingleton &&
+    if (to_.is_megatron() && to_.layout() == MegatronLayout::kSingleton &&
         !map_.towers.have(map_.tensors[row].megatron))
       require_halves(map_.tensors[row], known.from.whole, numbers);
     std::optional<std::int64_t> rows;
@@ -263,8 +216,7 @@ class Arrangement {
     if (rows_.side.names != KeyNames::kHf || shapes.front().empty() ||
         !has_step(form.steps, MapStep::kPadRows))
       return 0;
-    return to_.names == KeyNames::kHf ? shapes.front().front()
-                                      : numbers_.require("padded_vocab_size");
+    return !to_.is_megatron() ? shapes.front().front() : numbers_.require("padded_vocab_size");
   }
 
   void require_stacked(const Shape& size, const std::vector<std::string>& stacked,
@@ -289,7 +241,7 @@ class Arrangement {
     if (packed_values(tensor.properties.dtype) == 1) return;
     const std::vector<MapTransform>& from =
         rows_.side.rows[row][rows_.rows[row].form.value_or(0)].steps;
-    const std::vector<MapTransform>& to = target_form(row).steps;
+    const std::vector<MapTransform>& to = to_.form(row).steps;
     const bool moves = !from.empty() || !to.empty();
     const bool changes_axes = std::ranges::any_of(
         std::array{MapStep::kTranspose, MapStep::kSqueeze},
@@ -352,10 +304,9 @@ class Arrangement {
   DType dtype_of(const MapRow& row, const std::string& key, DType stored) {
     if (partial_) return stored;  // state has a type of its own
     if (const auto was = target_.dtypes.find(key); was != target_.dtypes.end()) return was->second;
-    const DType usual =
-        (to_.names == KeyNames::kMegatron ? row.cast.megatron : row.cast.hf).value_or(stored);
+    const DType usual = (to_.is_megatron() ? row.cast.megatron : row.cast.hf).value_or(stored);
     if (!target_.dtype || usual == *target_.dtype) return usual;
-    const std::string why = why_type_stays(row, to_.names, stored, *target_.dtype);
+    const std::string why = why_type_stays(row, to_.names(), stored, *target_.dtype);
     if (why.empty()) return *target_.dtype;
     other_types_[str_format("{}, as {}", to_string(usual), why)].add(key);
     return usual;
@@ -363,10 +314,10 @@ class Arrangement {
 
   /// Returns the constant that is added on the way to the result.
   float added(const MapRow& row) const {
-    if (partial_ || rows_.side.names == to_.names ||
+    if (partial_ || rows_.side.names == to_.names() ||
         (!row.add.only_if.empty() && !numbers_.is_true(row.add.only_if)))
       return 0;
-    return to_.names == KeyNames::kMegatron ? row.add.value : -row.add.value;
+    return to_.is_megatron() ? row.add.value : -row.add.value;
   }
 
   /// Records the conversion of a source's elements that go into a tensor of dtype `to`.
@@ -385,10 +336,9 @@ class Arrangement {
   TensorPart part(std::size_t row, const RelationPiece& to, const RelationPiece& from,
                   const StridedBox& common, const RowNumbers& instance,
                   const std::vector<SourceTensor>& sources) {
-    const SideForm& form = target_form(row);
-    const RowNumbers to_prefix =
-        pick(patterns_[row], instance,
-             leading_axes(patterns_[row], target_pattern(row, to.tensor), form));
+    const SideForm& form = to_.form(row);
+    const RowNumbers to_prefix = pick(
+        patterns_[row], instance, leading_axes(patterns_[row], to_.pattern(row, to.tensor), form));
     StridedBox target = place_in_tensor(to, common);
     if (form.experts_in_rows)
       target.offsets.front() += pick(patterns_[row], instance, {kExpert}).front() *
@@ -429,10 +379,10 @@ class Arrangement {
 
   std::size_t target_tensor(std::size_t row, std::size_t tensor, const RowNumbers& instance,
                             const SourceTensor& like) {
-    const KeyPattern& pattern = target_pattern(row, tensor);
+    const KeyPattern& pattern = to_.pattern(row, tensor);
     const RowNumbers in_key = pick(patterns_[row], instance, pattern.numbers());
     std::string key = pattern.key(in_key);
-    const SideForm& form = target_form(row);
+    const SideForm& form = to_.form(row);
     Shape shape = relations_.to.tensors[tensor];
     if (form.experts_in_rows) shape.front() *= rows_.counts.at(kExpert);
     const auto [found, inserted] = by_key_.try_emplace(key, made_.size());
@@ -461,8 +411,7 @@ class Arrangement {
     throw CheckpointError(ErrorCode::kMismatch,
                           str_format("{} would have layers or experts of the shapes {} and {}{}",
                                      quote(key), to_string(first), to_string(shape),
-                                     to_.names == KeyNames::kMegatron &&
-                                             result_.to_layout != MegatronLayout::kSingleton
+                                     to_.is_megatron() && to_.layout() != MegatronLayout::kSingleton
                                          ? "; choose layout=non-homogeneous or layout=singleton"
                                          : ""));
   }
@@ -479,10 +428,10 @@ class Arrangement {
 
   /// Adds the extra states of `module`, which these row instances share.
   void add_extra_states(const std::string& module, const std::vector<RowNumbers>& all) {
-    if (result_.to != KeyNames::kMegatron || !modules_.insert(module).second) return;
+    if (!to_.is_megatron() || !modules_.insert(module).second) return;
     const KeyPattern row(module);
     for (const RowNumbers& instance : all)
-      result_.extra_states.push_back({extra_state(row, instance, result_.to_layout),
+      result_.extra_states.push_back({extra_state(row, instance, to_.layout()),
                                       extra_state(row, instance, result_.from_layout)});
   }
 
@@ -499,27 +448,12 @@ class Arrangement {
                       pattern.key(pick(module, instance, pattern.numbers())), position, grid);
   }
 
-  KeyPrefix wanted_prefix() const {
-    if (target_.keys_of_map) return {};
-    std::string text = target_.prefix;
-    if (text.empty() && !map_.towers.keys.empty() && !target_.text_only)
-      text = to_.names == KeyNames::kHf ? map_.towers.hf_text_prefix : kTextPrefix;
-    if (text.empty() || text == kTextPrefix) return text_prefix(map_, text);
-    if (to_.names == KeyNames::kHf && text == map_.hf_prefix + kTextPrefix)
-      return text_prefix(map_, text, map_.hf_prefix);
-    throw CheckpointError(
-        ErrorCode::kInvalidArgument,
-        str_format("keys cannot start with {} here, but with {}{}", quote(text), quote(kTextPrefix),
-                   to_.names == KeyNames::kHf ? " or " + quote(map_.hf_prefix + kTextPrefix)
-                                              : std::string()));
-  }
-
   void finish() {
     for (const std::string& any : map_.extra_states) {
       const std::string module = with_steps(map_, any);
       add_extra_states(module, instances(KeyPattern(module), kind_with(map_, module)));
     }
-    const KeyPrefix prefix = wanted_prefix();
+    const KeyPrefix prefix = to_.prefix();
     for (Made& made : made_) made.tensor.key = prefix.stored_key(made.tensor.key);
     for (ExtraState& state : result_.extra_states) state.key = prefix.stored_key(state.key);
     std::ranges::stable_sort(made_, {}, &Made::place);
@@ -563,8 +497,8 @@ class Arrangement {
   bool partial_;
   MappedKeys& result_;
   Completeness& completeness_;
-  std::vector<KeyPattern> patterns_;  // rows by Megatron's names
-  MapSide to_;
+  TargetSide to_;
+  std::vector<KeyPattern> patterns_;     // rows by Megatron's names
   bool differs_by_layer_ = false;        // some numbers do
   std::optional<std::int64_t> layer_{};  // the last layer, and its numbers
   std::optional<MapNumbers> of_layer_{};
