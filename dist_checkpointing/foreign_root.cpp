@@ -142,7 +142,7 @@ struct ForeignFile {
 
 constexpr std::array kForeignFiles = {
     ForeignFile{0, "GGUF",
-                "this is a GGUF file of llama.cpp, whose quantised blocks are not read; convert "
+                "this is a GGUF file of llama.cpp, whose quantized blocks are not read; convert "
                 "the safetensors that it was made of"},
     ForeignFile{0, "\x89HDF",
                 "this is an HDF5 file, as Keras has them, which is not read; load it there and "

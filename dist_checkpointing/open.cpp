@@ -73,7 +73,7 @@ bool is_torch_model(const FileInfo& entry) {
   return is_named_so && (name.ends_with(".bin") || name.ends_with(".pt") || name.ends_with(".pth"));
 }
 
-[[noreturn]] void throw_unrecognised(std::span<const FileInfo> entries, const Location& location) {
+[[noreturn]] void throw_unrecognized(std::span<const FileInfo> entries, const Location& location) {
   const bool has_data = std::any_of(entries.begin(), entries.end(), [](const FileInfo& entry) {
     return entry.name.ends_with(".distcp");
   });
@@ -253,12 +253,12 @@ std::unique_ptr<CheckpointReader> open_stored(const Location& location,
                         [&] { return strategy.open(resolved.storage(), hints); });
   }
   const std::shared_ptr<Storage> storage = resolved.directory();
-  const auto recognised = [&] {
+  const auto recognized = [&] {
     return storage->stat(kConfigFile) ? &named_strategy(resolved, options.strategy)
                                       : matching_strategy(resolved, options.strategy);
   };
-  const LoadStrategyEntry* const strategy = by_name != nullptr ? by_name : recognised();
-  if (strategy == nullptr) throw_unrecognised(storage->list(""), resolved);
+  const LoadStrategyEntry* const strategy = by_name != nullptr ? by_name : recognized();
+  if (strategy == nullptr) throw_unrecognized(storage->list(""), resolved);
   if (strategy->holds_iterations && options.iteration)
     hints.iteration = parse_iteration_directory(options.iteration->directory());
   try {
@@ -267,7 +267,7 @@ std::unique_ptr<CheckpointReader> open_stored(const Location& location,
   } catch (const CheckpointError&) {
     // A complete checkpoint of another format must not be reported as an incomplete one of this
     // format.
-    if (by_name != nullptr) recognised();
+    if (by_name != nullptr) recognized();
     throw;
   }
 }

@@ -31,8 +31,8 @@ BigInt whole_double(double value) {
   mantissa *= std::int64_t{1} << shift % 8;  // below 2^60
   Bytes bytes(static_cast<std::size_t>(shift / 8), std::byte{0});
   append_le(bytes, mantissa);
-  const Value normalised{BigInt{std::move(bytes)}};
-  return normalised.as_big_int();
+  const Value normalized{BigInt{std::move(bytes)}};
+  return normalized.as_big_int();
 }
 
 Number canonical(double value) {

@@ -247,7 +247,7 @@ class Mapping {
   std::unique_ptr<CheckpointReader> dequantized(std::unique_ptr<CheckpointReader> source,
                                                 QuantizedKeys* keys = nullptr) const {
     const MapDequantize& map = map_.dequantize;
-    if (!is_quantised(source->metadata(), map.scales)) return source;
+    if (!is_quantized(source->metadata(), map.scales)) return source;
     BlockScales scales{.suffix = map.scales, .dtype = values()};
     if (!map.scales.empty()) {
       scales.rows = numbers_->require(map.block[0]);

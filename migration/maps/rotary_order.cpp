@@ -107,13 +107,12 @@ void require_rotary_order(const KeyMap& map, const MapNumbers& numbers) {
   if (turned) return;
   throw CheckpointError(
       ErrorCode::kUnsupported,
-      str_format(
-          "the map {} is not for this model: rows of query and key that turn together are "
-          "neighbours in its Hugging Face files ({}) and halves in Megatron ({}), and no row "
-          "has the step rope_deinterleave; the shipped map glm4 shows how it is used, see "
-          "docs/maps.md",
-          quote(map.family), numbers.describe(kHfRotaryInterleaved),
-          numbers.describe(kRotaryInterleaved)));
+      str_format("the map {} is not for this model: rows of query and key that turn together are "
+                 "neighbors in its Hugging Face files ({}) and halves in Megatron ({}), and no row "
+                 "has the step rope_deinterleave; the shipped map glm4 shows how it is used, see "
+                 "docs/maps.md",
+                 quote(map.family), numbers.describe(kHfRotaryInterleaved),
+                 numbers.describe(kRotaryInterleaved)));
 }
 
 }  // namespace dckpt

@@ -60,7 +60,7 @@ const std::vector<WeightArgument>& weight_arguments() {
        {"false"},
        "*.self_attention.*",
        kMegatron,
-       "rows of query and key that turn together are neighbours"},
+       "rows of query and key that turn together are neighbors"},
       {{"attention_output_gate"},
        {"false"},
        "*.linear_qkv.*",
@@ -103,7 +103,7 @@ const std::vector<WeightArgument>& weight_arguments() {
        {"true"},
        "*.linear_kv_up_proj.*",
        kHf,
-       "rows that turn together are in two halves, and Megatron's latent attention has neighbours"},
+       "rows that turn together are in two halves, and Megatron's latent attention has neighbors"},
   };
   return all;
 }

@@ -211,7 +211,7 @@ void require_all_values(const CheckpointReader& source) {
                 [](const BytesStorageMetadata& object) { return !is_in_groups(object.key); });
   require_no_lost_data(
       source, needed,
-      "the optimizer's state is in buckets, which are recognised by the model's values, so it "
+      "the optimizer's state is in buckets, which are recognized by the model's values, so it "
       "cannot change its form when some of either are lost; convert what is whole as it is "
       "(--allow-partial without --optimizer)");
 }

@@ -278,7 +278,7 @@ const FourBitForm* four_bit_form(const Metadata& metadata) {
   return nullptr;
 }
 
-bool is_quantised(const Metadata& metadata, const std::string& suffix) {
+bool is_quantized(const Metadata& metadata, const std::string& suffix) {
   return four_bit_form(metadata) != nullptr ||
          (!suffix.empty() &&
           std::ranges::any_of(metadata.tensors, [&](const TensorStorageMetadata& tensor) {

@@ -70,7 +70,7 @@ const FourBitForm* four_bit_form(const Metadata& metadata);
 
 /// Returns whether a checkpoint has weights of 4 bits in a published form, float8 tensors, or
 /// tensors under keys of scales.
-bool is_quantised(const Metadata& metadata, const std::string& suffix);
+bool is_quantized(const Metadata& metadata, const std::string& suffix);
 
 /// Returns the weights that are stored as codes and scales, by the position of the codes. Other
 /// tensors that belong to a weight have no value. Throws CheckpointError (mismatch) naming all

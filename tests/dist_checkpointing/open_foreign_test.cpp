@@ -32,7 +32,7 @@ void expect_refused(const fs::path& path, ErrorCode code, const std::string& mes
   EXPECT_THAT(error.what(), HasSubstr(message));
 }
 
-TEST(OpenCheckpoint, SafetensorsAreRecognisedByTheirNameAndByTheirStart) {
+TEST(OpenCheckpoint, SafetensorsAreRecognizedByTheirNameAndByTheirStart) {
   const fs::path golden = testing::golden("dcp-hf-safetensors");
   EXPECT_EQ(open_checkpoint(golden)->metadata().tensors.size(), 4U);
   EXPECT_EQ(open_checkpoint(golden / "model.safetensors.index.json")->metadata().tensors.size(),

@@ -64,8 +64,8 @@ class WatchedCommunicator final : public Communicator {
   std::vector<std::int64_t> all_reduce(std::span<const std::int64_t> values, ReduceOp op) override {
     return watch([&] { return comm_.all_reduce(values, op); });
   }
-  std::unique_ptr<Communicator> split(int colour) override {
-    return watch([&] { return comm_.split(colour); });
+  std::unique_ptr<Communicator> split(int color) override {
+    return watch([&] { return comm_.split(color); });
   }
 
  private:

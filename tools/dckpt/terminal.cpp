@@ -75,10 +75,10 @@ bool is_terminal(std::FILE* stream) {
   return output_is == Output::kUsual && isatty(fileno(stream)) == 1;
 }
 
-bool wants_colour(std::FILE* stream) {
-  const char* const no_colour = std::getenv("NO_COLOR");
+bool wants_color(std::FILE* stream) {
+  const char* const no_color = std::getenv("NO_COLOR");
   const char* const term = std::getenv("TERM");
-  return is_terminal(stream) && (no_colour == nullptr || *no_colour == '\0') && term != nullptr &&
+  return is_terminal(stream) && (no_color == nullptr || *no_color == '\0') && term != nullptr &&
          std::strcmp(term, "dumb") != 0;
 }
 
@@ -121,12 +121,12 @@ PictureStyle picture_style() {
   const std::size_t columns = columns_of_stream(stdout);
   return {.columns = columns == kUnlimited ? kInPipes : std::min(columns, kMost),
           .unicode = shows_unicode(),
-          .color = wants_colour(stdout)};
+          .color = wants_color(stdout)};
 }
 
 std::string styled(Style style, std::string_view text) {
-  static const bool coloured = wants_colour(stdout);
-  if (!coloured) return std::string(text);
+  static const bool colored = wants_color(stdout);
+  if (!colored) return std::string(text);
   static constexpr const char* kCodes[] = {"1", "2", "31", "32", "33"};
   return str_format("\x1b[{}m{}\x1b[0m", kCodes[static_cast<int>(style)], text);
 }
@@ -180,9 +180,9 @@ void flush_output() {
 }
 
 void print_error(std::string_view message) {
-  const bool coloured = wants_colour(stderr);
+  const bool colored = wants_color(stderr);
   print_to_stderr(str_format(
-      "dckpt: {}{}\n", coloured ? "\x1b[31merror:\x1b[0m " : "error: ", safe_message(message)));
+      "dckpt: {}{}\n", colored ? "\x1b[31merror:\x1b[0m " : "error: ", safe_message(message)));
 }
 
 void print_note(std::string_view message) {

@@ -18,7 +18,7 @@ void set_output(Output output);
 /// Return whether the stream is a terminal, and whether it may be colored (NO_COLOR unset, TERM not
 /// "dumb").
 bool is_terminal(std::FILE* stream);
-bool wants_colour(std::FILE* stream);
+bool wants_color(std::FILE* stream);
 
 /// Returns the columns of a stream: of its terminal, else COLUMNS, else 80; kUnlimited
 /// (text_layout.h) if it is not a terminal.

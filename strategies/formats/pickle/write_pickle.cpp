@@ -43,7 +43,7 @@ class ValueWriter {
     }
     if (const auto known = slots_.find(value.identity()); known != slots_.end())
       return out_.get(known->second);
-    if (value.label() != 0) labelled_.insert_or_assign(value.label(), &value);
+    if (value.label() != 0) labeled_.insert_or_assign(value.label(), &value);
     if (++depth_ > kMaxDepth) {
       throw CheckpointError(
           ErrorCode::kInvalidArgument,
@@ -112,8 +112,8 @@ class ValueWriter {
   /// Mostly the value is remembered. Otherwise a tuple, or an object whose arguments lead back to
   /// it, is written inside itself; this ends at the container between the two.
   void reference(std::uint32_t label) {
-    const auto known = labelled_.find(label);
-    if (known == labelled_.end())
+    const auto known = labeled_.find(label);
+    if (known == labeled_.end())
       throw CheckpointError(
           ErrorCode::kInvalidArgument,
           "a value refers back to an object that is not written with it; write both, or neither");
@@ -224,7 +224,7 @@ class ValueWriter {
   PickleWriter out_;
   int depth_ = 0;
   std::unordered_map<const void*, PickleWriter::Slot> slots_;
-  std::unordered_map<std::uint32_t, const Value*> labelled_;
+  std::unordered_map<std::uint32_t, const Value*> labeled_;
   std::deque<Value> kept_;
 };
 

@@ -45,7 +45,7 @@ class Mistaken final : public Communicator {
     return base_.all_reduce(
         values, mistake_ == Mistake::kIgnoresMinimum && op == ReduceOp::kMin ? ReduceOp::kMax : op);
   }
-  std::unique_ptr<Communicator> split(int colour) override { return base_.split(colour); }
+  std::unique_ptr<Communicator> split(int color) override { return base_.split(color); }
 
  private:
   Communicator& base_;

@@ -11,7 +11,7 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-TEST(KeyLayout, StackedLayersAndAKeyPerLayerAreRecognisedBothWays) {
+TEST(KeyLayout, StackedLayersAndAKeyPerLayerAreRecognizedBothWays) {
   const KeySet stacked = {"decoder.layers.mlp.linear_fc1.weight",
                           "decoder.layers.mlp._extra_state/shard_0_2", "norm"};
   const KeySet per_layer = {"decoder.layers.0.mlp.linear_fc1.weight",

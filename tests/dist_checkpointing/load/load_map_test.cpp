@@ -96,7 +96,7 @@ TEST(LoadMap, TellsOfAnAdapterBesideTheModel) {
 }
 
 /// A weight of quantized blocks of 128 × 128, and its values.
-class LoadQuantised : public SaveLoad {
+class LoadQuantized : public SaveLoad {
  protected:
   void SetUp() override {
     Tensor weight = Tensor::empty(DType::kFloat8E4M3FN, {kRows, kColumns});
@@ -149,7 +149,7 @@ tensors:
   Tensor values_;
 };
 
-TEST_F(LoadQuantised, EveryRankGetsTheValuesOfItsPart) {
+TEST_F(LoadQuantized, EveryRankGetsTheValuesOfItsPart) {
   expect_values(DType::kBFloat16, "");
   expect_values(DType::kBFloat16, ", parallel: {enabled: true, exchange: all_to_all}");
   expect_values(DType::kBFloat16, ", parallel: {enabled: true, exchange: gather}");

@@ -50,7 +50,7 @@ TEST_F(SharedMemory, RefusesKeysWithOtherValues) {
                     HasSubstr("different values for them")));
 }
 
-TEST_F(SharedMemory, ViewsWithoutACommonElementAreNeighbours) {
+TEST_F(SharedMemory, ViewsWithoutACommonElementAreNeighbors) {
   const Tensor columns = Tensor::zeros(DType::kFloat32, {4, 6});
   loads("halves", pair_of(columns.narrow(1, 0, 3), columns.narrow(1, 3, 3)));
   EXPECT_TRUE(equal(columns, arange({4, 6})));

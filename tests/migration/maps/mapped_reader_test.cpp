@@ -502,7 +502,7 @@ extra_states: ["layers.{l}.experts.{e}.act"]
 }
 
 /// The permutation is the inverse of transformers' convert_llama_weights_to_hf.py.
-TEST(MappedReader, RotaryHalvesBecomeNeighboursForMegatronsThatInterleave) {
+TEST(MappedReader, RotaryHalvesBecomeNeighborsForMegatronsThatInterleave) {
   Model model = llama();
   model.config.insert(1, R"("head_dim": 4, )");
   for (const std::string& layer : {std::string("0"), std::string("1")}) {

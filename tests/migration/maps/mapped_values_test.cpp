@@ -25,7 +25,7 @@ using testing::Model;
 using ::testing::Not;
 
 /// Returns Llama with weights of 1 and −1 and a scale for each block of 4 × 3, or their values.
-std::unique_ptr<FakeReader> quantised_llama(bool is_quantised) {
+std::unique_ptr<FakeReader> quantized_llama(bool is_quantized) {
   auto reader = std::make_unique<FakeReader>();
   for (const auto& [key, shape] : llama().tensors) {
     const auto count = static_cast<std::size_t>(numel(shape));
@@ -46,7 +46,7 @@ std::unique_ptr<FakeReader> quantised_llama(bool is_quantised) {
       codes.push_back(i % 5 == 0 ? 0xB8 : 0x38);
       values.push_back(i % 5 == 0 ? -scale : scale);
     }
-    if (is_quantised) {
+    if (is_quantized) {
       reader->tensor(key, DType::kFloat8E4M3FN, shape, codes);
       reader->tensor(key + "_scale_inv", DType::kFloat32, blocks, scales);
     } else {
@@ -66,23 +66,23 @@ std::unique_ptr<FakeReader> quantised_llama(bool is_quantised) {
 
 TEST(MappedValues, WeightsWithScalesAreDequantized) {
   MapReport report;
-  EXPECT_EQ(contents_of(*mapped_reader(quantised_llama(true), {"auto", {}}, &report)),
-            contents_of(*mapped_reader(quantised_llama(false), {"auto", {}})));
+  EXPECT_EQ(contents_of(*mapped_reader(quantized_llama(true), {"auto", {}}, &report)),
+            contents_of(*mapped_reader(quantized_llama(false), {"auto", {}})));
   EXPECT_EQ(report.dequantized, 14);
   EXPECT_THAT(messages_of(report.findings),
               Contains(HasSubstr("dequantized: 14 weights are bfloat16 now")));
-  EXPECT_EQ(contents_of(*mapped_reader(quantised_llama(true), {"auto", {"keys=hf"}})),
-            contents_of(*quantised_llama(false)));
-  const RoundTrip trip = round_trip([&] { return quantised_llama(true); }, {"auto", {}});
-  EXPECT_EQ(contents_of(*trip.before), contents_of(*quantised_llama(false)));
+  EXPECT_EQ(contents_of(*mapped_reader(quantized_llama(true), {"auto", {"keys=hf"}})),
+            contents_of(*quantized_llama(false)));
+  const RoundTrip trip = round_trip([&] { return quantized_llama(true); }, {"auto", {}});
+  EXPECT_EQ(contents_of(*trip.before), contents_of(*quantized_llama(false)));
   EXPECT_EQ(contents_of(*trip.after), contents_of(*trip.before));
   const auto wide =
-      contents_of(*mapped_reader(quantised_llama(true), {"auto", {"dequantize=float32"}}));
+      contents_of(*mapped_reader(quantized_llama(true), {"auto", {"dequantize=float32"}}));
   EXPECT_THAT(wide.at("decoder.layers.mlp.linear_fc2.weight"), HasSubstr("float32 (2, 8, 6)"));
 }
 
 TEST(MappedValues, TheRuleOfAKeyTellsWhatItBecomesOrWhyNot) {
-  const auto rule = rule_for(quantised_llama(true), {"auto", {"layout=non-homogeneous"}},
+  const auto rule = rule_for(quantized_llama(true), {"auto", {"layout=non-homogeneous"}},
                              "model.layers.0.mlp.up_proj.weight_scale_inv");
   ASSERT_TRUE(rule);
   EXPECT_THAT(rule->to, ElementsAre("decoder.layers.0.mlp.linear_fc1.weight"));
@@ -99,7 +99,7 @@ TEST(MappedValues, TheRuleOfAKeyTellsWhatItBecomesOrWhyNot) {
 
 TEST(MappedValues, ScalesNeedAMapThatKnowsThem) {
   EXPECT_THAT(error_of([] {
-                mapped_reader(quantised_llama(true), {"auto", {"scale_block_rows=8"}});
+                mapped_reader(quantized_llama(true), {"auto", {"scale_block_rows=8"}});
               }).message(),
               HasSubstr("expected a scale for each block of 8 × 3"));
   Model gpt2{.tensors = {{"transformer.wpe.weight", {2, 2}}, {"lm_head.weight_scale_inv", {1}}}};

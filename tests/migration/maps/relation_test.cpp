@@ -149,7 +149,7 @@ class RopeSteps : public ::testing::Test {
   std::map<std::string, std::string> given_{};
 };
 
-TEST_F(RopeSteps, RowsThatTurnTogetherBecomeNeighboursAndHalvesAgain) {
+TEST_F(RopeSteps, RowsThatTurnTogetherBecomeNeighborsAndHalvesAgain) {
   EXPECT_THAT(
       rows_of(relate(MapStep::kRopeInterleave, {"2"}, {{12, 5}})),
       ElementsAre("q0", "q3", "q1", "q4", "q2", "q5", "q6", "q9", "q7", "q10", "q8", "q11"));

@@ -174,7 +174,7 @@ std::map<std::string, std::string> data_files(const std::filesystem::path& path)
   return files;
 }
 
-TEST_F(DeviceTensors, AreStoredAlikeWhateverThePoolTheThreadsAndTheirNeighbours) {
+TEST_F(DeviceTensors, AreStoredAlikeWhateverThePoolTheThreadsAndTheirNeighbors) {
   const std::vector<Tensor> expected = a_mixture();
   for (const char* const strategy : {"torch_dist", "safetensors"}) {
     SaveOptions options;

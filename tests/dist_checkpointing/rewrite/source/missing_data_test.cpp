@@ -142,7 +142,7 @@ TEST_F(MissingData, AnIndexOfAnotherModelIsNotTaken) {
   EXPECT_EQ(error.code(), ErrorCode::kCorrupt);
 }
 
-TEST_F(MissingData, BucketsAreNotRecognisedWithoutAllOfTheModel) {
+TEST_F(MissingData, BucketsAreNotRecognizedWithoutAllOfTheModel) {
   for (const char* const name :
        {"mcore-0.16-dp-reshardable-tp2pp1dp2", "mcore-0.14-dp-zero-tp2pp1dp2"}) {
     fs::remove_all(source_);

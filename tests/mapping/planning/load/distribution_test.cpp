@@ -222,7 +222,7 @@ TEST(LoadDistribution, AChunkThatCanOnlyBeReadAsAWholeIsGivenToOneRank) {
       << "four parts of the slab, and the second tensor, which all want";
 }
 
-TEST(LoadDistribution, SmallNeighboursInAFileAreReadByTheSameRank) {
+TEST(LoadDistribution, SmallNeighborsInAFileAreReadByTheSameRank) {
   Metadata metadata = stored(256, 8);
   std::uint64_t offset = 0;
   std::vector<std::pair<std::uint32_t, Box>> boxes;

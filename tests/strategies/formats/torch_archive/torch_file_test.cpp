@@ -154,7 +154,7 @@ TEST_P(StateFiles, KeepWithinTheLimitOfTensorBytes) {
   EXPECT_NO_THROW(load(bytes, {.lazy = true, .max_tensor_bytes = 0}));
 }
 
-TEST(TorchFile, IsRecognisedByItsFirstBytes) {
+TEST(TorchFile, IsRecognizedByItsFirstBytes) {
   const auto detect = [](const Bytes& bytes) {
     return detect_torch_file(*testing::file_of(bytes), 0, bytes.size());
   };
