@@ -229,8 +229,12 @@ KeyMap map_of(const PolicyText& found, const std::optional<std::filesystem::path
 
 bool MapRow::has_extra_state() const {
   const KeyPattern pattern(megatron);
-  return extra_state.value_or((pattern.has("l") || pattern.has("m") || pattern.has("v")) &&
-                              megatron.ends_with(".weight"));
+  const std::vector<std::string> parts = split(megatron, '.');  // a number may be written out
+  const bool is_in_layer = pattern.has("l") || pattern.has("m") || pattern.has("v") ||
+                           std::ranges::any_of(parts, [](const std::string& part) {
+                             return parse_u64(part).has_value();
+                           });
+  return extra_state.value_or(is_in_layer && megatron.ends_with(".weight"));
 }
 
 bool MapRow::is_qkv() const {

@@ -120,7 +120,7 @@ Type<std::vector<MapNumber>> numbers() {
           }};
 }
 
-/// The type of a list to which items are added: those of the extended map stay.
+/// The type of a list to which items are added: those of the extended map stay, each once.
 template <typename T>
 Type<std::vector<T>> more_of(Type<std::vector<T>> list) {
   const auto read = list.read;
@@ -128,8 +128,9 @@ Type<std::vector<T>> more_of(Type<std::vector<T>> list) {
                      ConfigProblems& problems) {
     std::vector<T> own;
     read(node, path, own, problems);
-    into.insert(into.end(), std::make_move_iterator(own.begin()),
-                std::make_move_iterator(own.end()));
+    for (T& item : own) {
+      if (std::ranges::find(into, item) == into.end()) into.push_back(std::move(item));
+    }
   };
   return list;
 }
@@ -279,8 +280,8 @@ Field<KeyMap> extends() {
       [](const KeyMap&) { return std::optional<YamlNode>(); }};
 }
 
-/// Takes away rows of the extended map. Those of this file have no file yet, so that the order of
-/// the fields does not matter.
+/// Takes away rows, ignored keys and extra states of the extended map. Those of this file have no
+/// file yet, so that the order of the fields does not matter.
 Field<KeyMap> without() {
   const auto globs = list_of(text("a pattern of Megatron's keys"),
                              "a list of patterns of Megatron's keys, such as [\"*.bias\"]");
@@ -291,12 +292,15 @@ Field<KeyMap> without() {
         std::vector<std::string> patterns;
         globs.read(node, path, patterns, problems);
         for (const std::string& pattern : patterns) {
-          const auto taken = std::erase_if(map.tensors, [&](const MapRow& row) {
+          auto taken = std::erase_if(map.tensors, [&](const MapRow& row) {
             return !row.written.file.empty() && glob_match(pattern, row.megatron);
           });
+          for (auto* const inherited : {&map.ignore_megatron, &map.ignore_hf, &map.extra_states})
+            taken += std::erase(*inherited, pattern);
           if (taken == 0)
-            problems.push_back({node.place, str_format("{}: no row of the extended map has a key "
-                                                       "of Megatron like {}",
+            problems.push_back({node.place, str_format("{}: the extended map has no row with a key "
+                                                       "of Megatron like {}, and no pattern of "
+                                                       "'ignore' or 'extra_states' that is equal",
                                                        path, quote(pattern))});
         }
       },

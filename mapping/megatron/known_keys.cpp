@@ -109,6 +109,18 @@ std::string join(std::string_view path, std::string_view name) {
   return std::string(path) + "." + std::string(name);
 }
 
+/// Replaces numbers of layers by their names: "mtp.layers.0" becomes "mtp.layers.{m}".
+std::string with_names(std::string_view key) {
+  std::string text;
+  for (const std::string& part : split(key, '.')) {
+    const bool is_number = text.ends_with("layers.") && parse_u64(part);
+    text += !is_number ? part : text.ends_with("mtp.layers.") ? "{m}" : "{l}";
+    text += '.';
+  }
+  text.pop_back();
+  return text;
+}
+
 /// Replaces the names of numbers, which do not matter: "layers.{l}" becomes "layers.{}".
 std::string without_names(std::string_view key) {
   std::string text;
@@ -174,7 +186,9 @@ const std::vector<std::string>& known_keys() {
   return keys;
 }
 
-std::optional<UnknownKey> find_unknown(std::string_view key) {
+std::optional<UnknownKey> find_unknown(std::string_view stored) {
+  const std::string named = with_names(stored);
+  std::string_view key = named;
   static const std::set<std::string> known = [] {
     std::set<std::string> keys;
     for (const std::string& one : known_keys()) keys.insert(without_names(one));

@@ -30,7 +30,7 @@ struct UnknownKey {
   std::optional<std::string> nearest;  ///< the known key that it may be a misspelling of
 };
 
-/// Examines a key in which numbers are written as {l}. Returns no value for known keys and for
+/// Examines a key in which numbers may be written as {l}. Returns no value for known keys and for
 /// those of modules beside the model, whose first part is neither the name of one of the model's
 /// modules nor nearly so. A prefix `language_model.` does not matter.
 std::optional<UnknownKey> find_unknown(std::string_view key);

@@ -23,10 +23,13 @@ constexpr const char* kHfConfig = "config.json";
 constexpr const char* kRunConfig = "run_config.yaml";
 /// The argument of Megatron that has a config.json as text, from which it takes what layers are.
 constexpr const char* kHfInArgs = "heterogeneous_layers_config_encoded_json";
+/// The section of it that Megatron cannot do without.
+constexpr const char* kBlocks = "block_configs";
 constexpr const char* kOfMap = "by the map";
 constexpr std::array kTrue{"true", "True", "TRUE"};
 constexpr std::array kFalse{"false", "False", "FALSE"};
 constexpr std::uint64_t kMaxHfConfig = std::uint64_t{4} << 20;
+constexpr std::size_t kMostDigits = 5;  // of a layer's number
 constexpr std::int64_t kMaxNumber = std::int64_t{1} << 48;
 
 /// Returns the attributes of a Namespace, or a dict itself.
@@ -79,8 +82,14 @@ const Value* find_path(const Value& config, const std::string& path) {
       if (!position || *position >= at->items().size()) return nullptr;
       at = &at->items()[*position];
     } else {
-      at = at->find(name);
-      if (at == nullptr) return nullptr;
+      const Value* found = at->find(name);
+      // transformers numbers layers with leading zeros: "per_layer_config": {"00": …}
+      for (std::string padded = "0" + name;
+           found == nullptr && padded.size() <= kMostDigits && parse_u64(name);
+           padded.insert(0, "0"))
+        found = at->find(padded);
+      if (found == nullptr) return nullptr;
+      at = found;
     }
   }
   return at;
@@ -350,9 +359,11 @@ std::int64_t MapNumbers::require(const std::string& name) const {
     for (const std::string& key : number->hf) add(key + " of config.json");
     if (!number->otherwise.empty()) add(number->otherwise);
   }
-  throw mismatch(str_format("{} is not known ({}); give it with --set {}=NUMBER", name,
-                            sources.empty() ? "no checkpoint has it" : "looked for: " + sources,
-                            name));
+  const bool lacks_config = number != nullptr && !number->hf.empty() && config_.hf.is_none();
+  throw mismatch(
+      str_format("{} is not known ({}); give it with --set {}=NUMBER{}", name,
+                 sources.empty() ? "no checkpoint has it" : "looked for: " + sources, name,
+                 lacks_config ? ", or the folder of a config.json with --model-files" : ""));
 }
 
 std::string MapNumbers::describe(const std::string& name) const {
@@ -390,7 +401,8 @@ Value MapNumbers::as_args() const {
     if (!number.args_if.empty()) args[number.args_if] = true;
     if (!number.args_not.empty()) args[number.args_not] = known.value == 0;
   }
-  if (std::ranges::any_of(map_->numbers, &MapNumber::is_by_layer) && config_.hf.is_dict())
+  if (std::ranges::any_of(map_->numbers, &MapNumber::is_by_layer) &&
+      config_.hf.find(kBlocks) != nullptr)
     args[kHfInArgs] = to_json(config_.hf);
   return args;
 }

@@ -23,6 +23,10 @@ constexpr std::int64_t kMostElements = std::int64_t{1} << 24;
 /// Means of random weights are seldom further from 0, in standard errors. Factors of trained models
 /// hardly ever have a negative mean; without the 1, those of the many factors below 1 do.
 constexpr double kClearly = 4;
+/// Factors that are all as small as this, and negative as often as this, are none either: the norm
+/// would turn off what it scales, and turn its signs.
+constexpr double kSmall = 0.5;
+constexpr double kManyNegative = 0.25;
 
 bool is_norm(const MapRow& row) {
   return std::ranges::any_of(std::array{"*norm.weight", "*layer_norm_weight"},
@@ -49,16 +53,19 @@ std::optional<bool> lack_1(const KeyMap& map, const MapNumbers* numbers) {
 struct Norms {
   ElementStats all{};
   std::size_t count = 0;
-  std::size_t negative = 0;  ///< those whose mean is clearly below 0
+  std::size_t around_0 = 0;  ///< those with a mean clearly below 0, or small weights of both signs
   double lowest = 0;         ///< the lowest mean
   std::string key{};         ///< the tensor that has it
 
   bool are_all(double value) const { return count > 0 && all.min == value && all.max == value; }
 
-  void add(const std::string& tensor, const ElementStats& norm) {
+  /// `below`: number of negative weights.
+  void add(const std::string& tensor, const ElementStats& norm, std::size_t below) {
     if (norm.finite() < norm.count) return;
-    const double error = norm.deviation() / std::sqrt(static_cast<double>(norm.count));
-    if (norm.mean < -kClearly * error) ++negative;
+    const auto weights = static_cast<double>(norm.count);
+    const double error = norm.deviation() / std::sqrt(weights);
+    const bool has_both_signs = static_cast<double>(below) > kManyNegative * weights;
+    if (norm.mean < -kClearly * error || (has_both_signs && norm.abs_max() < kSmall)) ++around_0;
     if (count++ == 0 || norm.mean < lowest) {
       lowest = norm.mean;
       key = tensor;
@@ -82,9 +89,15 @@ Norms read_norms(const CheckpointReader& reader, const std::vector<std::string>&
     const Tensor values = read_box(reader, i, whole(shape));
     const auto width = static_cast<std::size_t>(shape.back());
     for (std::size_t at = 0; at < static_cast<std::size_t>(elements); at += width) {
+      const std::byte* const weights = values.data() + at * item_size(dtype);
       ElementStats norm;
-      add_elements(norm, dtype, values.data() + at * item_size(dtype), width);
-      norms.add(tensors[i].key, norm);
+      add_elements(norm, dtype, weights, width);
+      std::vector<float> floats(width);
+      cast_elements(dtype, weights, DType::kFloat32, reinterpret_cast<std::byte*>(floats.data()),
+                    width);
+      norms.add(tensors[i].key, norm,
+                static_cast<std::size_t>(
+                    std::ranges::count_if(floats, [](float weight) { return weight < 0; })));
     }
   }
   return norms;
@@ -169,13 +182,13 @@ Findings probe_norms(const CheckpointReader& mapped, const NormKeys& norms) {
                    norms.because, kNames[1], kLayerNorm1p),
         {.key = factors.key});
   Findings findings;
-  if (2 * factors.negative > factors.count)
-    findings.push_back(
-        doubt(factors,
-              str_format("norms look as if they lacked the 1, and the map takes them to have it "
-                         "({}): {} of {} have a mean clearly below 0, the lowest is {:.3f} in {}",
-                         norms.because, grouped(factors.negative), grouped(factors.count),
-                         factors.lowest, quote(factors.key))));
+  if (2 * factors.around_0 > factors.count)
+    findings.push_back(doubt(
+        factors, str_format("norms look as if they lacked the 1, and the map takes them to have it "
+                            "({}): {} of {} have a mean clearly below 0 or small weights of both "
+                            "signs; the lowest mean is {:.3f} in {}",
+                            norms.because, grouped(factors.around_0), grouped(factors.count),
+                            factors.lowest, quote(factors.key))));
   if (without_1.are_all(1))
     findings.push_back(doubt(
         without_1, str_format("norms look as if they had the 1, and the map takes them to lack it: "

@@ -218,10 +218,10 @@ class Assignment {
       else
         completeness_.unknown.add(stored);
     }
-    add_others(others);
     append(result_.dropped, ignored.groups("the map ignores them"));
     append(result_.dropped,
            behind.groups("layers behind num_hidden_layers, for multi-token prediction"));
+    add_others(others);
     result_.rows.resize(map_.tensors.size());
     add_left_out(index, uses);
     find_kinds(uses);
@@ -242,10 +242,12 @@ class Assignment {
 
   /// Handles keys beside those of the language model.
   void add_others(const KeyGroups& others) {
-    if (target_.text_only && !result_.prefix.is_of_text && map_.towers.keys.empty())
+    if (target_.text_only && !result_.prefix.is_of_text && map_.towers.keys.empty() &&
+        !completeness_.unknown.empty())
       completeness_.problems.emplace_back(
-          "parts=text is for models of text and images, but no keys start with 'language_model.' "
-          "or 'model.language_model.'");
+          "parts=text leaves out what is beside keys that start with 'language_model.' or "
+          "'model.language_model.', and there are none; a map that names the other parts in "
+          "'towers' leaves them out");
     if (target_.text_only)
       append(result_.dropped, others.groups("only the language model is wanted (parts=text)"));
     else if (!others.empty())

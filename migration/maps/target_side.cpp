@@ -9,12 +9,20 @@
 namespace dckpt {
 namespace {
 
-/// Returns why layers of the model differ; empty if they are alike.
+/// Megatron's hybrid models have a tensor for each layer even if all layers are alike.
+constexpr std::string_view kNormOfHybrid = "decoder.final_norm.";
+
+/// Returns why no tensor can have an axis for layers; empty if it can.
 std::string mixed_layers(const KeyMap& map, const SourceRows& rows) {
   const bool has_steps = std::ranges::any_of(
       map.tensors, [](const MapRow& row) { return KeyPattern(row.megatron).has_steps(); });
-  return has_steps ? "there are several layers of Megatron for one of Hugging Face"
-                   : rows.kinds.mixed();
+  if (has_steps) return "there are several layers of Megatron for one of Hugging Face";
+  const bool is_hybrid = std::ranges::any_of(
+      map.tensors, [](const MapRow& row) { return row.megatron.starts_with(kNormOfHybrid); });
+  const std::string mixed = rows.kinds.mixed();
+  return mixed.empty() && is_hybrid ? str_format("{} is the last norm of a hybrid model",
+                                                 quote(std::string(kNormOfHybrid) + "weight"))
+                                    : mixed;
 }
 
 }  // namespace

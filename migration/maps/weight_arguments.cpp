@@ -99,6 +99,22 @@ const std::vector<WeightArgument>& weight_arguments() {
       {{"logit_scale"}, {"1"}, "*", kHf, "what the output layer yields is scaled"},
       {{"residual_multiplier"}, {"1"}, "*", kHf, "what layers add is scaled"},
       {{"logits_scaling"}, {"1"}, "*", kHf, "what the output layer yields is scaled"},
+      {{"lm_head_multiplier"}, {"1"}, "*", kHf, "what the output layer yields is scaled"},
+      {{"key_multiplier"}, {"1"}, "*.self_attention.*", kHf, "keys are scaled"},
+      {{"attention_in_multiplier"},
+       {"1"},
+       "*.self_attention.*",
+       kHf,
+       "attention's input is scaled"},
+      {{"attention_out_multiplier"},
+       {"1"},
+       "*.self_attention.*",
+       kHf,
+       "attention's output is scaled"},
+      {{"ssm_in_multiplier"}, {"1"}, "*.mixer.*", kHf, "the mixer's input is scaled"},
+      {{"ssm_out_multiplier"}, {"1"}, "*.mixer.*", kHf, "the mixer's output is scaled"},
+      {{"ssm_multipliers"}, {"1"}, "*.mixer.*", kHf, "parts of the mixer are scaled"},
+      {{"mlp_multipliers"}, {"1"}, "*.mlp.*", kHf, "the gate and the output of MLPs are scaled"},
       {{"rope_interleave"},
        {"true"},
        "*.linear_kv_up_proj.*",
@@ -108,9 +124,20 @@ const std::vector<WeightArgument>& weight_arguments() {
   return all;
 }
 
-/// Returns a value as text without differences of spelling: "1" for 1.0 and "true" for True. Empty
-/// for none and for nested values.
+/// Returns a value as text without differences of spelling: "1" for 1.0 and "true" for True. Equal
+/// elements of a list count as one. Empty for none and for nested values.
 std::string text_of(const Value& value) {
+  if (value.is_list()) {
+    std::string first, all;
+    bool alike = true;
+    for (const Value& item : value.items()) {
+      const std::string text = item.is_list() ? std::string() : text_of(item);
+      if (all.empty()) first = text;
+      alike = alike && text == first;
+      all += (all.empty() ? "" : ", ") + text;
+    }
+    return alike ? first : all;
+  }
   if (value.is(Value::Kind::kBool)) return value.as_bool() ? "true" : "false";
   if (value.is_int()) return std::to_string(value.as_int());
   if (value.is(Value::Kind::kFloat)) {

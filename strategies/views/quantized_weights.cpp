@@ -1,6 +1,7 @@
 #include "strategies/views/quantized_weights.h"
 
 #include <algorithm>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -24,6 +25,10 @@ constexpr std::array<float, 16> kFloat4OfModelOpt{0.0F,  0.5F,  1.0F,  1.5F,  2.
 /// Integers from -8 on.
 constexpr std::array<float, 16> kInt4{-8, -7, -6, -5, -4, -3, -2, -1, 0, 1, 2, 3, 4, 5, 6, 7};
 
+/// DeepSeek V4: X.scale has powers of two for X.weight, of 8 bits or of 4.
+constexpr std::string_view kWeight = ".weight";
+constexpr std::string_view kPowersBesideWeight = ".scale";
+
 constexpr std::array kForms{
     FourBitForm{.name = "MXFP4",
                 .item = DType::kUInt8,
@@ -41,6 +46,14 @@ constexpr std::array kForms{
                 .tensor_scale = "_scale_2",
                 .group = 16,
                 .values = kFloat4OfModelOpt},
+    FourBitForm{.name = "MXFP4",
+                .item = DType::kInt8,
+                .codes = "",
+                .scales = kPowersBesideWeight,
+                .scale_type = DType::kFloat8E8M0FNU,
+                .ending = kWeight,
+                .group = 32,
+                .values = kFloat4},
     FourBitForm{.name = "packed int4",
                 .item = DType::kInt32,
                 .codes = "_packed",
@@ -66,7 +79,14 @@ std::int64_t codes_in(DType item) {
 /// Returns the key X of a weight whose codes have the key `key`; empty for other tensors.
 std::string weight_of(const FourBitForm& form, const std::string& key, DType dtype) {
   if (dtype != form.item || !key.ends_with(form.codes)) return {};
-  return key.substr(0, key.size() - form.codes.size());
+  std::string weight = key.substr(0, key.size() - form.codes.size());
+  if (!weight.ends_with(form.ending)) weight.clear();
+  return weight;
+}
+
+/// Returns the key of another tensor of the weight X, which ends with `ending` there.
+std::string beside(const std::string& weight, std::string_view ending, std::string_view suffix) {
+  return weight.substr(0, weight.size() - ending.size()) + std::string(suffix);
 }
 
 class WeightFinder {
@@ -99,10 +119,18 @@ class WeightFinder {
     return found == positions_.end() ? std::nullopt : std::optional(found->second);
   }
 
+  /// Returns the powers of two beside a weight, as DeepSeek V4 has them.
+  std::optional<std::size_t> powers_beside(const std::string& weight) const {
+    if (!weight.ends_with(kWeight)) return std::nullopt;
+    const auto found = position(beside(weight, kWeight, kPowersBesideWeight));
+    const bool fits = found && stored_[*found].properties.dtype == DType::kFloat8E8M0FNU;
+    return fits ? found : std::nullopt;
+  }
+
   /// Finds a tensor that belongs to a weight, unless its suffix is empty, or reports its absence.
   std::optional<std::size_t> part(const QuantizedWeight& weight, std::string_view suffix) {
     if (suffix.empty()) return std::nullopt;
-    const std::string key = weight.key + std::string(suffix);
+    const std::string key = beside(weight.key, weight.form->ending, suffix);
     const auto found = position(key);
     if (!found)
       problems_.add(str_format("{} holds {} weights, but {} is missing",
@@ -113,7 +141,8 @@ class WeightFinder {
   void find_four_bits(const FourBitForm& form, std::size_t codes) {
     const std::string key = weight_of(form, stored_[codes].key, stored_[codes].properties.dtype);
     if (key.empty()) return;
-    if (form.codes.empty() && !position(key + std::string(form.tensor_scale))) return;
+    if (!form.ending.empty() && !powers_beside(key)) return;
+    if (!form.tensor_scale.empty() && !position(key + std::string(form.tensor_scale))) return;
     QuantizedWeight weight{.key = key, .codes = codes, .form = &form};
     const auto scales = part(weight, form.scales);
     weight.tensor_scale = part(weight, form.tensor_scale);
@@ -192,8 +221,10 @@ class WeightFinder {
       found_.emplace(position_of_key, std::nullopt);
       return;
     }
-    const auto scales = position(key + scales_.suffix);
+    auto scales = position(key + scales_.suffix);
+    if (!scales && is_float8(dtype)) scales = powers_beside(key);
     if (scales) {
+      found_.insert_or_assign(*scales, std::nullopt);
       check_float8(stored_[position_of_key], stored_[*scales]);
       found_.insert_or_assign(position_of_key,
                               QuantizedWeight{.key = key,
@@ -212,7 +243,8 @@ class WeightFinder {
     if (!is_float8(weight.properties.dtype))
       return problems_.add(str_format("{} has scales, but is {}, not float8", quote(weight.key),
                                       to_string(weight.properties.dtype)));
-    if (!can_cast(scales.properties.dtype, DType::kFloat32))
+    if (scales.properties.dtype != DType::kFloat8E8M0FNU &&
+        !can_cast(scales.properties.dtype, DType::kFloat32))
       return problems_.add(str_format("{} is {}, expected float32 or another float",
                                       quote(scales.key), to_string(scales.properties.dtype)));
     if (weight.flattened_shape)
@@ -268,11 +300,19 @@ Box QuantizedWeight::values_of(Box box) const {
 }
 
 const FourBitForm* four_bit_form(const Metadata& metadata) {
+  std::unordered_set<std::string_view> powers;
+  for (const TensorStorageMetadata& tensor : metadata.tensors) {
+    if (tensor.properties.dtype == DType::kFloat8E8M0FNU) powers.insert(tensor.key);
+  }
+  const auto shows = [&](const TensorStorageMetadata& tensor, const FourBitForm& form) {
+    if (!form.tensor_scale.empty()) return tensor.key.ends_with(form.tensor_scale);
+    const std::string weight = weight_of(form, tensor.key, tensor.properties.dtype);
+    return !weight.empty() &&
+           (form.ending.empty() || powers.contains(beside(weight, form.ending, form.scales)));
+  };
   for (const TensorStorageMetadata& tensor : metadata.tensors) {
     for (const FourBitForm& form : kForms) {
-      if (form.codes.empty() ? tensor.key.ends_with(form.tensor_scale)
-                             : !weight_of(form, tensor.key, tensor.properties.dtype).empty())
-        return &form;
+      if (shows(tensor, form)) return &form;
     }
   }
   return nullptr;

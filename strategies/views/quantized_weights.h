@@ -18,7 +18,8 @@ namespace dckpt {
 ///   value[…, i, j] = weight[…, i, j] × scales[…, i / rows, j / columns]
 ///
 /// in float32, rounded to `dtype` to nearest, ties to even. The last blocks may be smaller. Where
-/// a single block covers all, its scale may have any shape of one element. Weights of 4 bits in a
+/// a single block covers all, its scale may have any shape of one element. The scales of X.weight
+/// may also be powers of two in X.scale (float8_e8m0fnu), as in DeepSeek V4. Weights of 4 bits in a
 /// published form, which need no description, are rounded likewise.
 struct BlockScales {
   /// Suffix of a weight's key that makes its scales': "_scale_inv". Empty: float8 stays as it is.
@@ -34,10 +35,11 @@ struct FourBitForm {
   std::string_view name;
   DType item;                       ///< dtype of the tensor with the codes
   std::string_view codes;           ///< its key after X
-  std::string_view scales;          ///< the key of the scales after X
+  std::string_view scales;          ///< the key of the scales after X, without `ending`
   std::optional<DType> scale_type;  ///< by default, any float
   std::string_view tensor_scale{};  ///< the key of a scale of all scales after X, if there is one
   std::string_view shape{};         ///< the key of the weight's shape after X, if it is stored
+  std::string_view ending{};        ///< of X, which the keys of its other tensors lack
   std::int64_t group = 0;           ///< codes that share a scale; 0: the shapes tell
   /// The codes of a group are an axis of their own, and the last two axes of the weight are
   /// swapped, as transformers expects experts in one tensor.

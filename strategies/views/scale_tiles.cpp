@@ -62,7 +62,7 @@ ScaleTiles::Tile ScaleTiles::read(const QuantizedWeight& weight, const Box& box)
 ScaleTiles::Tile ScaleTiles::floats(std::size_t tensor, const Box& box) const {
   const Tensor stored = read_box(source_, tensor, box, {.threads = 1, .staging = kStaging});
   Tile tile(static_cast<std::size_t>(stored.numel()));
-  if (stored.dtype() == DType::kUInt8)
+  if (stored.dtype() == DType::kUInt8 || stored.dtype() == DType::kFloat8E8M0FNU)
     std::transform(stored.data(), stored.data() + tile.size(), tile.begin(), power_of_two);
   else
     cast_elements(stored.dtype(), stored.data(), DType::kFloat32,

@@ -60,8 +60,19 @@ TEST(KeyMap, RowsOfTheExtendedMapCanBeTakenAway) {
   }
   EXPECT_THAT(
       problems_of(start + "without: [\"*.linear_fc3.*\"]\n" + row),
-      ElementsAre(HasSubstr("without: no row of the extended map has a key of Megatron like "
+      ElementsAre(HasSubstr("without: the extended map has no row with a key of Megatron like "
                             "'*.linear_fc3.*'")));
+}
+
+TEST(KeyMap, IgnoredKeysAndExtraStatesOfTheExtendedMapCanBeTakenAway) {
+  const std::string module = "decoder.layers.{l}.self_attention.core_attention";
+  const KeyMap map =
+      KeyMap::from_text("version: 1\nextends: llama\nfamily: mine\nwithout: [\"*.k_scale\", \"" +
+                        module + "\"]\nignore: {hf: [\"*.v_scale\", \"mtp.*\"]}\ntensors: []\n");
+  EXPECT_THAT(map.ignore_hf, Not(Contains("*.k_scale")));
+  EXPECT_THAT(map.ignore_hf, Contains("mtp.*"));
+  EXPECT_EQ(std::ranges::count(map.ignore_hf, "*.v_scale"), 1);
+  EXPECT_THAT(map.extra_states, Not(Contains(module)));
 }
 
 TEST(KeyPattern, KeysMayHoldMultiplesOfANumber) {

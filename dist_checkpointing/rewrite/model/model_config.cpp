@@ -22,6 +22,7 @@ namespace dckpt {
 namespace {
 
 constexpr const char* kQuantizationConfig = "quantization_config";
+constexpr const char* kExpertType = "expert_dtype";  // of its weights, in DeepSeek V4
 
 /// An entry of quantization_config, and its value for weights that maps dequantize.
 constexpr std::array<std::pair<const char*, const char*>, 4> kDequantized{{
@@ -64,6 +65,7 @@ bool drop_quantization(Value& config) {
       }))
     return false;
   config.mutable_dict().erase(kQuantizationConfig);
+  config.mutable_dict().erase(kExpertType);
   return true;
 }
 

@@ -184,7 +184,7 @@ TEST_F(NumbersByLayer, EachLayerIsCutByItsOwn) {
               "int32 (16, 8)");
     EXPECT_EQ(shape_of(*megatron, "decoder.layers.1.self_attention.linear_qkv.weight"),
               "int32 (12, 8)");
-    // The way back takes the numbers from args, where Megatron keeps config.json.
+    // The way back takes the numbers from config.json, too.
     const auto back = mapped_reader(to_megatron(config), {}, nullptr, nullptr, &map_);
     EXPECT_EQ(contents_of(*back), contents_of(*model(config).open()));
   }
@@ -228,6 +228,21 @@ TEST_F(NumbersByLayer, WhatDoesNotFitIsNamed) {
   EXPECT_THAT(error(R"("types": ["wide", "flat"], )"),
               HasSubstr("num_query_groups is 'flat' (types.1 of config.json), a word for which the "
                         "map has no number"));
+}
+
+TEST_F(NumbersByLayer, LayersMayBeKeysWithLeadingZeros) {
+  EXPECT_THAT(error(R"("blocks": {"00": {"heads_in_group": 2}, "01": {"heads_in_group": 3}}, )"),
+              HasSubstr("heads_in_group is 3 (blocks.1.heads_in_group of config.json)"));
+}
+
+TEST_F(NumbersByLayer, MegatronGetsNoConfigurationThatItRefuses) {
+  for (const bool has_blocks : {false, true}) {
+    const std::string blocks = has_blocks ? R"("block_configs": [{}, {}], )" : "";
+    const auto mapped = to_megatron(blocks + R"("types": ["wide", "narrow"], )");
+    EXPECT_NE(
+        model_config(*mapped).args.find("heterogeneous_layers_config_encoded_json") == nullptr,
+        has_blocks);
+  }
 }
 
 TEST_F(NumbersByLayer, TheConfigurationInArgsMustBeSoundAndOfThisModel) {

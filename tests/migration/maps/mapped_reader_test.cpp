@@ -568,9 +568,12 @@ TEST(MappedReader, OfModelsOfTextAndImagesTheTextIsMapped) {
   }
 }
 
-TEST(MappedReader, WithoutALanguageModelThereAreNoParts) {
-  EXPECT_THAT(llama().error({"llama", {"parts=text"}}),
-              HasSubstr("parts=text is for models of text and images"));
+TEST(MappedReader, PartsWithoutAPrefixOfTheLanguageModelMustBeTowers) {
+  EXPECT_THAT(llama().with("vision.weight", {1}).error({"llama", {"parts=text"}}),
+              HasSubstr("'model.language_model.', and there are none; a map that names the other "
+                        "parts in 'towers' leaves them out"));
+  // A model that is only text stays what it is.
+  EXPECT_EQ(llama().mapped({"llama", {"parts=text"}}), llama().mapped({"llama", {}}));
 }
 
 TEST(MappedReader, KeysMayGetThePrefixOfALanguageModel) {

@@ -97,6 +97,14 @@ TEST(NormProbe, MeansBelowZeroAreAWarningWhereNormsAreFactors) {
   EXPECT_THAT((Probe{.norms = around(-0.6F, 0.2F), .type = "gemma"}).run(), IsEmpty());
 }
 
+TEST(NormProbe, SmallWeightsOfBothSignsAreAWarningWhereNormsAreFactors) {
+  const Findings findings = Probe{.norms = around(0.01F, 0.1F)}.run();
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_THAT(findings[0].message,
+              HasSubstr("5 of 5 have a mean clearly below 0 or small weights"));
+  EXPECT_THAT((Probe{.norms = around(0.01F, 0.1F), .type = "gemma"}).run(), IsEmpty());
+}
+
 TEST(NormProbe, RealModelsAndRandomWeightsAreNoWarning) {
   // Means of Llama's norms: small in the first layers, large at the end.
   EXPECT_THAT((Probe{.norms = around(0.03F, 0.05F)}).run(), IsEmpty());

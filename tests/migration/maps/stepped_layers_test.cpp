@@ -43,6 +43,32 @@ std::unique_ptr<CheckpointReader> mapped(const Model& model, std::vector<std::st
   return mapped_reader(model.open(), {"hybrid", std::move(set)}, nullptr, nullptr, &map);
 }
 
+/// Megatron's hybrid models have a key per layer even if all layers are alike.
+TEST(SteppedLayers, HybridModelsHaveNoAxisForLayers) {
+  const KeyMap map = KeyMap::from_text(R"(version: 1
+family: alike
+tensors:
+  - {megatron: "decoder.layers.{l}.mixer.D", hf: "layers.{l}.mamba.D"}
+  - {megatron: "decoder.final_norm.weight", extra_state: true, hf: "norm.weight"}
+  - {megatron: "mtp.layers.0.eh_proj.weight", hf: "mtp.fc.weight"}
+)");
+  const Model model{.tensors = {{"layers.0.mamba.D", {2}},
+                                {"layers.1.mamba.D", {2}},
+                                {"norm.weight", {2}},
+                                {"mtp.fc.weight", {2, 4}}},
+                    .config = "{}"};
+  const auto open = [&](std::vector<std::string> set) {
+    return mapped_reader(model.open(), {"alike", std::move(set)}, nullptr, nullptr, &map);
+  };
+  EXPECT_TRUE(contents_of(*open({})).contains("decoder.layers.1.mixer.D"));
+  EXPECT_THAT(object_keys(*open({})),
+              ::testing::UnorderedElementsAre("decoder.final_norm._extra_state/shard_0_1",
+                                              "mtp.layers.0.eh_proj._extra_state/shard_0_1"));
+  EXPECT_THAT(error_of([&] { open({"layout=homogeneous"}); }).message(),
+              HasSubstr("'decoder.final_norm.weight' is the last norm of a hybrid model, which "
+                        "Megatron's homogeneous layout cannot hold"));
+}
+
 TEST(SteppedLayers, TwoLayersOfMegatronAreOneOfHuggingFace) {
   const auto megatron = mapped(in_hugging_face());
   std::vector<std::string> keys;

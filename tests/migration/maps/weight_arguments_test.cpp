@@ -54,12 +54,18 @@ TEST(WeightArguments, ArgumentsThatNoMapHandlesAreRefusedByName) {
     EXPECT_EQ(error.code(), ErrorCode::kUnsupported) << name;
     EXPECT_THAT(error.message(), HasSubstr(name));
   }
-  for (const char* const name : {"embedding_multiplier", "scale_emb", "logits_scaling",
-                                 "logit_scale", "attention_multiplier", "scale_depth"}) {
+  for (const char* const name :
+       {"embedding_multiplier", "scale_emb", "logits_scaling", "logit_scale",
+        "attention_multiplier", "scale_depth", "lm_head_multiplier", "key_multiplier"}) {
     Model scaled = llama();
     scaled.config.insert(1, "\"" + std::string(name) + "\": 12,");
     EXPECT_THAT(refused(scaled, {"llama", {}}).message(), HasSubstr(name));
   }
+  Model as_usual = llama(), scaled = llama();
+  as_usual.config.insert(1, R"("mlp_multipliers": [1.0, 1], )");
+  EXPECT_FALSE(as_usual.mapped({"llama", {}}).empty());
+  scaled.config.insert(1, R"("mlp_multipliers": [1.0, 0.5], )");
+  EXPECT_THAT(refused(scaled, {"llama", {}}).message(), HasSubstr("mlp_multipliers is 1, 0.5"));
 }
 
 TEST(WeightArguments, FamiliesWhoseWeightsMeanTheOppositeRefuseTheUsualValue) {

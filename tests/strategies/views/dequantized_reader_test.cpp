@@ -216,6 +216,44 @@ TEST(DequantizedReader, Nvfp4HasAScaleForItsScales) {
   EXPECT_THAT(read<float>(*reader, 0, {{0, 15}, {1, 2}}), ElementsAre(0.5F, 0.375F));
 }
 
+/// The experts of DeepSeek V4. Integers with scales of another type are no codes of 4 bits.
+TEST(DequantizedReader, Mxfp4MayHaveItsScalesBesideTheWeight) {
+  constexpr std::uint8_t kHalf = 126, kFour = 129;
+  std::vector<std::uint8_t> codes(32, 0x72);  // 1, 6
+  codes[31] = 0xF9;                           // -0.5, -6
+  auto source = std::make_unique<FakeReader>();
+  source->tensor("w1.weight", DType::kInt8, {1, 32}, codes)
+      .tensor<std::uint8_t>("w1.scale", DType::kFloat8E8M0FNU, {1, 2}, {kFour, kHalf})
+      .tensor<std::int8_t>("w2.weight", DType::kInt8, {1}, {3})
+      .tensor<std::uint16_t>("w2.scale", DType::kBFloat16, {1}, {1})
+      .write();
+  EXPECT_EQ(four_bit_form(source->metadata())->name, "MXFP4");
+  QuantizedKeys keys;
+  const auto reader = dequantized_reader(std::move(source), {.dtype = DType::kFloat32}, &keys);
+  EXPECT_THAT(keys, ElementsAre(Pair("w1.weight", ElementsAre("w1.weight", "w1.scale"))));
+  EXPECT_EQ(reader->metadata().tensors.size(), 3);
+  EXPECT_THAT(read<float>(*reader, 0, {{0, 0}, {1, 2}}), ElementsAre(4, 24));
+  EXPECT_THAT(read<float>(*reader, 0, {{0, 61}, {1, 3}}), ElementsAre(3, -0.25F, -3));
+}
+
+TEST(DequantizedReader, BlocksMayHavePowersOfTwo) {
+  constexpr std::uint8_t kHalf = 126, kFour = 129;
+  for (const char* const scales : {"wq.scale", "wq.weight_scale_inv"}) {
+    auto source = std::make_unique<FakeReader>();
+    source
+        ->tensor<std::uint8_t>("wq.weight", DType::kFloat8E4M3FN, {2, 3},
+                               {kOne, kTwo, kOne, kTwo, kOne, kTwo})
+        .tensor<std::uint8_t>(scales, DType::kFloat8E8M0FNU, {1, 2}, {kHalf, kFour})
+        .write();
+    EXPECT_EQ(four_bit_form(source->metadata()), nullptr);
+    const auto reader = dequantized_reader(
+        std::move(source),
+        {.suffix = "_scale_inv", .rows = 2, .columns = 2, .dtype = DType::kFloat32});
+    ASSERT_EQ(reader->metadata().tensors.size(), 1) << scales;
+    EXPECT_THAT(read<float>(*reader, 0, whole(Shape{2, 3})), ElementsAre(0.5F, 1, 4, 1, 0.5F, 8));
+  }
+}
+
 TEST(DequantizedReader, PackedIntegersHaveAnOffsetOfEight) {
   const auto open = [](std::int64_t columns) {
     auto source = std::make_unique<FakeReader>();
