@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <limits>
+#include <span>
 #include <type_traits>
 
 #include "mapping/geometry/cast.h"
@@ -17,6 +18,8 @@ namespace dckpt {
 namespace {
 
 constexpr std::size_t kBlock = 1024;
+/// If a difference of sums is a smaller share of them than this, too few of its digits are right.
+constexpr double kCancelled = 0x1p-16;
 
 template <typename T>
 using Bits = std::conditional_t<sizeof(T) == 4, std::int32_t, std::int64_t>;
@@ -175,6 +178,18 @@ Pass pass_over_bfloat16(const std::byte* elements, std::size_t count) noexcept {
   return pass;
 }
 
+/// Computes mean and squares anew, in two more passes, without `copies` of `copied`.
+template <typename T>
+void center(ElementStats& stats, std::span<const T> block, T copied, std::size_t copies) noexcept {
+  const auto sum_of = [&](auto&& term) {
+    double sum = 0;
+    for (const T value : block) sum += term(static_cast<double>(value) - stats.mean);
+    return sum - static_cast<double>(copies) * term(static_cast<double>(copied) - stats.mean);
+  };
+  stats.mean += sum_of([](double distance) { return distance; }) / static_cast<double>(stats.count);
+  stats.squares = sum_of([](double distance) { return distance * distance; });
+}
+
 /// Adds a block of at least one element, with room for a multiple of kLanes. Elements that are not
 /// finite, and those that are missing at the end, are replaced by another one, whose copies are
 /// then taken out of the result.
@@ -203,7 +218,11 @@ void add_block(ElementStats& stats, T* block, std::size_t count, T normal) noexc
   stats.count += special;
   stats.nan += static_cast<std::uint64_t>(nan);
   stats.infinite += static_cast<std::uint64_t>(infinite);
-  if (count > special) stats.merge(pass.stats(count - special));
+  if (count == special) return;
+  ElementStats of_block = pass.stats(count - special);
+  if (of_block.min < of_block.max && of_block.squares < kCancelled * pass.squares)
+    center(of_block, std::span<const T>(block, count), copied, special);
+  stats.merge(of_block);
 }
 
 /// Returns the smallest normal value of a type that float holds.
@@ -267,6 +286,7 @@ double ElementStats::abs_max() const noexcept {
 
 double ElementStats::furthest() const noexcept {
   const double one = deviation();
+  if (!std::isfinite(one)) return one;  // doubles whose squares are none
   return one > 0 ? std::max(max - mean, mean - min) / one : 0;
 }
 

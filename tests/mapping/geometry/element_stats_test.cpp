@@ -63,6 +63,42 @@ TEST(ElementStats, EveryFloatingTypeAndEveryLengthIsCountedAsItsDefinitionSays) 
   }
 }
 
+double deviation_of(const std::vector<double>& values) {
+  long double sum = 0, squares = 0;
+  for (const double value : values) sum += value;
+  const long double mean = sum / static_cast<long double>(values.size());
+  for (const double value : values) squares += (value - mean) * (value - mean);
+  return static_cast<double>(std::sqrt(squares / static_cast<long double>(values.size())));
+}
+
+/// The squares of these elements differ in their last digits alone.
+TEST(ElementStats, DistancesThatAreSmallComparedWithTheMeanAreExact) {
+  std::mt19937_64 random(1);
+  for (const double mean : {1e7, 1e8, 1e9, -1e11}) {
+    for (const std::size_t count : {5U, 1024U, 5001U}) {
+      SCOPED_TRACE(std::to_string(mean) + " " + std::to_string(count));
+      std::normal_distribution<double> normal(mean, 2);
+      std::vector<double> doubles(count);
+      std::ranges::generate(doubles, [&] { return normal(random); });
+      const double deviation = deviation_of(doubles);
+      EXPECT_NEAR(stats_of(doubles, DType::kFloat64).deviation() / deviation, 1, 1e-5);
+      doubles.insert(doubles.begin() + 1, INFINITY);
+      ElementStats parts =
+          stats_of(std::vector(doubles.begin() + 3, doubles.end()), DType::kFloat64);
+      parts.merge(stats_of(std::vector(doubles.begin(), doubles.begin() + 3), DType::kFloat64));
+      EXPECT_EQ(parts.infinite, 1U);
+      EXPECT_NEAR(parts.deviation() / deviation, 1, 1e-5);
+      std::vector<std::int64_t> integers(count);
+      std::iota(integers.begin(), integers.end(), static_cast<std::int64_t>(mean));
+      EXPECT_NEAR(stats_of(integers, DType::kInt64).deviation() /
+                      deviation_of({integers.begin(), integers.end()}),
+                  1, 1e-5);
+    }
+  }
+  const std::vector<float> floats{16777216, 16777218, 16777216, 16777220};
+  EXPECT_NEAR(stats_of(floats, DType::kFloat32).deviation(), std::sqrt(2.75), 1e-9);
+}
+
 TEST(ElementStats, SpecialElementsAreCountedAndLeftOut) {
   const float nan = std::nanf(""), infinity = INFINITY, denormal = 1e-40F;
   for (const std::size_t padding : {0U, 1U, 4U, 2000U}) {
