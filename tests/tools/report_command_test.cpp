@@ -30,6 +30,30 @@ TEST(ToolReport, APageIsWrittenAndReplaced) {
   EXPECT_EQ(run_tool({"report", golden(kModel), "-o", "-"}).out, slurp(page));
 }
 
+TEST(ToolReport, NoFileOfWhatIsReadIsReplaced) {
+  const TempDir scratch;
+  const std::string root = scratch / "root", iteration = root + "/iter_0000010";
+  fs::create_directories(root);
+  fs::copy(golden(kModel), iteration, fs::copy_options::recursive);
+  fs::create_symlink(iteration, scratch / "link");
+  const std::string metadata = slurp(iteration + "/.metadata");
+  const std::string linked = scratch / "link/.metadata";
+  for (const auto& [path, output] : std::vector<std::pair<std::string, std::string>>{
+           {root, root + "/page.html"},
+           {root, linked},
+           {linked, iteration + "/.metadata"},
+           {iteration + "/.metadata", iteration + "/new.html"}}) {
+    const ToolRun run = run_tool({"report", path, "-o", output});
+    EXPECT_EQ(run.exit_code, 2) << output;
+    EXPECT_THAT(run.err, HasSubstr("choose a name outside"));
+  }
+  EXPECT_EQ(run_tool({"extract", root, "--common", "-o", iteration + "/.metadata"}).exit_code, 2);
+  EXPECT_EQ(run_tool({"report", golden(kModel), "-o", scratch / "page.html", "--compare", root})
+                .exit_code,
+            run_tool({"diff", golden(kModel), root}).exit_code);
+  EXPECT_EQ(slurp(iteration + "/.metadata"), metadata);
+}
+
 TEST(ToolReport, StatisticsAndDifferencesAreThereOnRequest) {
   const std::string without = run_tool({"report", golden(kModel), "-o", "-"}).out;
   const std::string with = run_tool({"report", golden(kModel), "-o", "-", "--stats", "--compare",

@@ -11,6 +11,7 @@
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
+#include "tools/dckpt/output_file.h"
 #include "tools/dckpt/terminal.h"
 
 namespace dckpt::tool {
@@ -59,6 +60,16 @@ bool lead_to_the_same(const CheckpointArgument& a, const CheckpointArgument& b) 
   const Location location = a.location();
   const bool in_one_directory = location == Location(a.path);
   return location == b.location() && (!in_one_directory || a.iteration == b.iteration);
+}
+
+void require_outside(const std::string& output, const CheckpointArgument& read) {
+  require_outside(output, read.path);
+  std::string found = read.path;
+  try {
+    found = read.location().absolute();
+  } catch (const CheckpointError&) {  // open() says why
+  }
+  require_outside(output, found);
 }
 
 std::unique_ptr<CheckpointReader> open_to_compare(const CheckpointReader& a,

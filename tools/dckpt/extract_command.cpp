@@ -121,6 +121,7 @@ int run_extract(const Options& options) {
     throw CheckpointError(ErrorCode::kInvalidArgument,
                           "name exactly one thing to extract: a KEY, --common or --objects");
   }
+  if (!options.output.empty()) require_outside(options.output, options.checkpoint);
   const auto reader = options.checkpoint.open();
   with_context({.file = options.checkpoint.path}, [&] {
     if (const auto tensor = position_of(reader->metadata().tensors, options.key);

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <system_error>
@@ -10,6 +11,7 @@
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/local_path.h"
+#include "mapping/base/text.h"
 #include "tools/dckpt/terminal.h"
 
 namespace dckpt::tool {
@@ -62,6 +64,18 @@ void OutputFile::commit() {
     fail("cannot put the output file in its place");
   std::fclose(file_);
   file_ = nullptr;
+}
+
+void require_outside(const std::string& output, const std::string& read) {
+  std::error_code error;  // names that lead nowhere are outside
+  const fs::path target = fs::weakly_canonical(local_path(output), error);
+  const fs::path source = fs::weakly_canonical(local_path(read), error);
+  if (output == "-" || error || std::ranges::mismatch(source, target).in1 != source.end()) return;
+  throw CheckpointError(ErrorCode::kInvalidArgument,
+                        str_format("the output would be among the files of {}, which is read; "
+                                   "choose a name outside",
+                                   quote(read)),
+                        {.file = output});
 }
 
 }  // namespace dckpt::tool

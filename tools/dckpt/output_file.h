@@ -30,4 +30,8 @@ class OutputFile {
   std::FILE* file_ = nullptr;
 };
 
+/// Throws CheckpointError (invalid argument) if the file `output` would be, or replace, a file of
+/// what the command reads: a checkpoint, a training root, or one file.
+void require_outside(const std::string& output, const std::string& read);
+
 }  // namespace dckpt::tool

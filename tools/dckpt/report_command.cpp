@@ -62,6 +62,8 @@ std::unique_ptr<CheckpointReader> open_compared(const Options& options,
 }
 
 int run_report(const Options& options) {
+  require_outside(options.output, options.checkpoint);
+  if (!options.compare.path.empty()) require_outside(options.output, options.compare);
   const auto reader = open_or_write(options);
   const auto compared = open_compared(options, *reader);
   PageOptions page_options{.title = options.checkpoint.resolved(),
