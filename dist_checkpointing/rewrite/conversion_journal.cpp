@@ -103,6 +103,7 @@ std::string journal_record(const std::string& name, const FinishedFile& file) {
                               {"size", file.size},
                               {"digest", file.digest},
                               {"source_checked", file.source_checked},
+                              {"modified", file.modified},
                               {"places", Value::list(std::move(places))}}));
 }
 
@@ -116,7 +117,8 @@ void read_record(const Value& record, JournalContent& content) {
     finished = {.size = count_from(record.at("size")),
                 .digest = record.at("digest").as_str(),
                 .places = {},
-                .source_checked = record.at("source_checked").as_bool()};
+                .source_checked = record.at("source_checked").as_bool(),
+                .modified = static_cast<std::int64_t>(count_from(record.at("modified")))};
     for (const Value& place : record.at("places").items()) {
       const auto number = [&](std::size_t index) { return count_from(part(place, index, 4)); };
       if (number(2) > kMaxCodec || number(3) > UINT32_MAX)
@@ -203,7 +205,7 @@ class ConversionJournal::NotedFile final : public ForwardingFile {
   void close() override {
     file_->close();
     const std::lock_guard lock(journal_.mutex_);
-    journal_.closed_[name_] = {file_->position(), digest_.finish(), {}, false};
+    journal_.closed_[name_] = {file_->position(), digest_.finish()};
   }
 
  private:

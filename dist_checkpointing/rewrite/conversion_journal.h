@@ -28,6 +28,7 @@ struct FinishedFile {
   std::string digest;               ///< SHA-256 if there will be a manifest, else CRC-32
   std::vector<StorageInfo> places;  ///< places passed to ItemSource::wrote()
   bool source_checked = false;      ///< all copied data agreed with its checksums
+  std::int64_t modified = 0;        ///< as FileInfo::modified; 0 if the digest tells of changes
 };
 
 /// The records of an attempt so far.

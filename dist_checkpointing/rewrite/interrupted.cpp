@@ -24,6 +24,18 @@ std::string text_of(const Fingerprint& print) {
   return str_format("{}-{}", print.high, print.low);
 }
 
+constexpr std::string_view kFilePrefix = "file ";
+constexpr std::string_view kBehindSize = ", of ";  // the time of its last change follows
+
+/// Tells how the value of a fact has changed.
+std::string change(const std::string& name, const std::string& then, const std::string& now) {
+  const auto size = [](const std::string& of) { return of.substr(0, of.find(kBehindSize)); };
+  if (name == "plan") return "what goes where: another plan";
+  if (!name.starts_with(kFilePrefix)) return str_format("{}: {} then, {} now", name, then, now);
+  if (size(then) == size(now)) return name + " has been changed, or copied anew";
+  return str_format("{}: {} then, {} now", name, size(then), size(now));
+}
+
 class FactList {
  public:
   void add(std::string name, std::string value) {
@@ -34,7 +46,9 @@ class FactList {
   }
   void add_file(const Storage& storage, const std::string& name) {
     const auto info = storage.stat_target(name);  // a file in Hugging Face's cache is a link
-    if (info) add("file " + quote(name), str_format("{} bytes, of {}", info->size, info->modified));
+    if (info)
+      add(std::string(kFilePrefix) + quote(name),
+          str_format("{} bytes{}{}", info->size, kBehindSize, info->modified));
   }
   /// Skips hidden siblings of a target inside the source; they do not belong to it.
   void add_files(const Storage& storage, const std::string& directory) {
@@ -54,8 +68,10 @@ class FactList {
 };
 
 std::string text_of(const StrategySpec& strategy) {
-  return str_format("{} {} {}", strategy.name, strategy.version.value_or(0),
-                    to_yaml_text(strategy.options.tree()));
+  std::string text = strategy.name.empty() ? "as found" : strategy.name;
+  if (strategy.version) text += str_format(", version {}", *strategy.version);
+  if (!strategy.options.tree().keys.empty()) text += ", " + to_yaml_text(strategy.options.tree());
+  return text;
 }
 
 std::string yes_or_no(bool value) {
@@ -133,9 +149,7 @@ std::string differences(const ConversionFacts& before, const ConversionFacts& no
     if (found == added.end())
       lines.push_back(str_format("{} is gone", name));
     else if (found->second != value)
-      lines.push_back(name == "plan"
-                          ? "what goes where: another plan"
-                          : str_format("{}: {} then, {} now", name, value, found->second));
+      lines.push_back(change(name, value, found->second));
     if (found != added.end()) added.erase(found);
   }
   for (const auto& [name, value] : added) lines.push_back(str_format("{} is new", name));

@@ -184,7 +184,9 @@ class Worker::Units final : public ItemSource {
   void wrote(const PlannedFile& file, std::span<const StorageInfo> places) override {
     FinishedUnit unit{.path = join_name(worker_folder(worker_.pool_.token()), file.name)};
     const std::string name = join_name(worker_.folder(), file.name);
-    unit.file.size = worker_.storage_->stat(name).value_or(FileInfo{}).size;
+    const FileInfo written = worker_.storage_->stat(name).value_or(FileInfo{});
+    unit.file.size = written.size;
+    unit.file.modified = written.modified;
     if (worker_.save().integrity)
       unit.file.digest = worker_.digests_->in(worker_.folder()).at(file.name).sha256;
     worker_.digests_->remove(name);
@@ -260,11 +262,14 @@ void Worker::work() {
       static_cast<std::uint64_t>(std::ranges::count_if(pool_.job().units, [](const WorkUnit& unit) {
         return !unit.name.starts_with(kSourcePrefix);
       }));
-  if (shared_.destination.is_directory()) return;
-  throw CheckpointError(ErrorCode::kIncomplete,
-                        "these workers have published their result, but it is gone; to make it "
-                        "again, remove the pool (dckpt workers DIR --remove)",
-                        {.file = shared_.destination.display()});
+  if (publication_.is_complete()) return;
+  throw CheckpointError(
+      ErrorCode::kIncomplete,
+      str_format("these workers have published their result, but {}; to make it again, remove the "
+                 "pool (dckpt workers DIR --remove)",
+                 shared_.destination.is_directory() ? "files of it are gone or have changed"
+                                                    : "it is gone"),
+      {.file = shared_.destination.display()});
 }
 
 /// Checks early what publishing would find only at the end.
@@ -389,6 +394,11 @@ void share_copy(PooledCopy shared, ConvertReport& report) {
   require_outside(pool, shared.reader.storage().absolute(""), "the source");
   require_outside(pool, shared.destination.absolute(), "the destination");
   require_resumable(shared.copy, shared.destination, "--workers");
+  if (!pool.is_directory() || !pool.directory()->stat(kJobFile)) {
+    // A job that cannot be done would be in the way of the one that is asked for next.
+    require_free_name(shared.destination, shared.options.target.overwrite);
+    require_space(shared.destination, report.disk_bytes);
+  }
   Worker(shared, report).work();
 }
 

@@ -83,8 +83,10 @@ bool PooledPublication::all_there(const std::string& staging,
   for (const auto& [name, unit] : units) {
     if (unit.path.empty()) continue;
     const auto found = storage_.stat(join_name(staging, unit.path));
-    if (found && found->kind == FileInfo::Kind::kRegular && found->size == unit.file.size) continue;
-    log_warning(str_format("{} is not where a worker has left it: it is written anew",
+    if (found && found->kind == FileInfo::Kind::kRegular && found->size == unit.file.size &&
+        found->modified == unit.file.modified)
+      continue;
+    log_warning(str_format("{} is not as a worker has left it: it is written anew",
                            quote(storage_.display_path(join_name(staging, unit.path)))));
     pool_.forget(name);
     all = false;

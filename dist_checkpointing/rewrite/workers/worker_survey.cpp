@@ -8,6 +8,7 @@
 #include "dist_checkpointing/training_root/staging_token.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
+#include "mapping/base/log.h"
 #include "mapping/base/text.h"
 #include "strategies/storage/hidden_sibling.h"
 
@@ -29,6 +30,12 @@ SurveyedWorker worker_of(const std::string& token) {
   worker.host = token.substr(
       0, token.size() - process.size() - parts[parts.size() - 2].size() - parts.back().size() - 3);
   return worker;
+}
+
+/// Returns whether the owner of a claim gives signs of life.
+bool is_current(const ClaimText& claim, std::int64_t modified, std::int64_t now) {
+  return now - modified <= std::chrono::nanoseconds(claim.period).count() &&
+         !made_by_ended_process(claim.token);
 }
 
 /// Reads the files of a pool's directory.
@@ -93,10 +100,8 @@ class Survey {
       const ClaimText claim = parse_claim(read_file(*storage_.open(file->first), kMaxFileBytes));
       if (claim.token.empty()) continue;
       SurveyedWorker& by = worker(claim.token);
-      const bool alive =
-          now_ - file->second.modified <= std::chrono::nanoseconds(claim.period).count() &&
-          !made_by_ended_process(claim.token);
-      by.state = alive ? SurveyedWorker::State::kWorking : SurveyedWorker::State::kSilent;
+      by.state = is_current(claim, file->second.modified, now_) ? SurveyedWorker::State::kWorking
+                                                                : SurveyedWorker::State::kSilent;
       by.units.push_back(unit);
       by.seconds = std::max(by.seconds, seconds_between(claim.since, now_));
     }
@@ -112,21 +117,33 @@ class Survey {
   WorkerSurvey survey_;
 };
 
-}  // namespace
-
-WorkerSurvey survey_workers(const Location& directory) {
-  return Survey(directory).run();
+/// Reads the job; returns nothing if it is damaged.
+std::optional<PooledJob> job_if_readable(const Location& directory) {
+  try {
+    return read_job(directory);
+  } catch (const CheckpointError& error) {
+    if (error.code() != ErrorCode::kCorrupt) throw;
+    return std::nullopt;
+  }
 }
 
-void remove_workers(const Location& directory) {
-  for (const SurveyedWorker& worker : survey_workers(directory).workers) {
-    if (worker.state != SurveyedWorker::State::kWorking) continue;
+/// Throws if a worker holds a claim.
+void require_idle(Storage& pool, const Location& directory) {
+  const std::int64_t now = storage_time(pool, kProbePrefix + staging_token());
+  for (const FileInfo& entry : pool.list("")) {
+    if (entry.name.find(".claim-") == entry.name.npos) continue;
+    const ClaimText claim = parse_claim(read_file(*pool.open(entry.name), kMaxFileBytes));
+    if (claim.token.empty() || !is_current(claim, entry.modified, now)) continue;
+    const SurveyedWorker worker = worker_of(claim.token);
     throw CheckpointError(ErrorCode::kAborted,
                           str_format("process {} of host {} is at work in this pool; stop it first",
                                      worker.process, quote(worker.host)),
                           {.file = directory.display()});
   }
-  const PooledJob job = read_job(directory);
+}
+
+/// Removes what the workers have written beside the destination and not published.
+void remove_unpublished(const PooledJob& job, const Storage& pool, const Location& directory) {
   const Location target(job.destination);
   const auto staging = parse_hidden_sibling(job.staging);
   if (!staging || staging->name != target.name() || !staging->token.starts_with(kPoolToken))
@@ -135,14 +152,31 @@ void remove_workers(const Location& directory) {
         "the job names a directory that is not beside its destination, so nothing "
         "is removed; remove the pool by hand",
         {.file = directory.display()});
-  const std::shared_ptr<Storage> pool = directory.directory();
   std::vector<std::string> unpublished{job.staging};
-  for (const std::string& token : publishers_in(*pool)) {
-    if (pool->stat(kPublishedFile)) break;
+  for (const std::string& token : publishers_in(pool)) {
+    if (pool.stat(kPublishedFile)) break;
     for (const char* const purpose : {"saving", "interrupted"})
       unpublished.push_back(to_string(HiddenSibling{target.name(), purpose, token}));
   }
   for (const std::string& name : unpublished) target.storage()->remove_all(name);
+}
+
+}  // namespace
+
+WorkerSurvey survey_workers(const Location& directory) {
+  return Survey(directory).run();
+}
+
+void remove_workers(const Location& directory) {
+  const std::optional<PooledJob> job = job_if_readable(directory);
+  const std::shared_ptr<Storage> pool = directory.directory();
+  require_idle(*pool, directory);
+  if (job)
+    remove_unpublished(*job, *pool, directory);
+  else
+    log_warning(
+        "the job of this pool cannot be read, so the folder '.NAME.saving-workers-…' beside its "
+        "destination NAME stays, with what the workers have written; remove it by hand");
   for (const FileInfo& entry : pool->list("")) {
     if (entry.name != kJobFile && is_pool_file(entry.name)) pool->remove_all(entry.name);
   }

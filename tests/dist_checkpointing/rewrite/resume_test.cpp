@@ -217,7 +217,8 @@ TEST_F(InterruptedConversion, AnotherSourceOrOtherOptionsAreRefusedAndSaid) {
   EXPECT_EQ(hidden(), 1U) << "it is still there";
   const fs::path file = at("source") / "common.pt";
   fs::last_write_time(file, fs::last_write_time(file) + std::chrono::seconds(1));
-  expect_error([&] { run(kAsStored, true); }, ErrorCode::kMismatch, "file 'common.pt'");
+  expect_error([&] { run(kAsStored, true); }, ErrorCode::kMismatch,
+               "file 'common.pt' has been changed, or copied anew");
   EXPECT_EQ(run(kAsStored, false).kept_files, 0U);
   EXPECT_EQ(hidden(), 0U) << "without resume it is removed";
 }

@@ -377,6 +377,55 @@ TEST_F(Pool, RemovedWithItsUnpublishedFiles) {
   EXPECT_EQ(std::distance(fs::directory_iterator(directory_.path()), {}), 1) << "the source";
 }
 
+TEST_F(Pool, DamagedOnesCanBeRemovedToo) {
+  for (const char* const damaged : {"job.json", "0.done"}) {
+    work({.target = {.ranks = 3}});
+    std::ofstream(at("pool") / damaged) << "{";
+    EXPECT_EQ(refusal_of([&] { survey_workers(at("pool")); }).first, ErrorCode::kCorrupt);
+    remove_workers(at("pool"));
+    EXPECT_FALSE(fs::exists(at("pool")));
+    EXPECT_TRUE(fs::exists(at("out/.metadata")));
+    start_again();
+  }
+}
+
+TEST_F(Pool, FilesThatAreNotAsTheirWorkerLeftThemAreWrittenAnew) {
+  const ConvertOptions options{.target = {.ranks = 24}, .limits = {.io = {.threads = 1}}};
+  const auto alone = expected(options);
+  for (std::uint64_t call = 100;; call += 10) {
+    ASSERT_LT(call, 400U) << "no kill leaves a finished unit";
+    const Ended ended = killed_at(call, [&](const std::function<void()>& start) {
+      start();
+      work(options);
+    });
+    if (ended == Ended::kNotTraceable) GTEST_SKIP();
+    if (survey_workers(at("pool")).units_done > 0) break;
+    start_again();
+  }
+  std::this_thread::sleep_for(50ms);  // the clock of files is coarse
+  for (const auto& entry : fs::recursive_directory_iterator(directory_.path()))
+    if (entry.path().string().find(".out.saving") != std::string::npos && entry.is_regular_file())
+      std::fstream(entry.path(), std::ios::in | std::ios::out | std::ios::binary) << "damage";
+  EXPECT_EQ(work(options).workers->units_here, 24U);
+  expect_result(alone);
+}
+
+TEST_F(Pool, AResultThatIsGoneOrChangedIsNoSuccess) {
+  work({.target = {.ranks = 3}});
+  fs::remove(at("out/__1_0.distcp"));
+  EXPECT_THAT(refusal_of([&] { work({.target = {.ranks = 3}}); }).second,
+              HasSubstr("files of it are gone or have changed"));
+  fs::remove_all(at("out"));
+  EXPECT_THAT(refusal_of([&] { work({.target = {.ranks = 3}}); }).second, HasSubstr("it is gone"));
+}
+
+TEST_F(Pool, AJobThatCannotBeDoneDoesNotBegin) {
+  fs::create_directories(at("out"));
+  std::ofstream(at("out/.metadata")) << "other";
+  EXPECT_EQ(refusal_of([&] { work({}); }).first, ErrorCode::kAlreadyExists);
+  EXPECT_FALSE(fs::exists(at("pool/job.json")));
+}
+
 TEST_F(Pool, ComparesTheSourceWithItsManifestAndEndsWithTheDamage) {
   run("source", "listed", {.target = {.integrity = true}});
   fs::remove_all(at("source"));
