@@ -59,7 +59,8 @@ class Arrangement {
   void run() {
     result_.to = to_.names();
     result_.to_layout = to_.layout();
-    if (has_layers_behind(map_)) result_.mtp_layers = count_of(kMtpLayer);
+    if (std::ranges::any_of(patterns_, [](const KeyPattern& row) { return row.has(kMtpLayer); }))
+      result_.mtp_layers = count_of(kMtpLayer);
     for (std::size_t row = 0; row < map_.tensors.size(); ++row) arrange(row);
     finish();
   }

@@ -1,4 +1,5 @@
 #include "migration/maps/mapped_reader.h"
+#include "migration/maps/map_numbers.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -566,6 +567,64 @@ TEST(MappedReader, OfModelsOfTextAndImagesTheTextIsMapped) {
     EXPECT_EQ(contents_of(*trip.after), contents_of(*trip.before));
     EXPECT_EQ(contents_of(*trip.after).size(), llama().tensors.size());
   }
+}
+
+/// Qwen 3 Next is published with keys that have no number beside those of its layer.
+TEST(MappedReader, ALayerForMultiTokenPredictionMayHaveKeysWithoutANumber) {
+  const auto model = [](bool with_mtp) {
+    Model model{.tensors = {{"model.embed_tokens.weight", {11, 8}},
+                            {"model.norm.weight", {8}},
+                            {"lm_head.weight", {11, 8}}},
+                .config = R"({"model_type": "qwen3_next", "num_hidden_layers": 1, "hidden_size": 8,
+                              "layer_types": ["full_attention"], "num_attention_heads": 2,
+                              "num_key_value_heads": 1, "head_dim": 4, "num_experts": 2,
+                              "moe_intermediate_size": 3, "shared_expert_intermediate_size": 5,
+                              "vocab_size": 11})"};
+    const auto add_layer = [&](const std::string& layer) {
+      for (const auto& [name, shape] :
+           std::vector<std::pair<std::string, Shape>>{{"input_layernorm", {8}},
+                                                      {"post_attention_layernorm", {8}},
+                                                      {"self_attn.q_proj", {16, 8}},
+                                                      {"self_attn.k_proj", {4, 8}},
+                                                      {"self_attn.v_proj", {4, 8}},
+                                                      {"self_attn.o_proj", {8, 8}},
+                                                      {"self_attn.q_norm", {4}},
+                                                      {"self_attn.k_norm", {4}},
+                                                      {"mlp.gate", {2, 8}},
+                                                      {"mlp.shared_expert_gate", {1, 8}},
+                                                      {"mlp.shared_expert.up_proj", {5, 8}},
+                                                      {"mlp.shared_expert.gate_proj", {5, 8}},
+                                                      {"mlp.shared_expert.down_proj", {8, 5}}})
+        model.tensors.emplace_back(layer + name + ".weight", shape);
+      for (const std::string& expert : {layer + "mlp.experts.0.", layer + "mlp.experts.1."}) {
+        model.tensors.emplace_back(expert + "gate_proj.weight", Shape{3, 8});
+        model.tensors.emplace_back(expert + "up_proj.weight", Shape{3, 8});
+        model.tensors.emplace_back(expert + "down_proj.weight", Shape{8, 3});
+      }
+    };
+    add_layer("model.layers.0.");
+    if (!with_mtp) return model;
+    add_layer("mtp.layers.0.");
+    model.tensors.emplace_back("mtp.fc.weight", Shape{8, 16});
+    for (const char* const norm : {"norm", "pre_fc_norm_embedding", "pre_fc_norm_hidden"})
+      model.tensors.emplace_back("mtp." + std::string(norm) + ".weight", Shape{8});
+    return model;
+  };
+  for (const bool with_mtp : {false, true}) {
+    const auto megatron = [&] { return mapped_reader(model(with_mtp).open(), {"auto", {}}); };
+    const auto made = contents_of(*megatron());
+    for (const char* const key :
+         {"mtp.layers.0.eh_proj.weight", "mtp.layers.0.final_layernorm.weight",
+          "mtp.layers.0.transformer_layer.self_attention.linear_qkv.weight"})
+      EXPECT_EQ(made.contains(key), with_mtp) << key;
+    const Value layers = model_config(*megatron()).args.at("mtp_num_layers");
+    EXPECT_EQ(layers, with_mtp ? Value(1) : Value());
+    EXPECT_EQ(contents_of(*mapped_reader(megatron(), {"qwen3_next", {}})),
+              contents_of(*model(with_mtp).open()));
+  }
+  const Model damaged = model(true).without("mtp.layers.0.self_attn.q_norm.weight");
+  EXPECT_THAT(damaged.error({"auto", {}}),
+              HasSubstr("missing: 'mtp.layers.0.self_attn.q_norm.weight'"));
 }
 
 TEST(MappedReader, PartsWithoutAPrefixOfTheLanguageModelMustBeTowers) {
