@@ -5,6 +5,7 @@
 
 #include "dist_checkpointing/inspect/verify.h"
 #include "dist_checkpointing/training_root/retention.h"
+#include "dist_checkpointing/training_root/root_links.h"
 #include "dist_checkpointing/upkeep/may_go_on.h"
 #include "dist_checkpointing/upkeep/set_aside.h"
 #include "mapping/base/error.h"
@@ -113,11 +114,20 @@ class Planner {
     if (!checkpoint->why.empty()) why += ": " + checkpoint->why;
     report_.steps.push_back({Kind::kSetAside, directory, to_string(next_aside(directory)), why,
                              checkpoint->bytes, "--restore " + short_name(directory)});
-    if (checkpoint->tracked && !treatment_.repair_tracker) {
+    gone_ = RootLinks(*root_.directory()).links_to(directory);
+    for (const std::string& link : gone_)
+      report_.remarks.push_back(
+          str_format("{} leads to {}, and will lead nowhere", quote(link), quote(directory)));
+    gone_.push_back(directory);
+    if (found_.survey.tracked && is_gone(*found_.survey.tracked) && !treatment_.repair_tracker) {
       report_.remarks.push_back(
           str_format("{} names {}: without it a run stops, unless --repair-tracker is given too",
-                     found_.survey.tracker, quote(directory)));
+                     found_.survey.tracker, quote(*found_.survey.tracked)));
     }
+  }
+
+  bool is_gone(const std::string& directory) const {
+    return std::ranges::find(gone_, directory) != gone_.end();
   }
 
   /// Throws (aborted) if a job may be using a checkpoint.
@@ -205,12 +215,12 @@ class Planner {
     const auto is_complete = [&](std::uint64_t iteration) {
       return found_.find(iteration_directory(iteration))->state == State::kComplete;
     };
-    for (const std::uint64_t old :
-         iterations_to_delete(iterations, saved, retention, {&saved, 1}, is_complete)) {
+    const RootLinks links(*root_.directory());
+    for (const std::uint64_t old : iterations_to_delete(iterations, saved, retention, {&saved, 1},
+                                                        links.once_each(saved, is_complete))) {
       const std::string name = iteration_directory(old);
-      const auto entry = root_.directory()->stat(name);
-      if (!entry || entry->kind != FileInfo::Kind::kDirectory)
-        report_.remarks.push_back(quote(name) + " stays: it is a link");
+      if (const auto why = links.why_kept(name))
+        report_.remarks.push_back(quote(name) + " stays: " + *why);
       else if (is_in_use(name))
         report_.remarks.push_back(quote(name) + " stays: a job may be at work in it");
       else
@@ -227,37 +237,36 @@ class Planner {
   }
 
   void repair_tracker() {
-    const std::string gone = treatment_.quarantine ? treatment_.quarantine->directory() : "";
     const auto& tracked = found_.survey.tracked;
     const bool is_there = root_.directory()->stat(kTrackerFile).has_value();
     const auto write = [&](const std::string& directory, const std::string& why) {
       report_.steps.push_back({Kind::kWriteTracker, kTrackerFile, short_name(directory), why, 0,
                                is_there ? "--restore tracker" : ""});
     };
-    if (tracked && found_.tracker_problem.empty() && *tracked != gone) {
+    if (tracked && found_.tracker_problem.empty() && !is_gone(*tracked)) {
       if (is_there && !found_.megatron.directory)
         return write(*tracked, "Megatron does not read its present form");
       report_.remarks.push_back(str_format("{} names {}, which is complete, and stays as it is",
                                            found_.survey.tracker, quote(*tracked)));
       return;
     }
-    const std::optional<std::string> best = newest_sound(gone);
+    const std::optional<std::string> best = newest_sound();
     if (!best) {
       fail(ErrorCode::kIncomplete,
            "there is no complete checkpoint that the tracker could name; to start over, choose "
            "another root");
     }
-    write(*best, tracked == gone                  ? "it names what is set aside"
+    write(*best, tracked && is_gone(*tracked)     ? "it names what is set aside"
                  : found_.tracker_problem.empty() ? "there is none"
                                                   : found_.tracker_problem);
   }
 
   /// Returns the newest complete checkpoint that verify() accepts; `release` is the oldest.
-  std::optional<std::string> newest_sound(const std::string& except) {
+  std::optional<std::string> newest_sound() {
     for (auto checkpoint = found_.survey.iterations.rbegin();
          checkpoint != found_.survey.iterations.rend(); ++checkpoint) {
       const std::string& directory = checkpoint->directory;
-      if (checkpoint->state != State::kComplete || directory == except) continue;
+      if (checkpoint->state != State::kComplete || is_gone(directory)) continue;
       if (found_.deep) return directory;  // the diagnosis has verified it
       const DiagnoseOptions& options = treatment_.diagnose;
       try {
@@ -278,6 +287,7 @@ class Planner {
   const Treatment& treatment_;
   TreatmentReport& report_;
   const RootDiagnosis& found_;
+  std::vector<std::string> gone_;  // the directory to be set aside, and links that lead to it
 };
 
 }  // namespace

@@ -245,8 +245,8 @@ Command add_prune(CLI::App& program) {
   Parser command(program, "prune", "Remove old iterations of a training root");
   command.footer(
       "Applies a retention as a run does that has just saved the iteration from which a run would "
-      "resume: newer ones, links, and those that a job may be using stay. It only shows what it "
-      "would free until --apply is given.\n\n"
+      "resume: newer ones, links and what they lead to, and those that a job may be using stay. It "
+      "only shows what it would free until --apply is given.\n\n"
       "Examples:\n"
       "  dckpt prune run/checkpoints --keep-last 3 --keep-every 1000\n"
       "  dckpt prune run/checkpoints --policy run.yaml --apply");

@@ -136,6 +136,18 @@ TEST_F(Treatments, AQuarantinedIterationComesBackAsItWas) {
   EXPECT_EQ(refused({.restore = 3}), ErrorCode::kIncomplete);
 }
 
+TEST_F(Treatments, WhatTheTrackerFindsThroughALinkIsNotSetAsideInSilence) {
+  for (const std::uint64_t iteration : {2, 3}) make(iteration);
+  fs::create_directory_symlink("iter_0000003", path(4));
+  EXPECT_THAT(treat({.quarantine = 4}, false).remarks, IsEmpty());
+  track("4");
+  EXPECT_THAT(treat({.quarantine = 3}, false).remarks,
+              ElementsAre("'iter_0000004' leads to 'iter_0000003', and will lead nowhere",
+                          HasSubstr("names 'iter_0000004': without it a run stops")));
+  EXPECT_EQ(resumed(treat({.repair_tracker = true, .quarantine = 3})), "iter_0000002");
+  EXPECT_EQ(tracker(), "2");
+}
+
 TEST_F(Treatments, SavesAndTheirLeftoversLeaveQuarantineAlone) {
   make(1);
   (void)treat({.quarantine = 1});
@@ -329,6 +341,32 @@ TEST_F(Prune, KeepsWhatIsInUseOrNotItsOwn) {
   EXPECT_THAT(report.remarks,
               ElementsAre(HasSubstr("it is a link"), HasSubstr("a job may be at work in it")));
   EXPECT_EQ(names().size(), 6U);
+}
+
+TEST_F(Prune, KeepsWhatALinkLeadsTo) {
+  for (const bool has_tracker : {false, true}) {
+    for (const std::string& name : names()) fs::remove_all(root_ / name);
+    for (const std::uint64_t iteration : {1, 2, 3}) make(iteration);
+    fs::create_directory_symlink("iter_0000001", path(4));
+    fs::create_directory_symlink("iter_0000004", root_ / "latest");
+    if (has_tracker) track("4");
+    const TreatmentReport plan = prune({.keep_last = 1});
+    EXPECT_THAT(removed(plan), ElementsAre("iter_0000002", "iter_0000003"));
+    EXPECT_THAT(plan.remarks,
+                ElementsAre("'iter_0000001' stays: 'iter_0000004', 'latest' lead to it"));
+    EXPECT_EQ(removed(prune({.keep_last = 1}, true)), removed(plan));
+    EXPECT_TRUE(fs::exists(path(4) / ".metadata"));
+  }
+}
+
+TEST_F(Prune, CountsALinkAndItsTargetOnce) {
+  for (const std::uint64_t iteration : {6, 7})
+    fs::create_directory_symlink(root_ / "iter_0000005", path(iteration));
+  EXPECT_THAT(removed(prune({.keep_last = 2})),
+              ElementsAre("iter_0000001", "iter_0000002", "iter_0000003"));
+  track("6");
+  EXPECT_THAT(removed(prune({.keep_last = 2})),
+              ElementsAre("iter_0000001", "iter_0000002", "iter_0000003"));
 }
 
 TEST_F(Prune, CountsOnlyCompleteOnes) {
