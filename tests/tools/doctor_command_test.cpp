@@ -33,6 +33,26 @@ TEST(ToolDoctor, SaysWhatIsWrongAndWhatMayHelp) {
   EXPECT_EQ(run_tool({"inspect", root.text(), "--iteration", "20"}).exit_code, 0);
 }
 
+TEST(ToolDoctor, AdvisesOnlyWhatWorks) {
+  const Root root;
+  const auto advice = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), "doctor");
+    const std::string out = run_tool(words).out;
+    const std::size_t begin = out.find("\nwhat may help: dckpt ");
+    return begin == std::string::npos ? "" : out.substr(begin + 22);
+  };
+  EXPECT_EQ(advice({root.text(), "--deep"}),
+            "doctor " + root.text() + " --repair-tracker --quarantine 20 --deep\n");
+  fs::remove(root.directory / "iter_0000010" / "__2_0.distcp");
+  EXPECT_THAT(advice({root.text()}),
+              AllOf(HasSubstr(" --quarantine 10\n"),
+                    HasSubstr("no iteration here is complete, so there is none that the tracker")));
+  for (const char* const name : {"iter_0000010", "iter_0000020"})
+    fs::remove_all(root.directory / name);
+  EXPECT_EQ(advice({root.text()}), "");
+  EXPECT_EQ(run_tool({"doctor", root.text(), "--repair-tracker"}).exit_code, 5);
+}
+
 TEST(ToolDoctor, RepairsAndBringsBack) {
   const Root root;
   const std::vector<std::string> repair{"doctor", root.text(),        "--quarantine",

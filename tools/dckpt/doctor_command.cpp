@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <limits>
 
 #include "configs/policy.h"
@@ -102,7 +103,7 @@ void print_steps(const TreatmentReport& report, const std::string& root) {
     print(step.why.empty() ? "\n" : str_format(" ({})\n", safe_message(step.why)));
     if (!step.undo.empty())
       print(
-          str_format("           undo: dckpt doctor {} {} --apply\n", shell_word(root), step.undo));
+          str_format("           undo: dckpt doctor {} {} --apply\n", shell_path(root), step.undo));
     if (step.kind == TreatmentStep::Kind::kRemove || step.kind == TreatmentStep::Kind::kDelete)
       freed += step.bytes;
   }
@@ -112,25 +113,52 @@ void print_steps(const TreatmentReport& report, const std::string& root) {
     print(str_format("note: {}\n", safe_message(remark)));
 }
 
-/// Prints the commands that may help.
-void print_advice(const RootDiagnosis& found, const std::string& root) {
-  std::string options;
-  if (!found.tracker_problem.empty()) options += " --repair-tracker";
+/// Returns whether --repair-tracker would find an iteration.
+bool can_repair(const RootDiagnosis& found, const std::string& root, Treatment repair) {
+  const auto is_complete = [](const IterationSummary& summary) {
+    return summary.state == IterationSummary::State::kComplete;
+  };
+  if (found.deep) return std::ranges::any_of(found.survey.iterations, is_complete);
+  repair.repair_tracker = true;
+  try {
+    (void)treat_root(root, repair);
+    return true;
+  } catch (const CheckpointError&) {
+    return false;
+  }
+}
+
+/// Prints what may help.
+void print_advice(const RootDiagnosis& found, const Options& options, const Treatment& treatment) {
+  std::string actions;
+  const bool is_lost =
+      !found.tracker_problem.empty() && !can_repair(found, options.root.path, treatment);
+  if (!found.tracker_problem.empty() && !is_lost) actions += " --repair-tracker";
   for (const IterationSummary& summary : found.survey.iterations) {
     const Verdict verdict = verdict_of(summary.state);
     const bool is_bad = verdict == Verdict::kIncomplete || verdict == Verdict::kDamaged;
     if (!is_bad || found.is_written(summary.directory)) continue;
-    options += " --quarantine " +
+    actions += " --quarantine " +
                (summary.iteration ? std::to_string(*summary.iteration) : summary.directory);
     break;
   }
   for (const Leftover& leftover : found.leftovers) {
     if (leftover.work.state != Owner::kEnded) continue;
-    options += " --clean";
+    actions += " --clean";
     break;
   }
-  if (!options.empty())
-    print(str_format("\nwhat may help: dckpt doctor {}{}\n", shell_word(root), options));
+  if (!actions.empty() && found.deep) actions += " --deep";
+  if (!actions.empty() && !options.root.policy.empty())
+    actions += " --policy " + shell_path(options.root.policy);
+  if (!actions.empty())
+    print(
+        str_format("\nwhat may help: dckpt doctor {}{}\n", shell_path(options.root.path), actions));
+  if (is_lost) {
+    print(
+        str_format("\nno iteration here is complete, so there is none that the tracker could name; "
+                   "to start over, choose another root{}\n",
+                   found.set_aside.empty() ? "" : ", or bring one back with --restore"));
+  }
 }
 
 void require_useful(const Options& options) {
@@ -164,7 +192,7 @@ int run(const Options& options) {
   } else {
     if (!report.applied) show(report);
     if (!options.has_action())
-      print_advice(report.diagnosis, root);
+      print_advice(report.diagnosis, options, treatment);
     else if (report.steps.empty())
       print("\nnothing to do\n");
     else if (!report.applied)
