@@ -17,6 +17,7 @@
 #include "mapping/base/error_boundary.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
+#include "strategies/storage/posix.h"
 
 namespace dckpt {
 namespace {
@@ -163,10 +164,25 @@ class Doctor {
                       name_of(kVerdictNames, verdict_of(tracked->state)), tracked->why);
   }
 
+  /// Megatron follows links, of which only POSIX storages have any.
+  std::string text_behind_links(const std::string& name) const {
+    const auto entry = storage_->stat(name);
+    const bool is_link = entry && entry->kind == FileInfo::Kind::kOther;
+    const auto file = is_link ? open_posix_file(storage_->absolute(name)) : storage_->open(name);
+    return std::string(as_text(read_file(*file, kMaxTextBytes)));
+  }
+
   MegatronChoice megatron_choice() const {
     const std::string tracker = kTrackerFile;
-    if (!storage_->stat(tracker)) return {.why = "there is no " + tracker};
-    std::string text = text_of(*storage_, tracker).value_or("");
+    const auto file = storage_->stat_target(tracker);
+    if (!file || file->kind == FileInfo::Kind::kDirectory)
+      return {.why = "there is no file " + tracker};
+    std::string text;
+    try {
+      text = text_behind_links(tracker);
+    } catch (const CheckpointError& error) {
+      return {.why = str_format("it depends on {}, which was not read: {}", tracker, error.what())};
+    }
     constexpr const char* kBlank = " \t\r\n\f\v";
     text.erase(0, std::min(text.find_first_not_of(kBlank), text.size()));
     text.erase(text.find_last_not_of(kBlank) + 1);

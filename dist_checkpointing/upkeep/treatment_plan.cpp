@@ -250,6 +250,10 @@ class Planner {
                                            found_.survey.tracker, quote(*tracked)));
       return;
     }
+    // A run does not read a tracker that is a link; Megatron does.
+    const auto& linked = found_.megatron.directory;
+    if (!tracked && linked && !is_gone(*linked) && found_.find(*linked)->state == State::kComplete)
+      return write(*linked, found_.tracker_problem);
     const std::optional<std::string> best = newest_sound();
     if (!best) {
       fail(ErrorCode::kIncomplete,

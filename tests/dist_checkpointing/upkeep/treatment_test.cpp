@@ -111,6 +111,17 @@ TEST_F(Treatments, ADirectoryInPlaceOfTheTrackerIsSetAsideWhole) {
   EXPECT_TRUE(fs::is_directory(root_ / kTrackerFile / "something"));
 }
 
+TEST_F(Treatments, ATrackerThatIsALinkIsRepairedToWhatItHolds) {
+  for (const std::uint64_t iteration : {1, 2}) make(iteration);
+  write("notes", "1");
+  fs::create_symlink("notes", root_ / kTrackerFile);
+  EXPECT_EQ(resumed(treat({.repair_tracker = true})), "iter_0000001");
+  EXPECT_EQ(tracker(), "1");
+  EXPECT_EQ(read("notes"), "1");
+  (void)treat({.restore_tracker = true});
+  EXPECT_TRUE(fs::is_symlink(root_ / kTrackerFile));
+}
+
 TEST_F(Treatments, AQuarantinedIterationComesBackAsItWas) {
   make_sick();
   write("iter_0000003/notes.txt", "mine");
