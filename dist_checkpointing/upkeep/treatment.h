@@ -43,7 +43,9 @@ struct TreatmentStep {
   std::string to{};   ///< new name; of kWriteTracker the new content
   std::string why{};  ///< reason, as text for messages
   std::uint64_t bytes = 0;
-  std::string undo{};  ///< option of `dckpt doctor` that undoes it; empty if nothing does
+  /// Option of `dckpt doctor` that undoes it; empty if none does. A tracker that is written where
+  /// there was none is to be removed.
+  std::string undo{};
 };
 inline constexpr EnumNames<TreatmentStep::Kind, 5> kTreatmentStepNames{
     {{TreatmentStep::Kind::kSetAside, "set-aside"},

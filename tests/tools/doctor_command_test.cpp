@@ -73,6 +73,15 @@ TEST(ToolDoctor, RepairsAndBringsBack) {
   EXPECT_EQ(run_tool({"doctor", root.text(), "--restore", "20"}).exit_code, 5);
 }
 
+TEST(ToolDoctor, ATrackerWhereThereWasNoneIsUndoneByRemovingIt) {
+  const Root root;
+  const fs::path tracker = root.directory / "latest_checkpointed_iteration.txt";
+  fs::remove(tracker);
+  const std::string out = run_tool({"doctor", root.text(), "--repair-tracker", "--apply"}).out;
+  EXPECT_EQ(slurp(tracker), "10");
+  EXPECT_THAT(out, HasSubstr("undo: rm " + tracker.string() + "\n"));
+}
+
 TEST(ToolDoctor, RefusesWhatHasNoEffect) {
   const Root root;
   for (const std::vector<std::string>& words :

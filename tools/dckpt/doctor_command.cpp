@@ -94,6 +94,15 @@ std::string step_text(const TreatmentStep& step) {
   return "remove     " + shown(step.name);
 }
 
+/// Returns the command that undoes a step; empty if none does.
+std::string undo_text(const TreatmentStep& step, const std::string& root) {
+  if (!step.undo.empty())
+    return str_format("dckpt doctor {} {} --apply", shell_path(root), step.undo);
+  // There was no tracker before.
+  const bool is_new = step.kind == TreatmentStep::Kind::kWriteTracker;
+  return is_new ? "rm " + shell_path(root + "/" + step.name) : "";
+}
+
 void print_steps(const TreatmentReport& report, const std::string& root) {
   if (!report.steps.empty() || !report.remarks.empty()) print("\n");
   std::uint64_t freed = 0;
@@ -101,9 +110,8 @@ void print_steps(const TreatmentReport& report, const std::string& root) {
     print(step_text(step));
     if (step.bytes > 0) print(str_format(", {}", human_bytes(step.bytes)));
     print(step.why.empty() ? "\n" : str_format(" ({})\n", safe_message(step.why)));
-    if (!step.undo.empty())
-      print(
-          str_format("           undo: dckpt doctor {} {} --apply\n", shell_path(root), step.undo));
+    if (const std::string undo = undo_text(step, root); !undo.empty())
+      print(str_format("           undo: {}\n", undo));
     if (step.kind == TreatmentStep::Kind::kRemove || step.kind == TreatmentStep::Kind::kDelete)
       freed += step.bytes;
   }
@@ -228,8 +236,8 @@ Command add_doctor(CLI::App& program) {
   command.footer(
       "Reports each iteration, what a run would take, what dead jobs have left and the space that "
       "is wasted. What a live job may be using is never touched. Actions only show what they would "
-      "do until --apply is given; all but --clean can be undone. Exit code 1 if an iteration or "
-      "the tracker has a problem and no action is given.\n\n"
+      "do until --apply is given; all but --clean can be undone, by the command that is shown. "
+      "Exit code 1 if an iteration or the tracker has a problem and no action is given.\n\n"
       "Examples:\n"
       "  dckpt doctor run/checkpoints --deep\n"
       "  dckpt doctor run/checkpoints --quarantine 2000 --repair-tracker --apply\n"
