@@ -58,8 +58,7 @@ class Doctor {
     if (options_.deep) verify_all();
     find_leftovers();
     for (const IterationSummary& summary : found_.survey.iterations) examine_marks(summary);
-    if (const auto owner = text_of(*storage_, kRootLock))
-      found_.owner = RootOwner{*owner, state_of_owner(owner->substr(owner->rfind(' ') + 1))};
+    find_owner();
     require_root();
     found_.tracker_problem = tracker_problem();
     found_.megatron = megatron_choice();
@@ -67,6 +66,14 @@ class Doctor {
   }
 
  private:
+  void find_owner() {
+    const auto name = text_of(*storage_, kRootLock);
+    if (!name) return;
+    const Owner state = state_of_owner(name->substr(name->rfind(' ') + 1));
+    if (!name->starts_with(kDoctor) || state == Owner::kRunning)
+      found_.owner = RootOwner{*name, state};
+  }
+
   void verify_all() {
     for (IterationSummary& summary : found_.survey.iterations)
       if (summary.state == State::kComplete) verify_one(summary);
@@ -130,7 +137,7 @@ class Doctor {
 
   void require_root() const {
     const bool is_root = !found_.survey.iterations.empty() || !found_.leftovers.empty() ||
-                         !found_.set_aside.empty() || found_.owner ||
+                         !found_.set_aside.empty() || storage_->stat(kRootLock) ||
                          storage_->stat(found_.survey.tracker);
     const std::vector<FileInfo> entries = storage_->list("");
     if (is_root || entries.empty()) return;

@@ -50,7 +50,7 @@ struct MegatronChoice {
 };
 
 struct RootOwner {
-  std::string name;  ///< as the lock has it: "job HOST-PROCESS-…"
+  std::string name;  ///< as the lock has it: "job HOST-PROCESS-…", "doctor HOST-…"
   UnfinishedWork::State state = UnfinishedWork::State::kElsewhere;
 };
 
@@ -64,7 +64,8 @@ struct RootDiagnosis {
   std::string tracker_problem{};  ///< empty if the tracker names a complete checkpoint, or if there
                                   ///< is none
   MegatronChoice megatron{};
-  std::optional<RootOwner> owner{};  ///< the job that has or had the root's lock
+  /// The job that has or had the root's lock; a treatment only while it runs here.
+  std::optional<RootOwner> owner{};
   bool deep = false;
 
   const IterationSummary* find(std::string_view directory) const;

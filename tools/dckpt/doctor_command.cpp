@@ -72,7 +72,9 @@ void print_diagnosis(const RootDiagnosis& found, const std::string& root) {
   for (const std::string& why : found.survey.resume.passed_over)
     head.add("skipped", safe_message(why));
   head.add("Megatron", megatron_text(found.megatron));
-  if (found.owner) head.add("saved by", owner_text(*found.owner));
+  if (found.owner)
+    head.add(found.owner->name.starts_with("doctor ") ? "locked by" : "saved by",
+             owner_text(*found.owner));
   for (const std::string& directory : found.may_be_written)
     head.add("in work", directory + " may still be being written: it has changed just now");
   head.add("wasted", human_bytes(found.wasted_bytes()));

@@ -256,6 +256,15 @@ class ReadOnly final : public ForwardingStorage {
   }
 };
 
+TEST_F(Treatments, WhoTreatsARootHasNotSavedThere) {
+  make_sick();
+  (void)treat_root(root_.path(), {.repair_tracker = true, .apply = true}, [&](const auto&) {
+    EXPECT_THAT(diagnose_root(root_.path()).owner->name, HasSubstr("doctor "));
+  });
+  write(".dckpt.lock", "doctor " + ended());
+  EXPECT_FALSE(diagnose_root(root_.path()).owner);
+}
+
 TEST_F(Treatments, AReadOnlyRootCanBeExamined) {
   make_sick();
   const Location root(std::make_shared<ReadOnly>(posix_storage(root_.path())));
