@@ -86,9 +86,10 @@ Command add_workers(CLI::App& program) {
   const auto options = std::make_shared<Options>();
   Parser command(program, "workers", "Who does what in a conversion that several processes share");
   command.footer(
-      "DIR is the directory that convert --workers was given. A worker is silent if it has given "
-      "no "
-      "sign of life for two minutes: others take over what it had begun.\n\n"
+      "DIR is the directory that convert --workers was given. A worker is silent if its process "
+      "has ended on this host, or if it has given no sign of life for two minutes: others take "
+      "over what it had begun. Until then, one that is stopped, or that died on another "
+      "host, is shown as working.\n\n"
       "--remove gives up a conversion: it removes DIR and what was written and not published. It "
       "is refused while a worker is at work. After publication, it removes DIR alone.\n\n"
       "Examples:\n"

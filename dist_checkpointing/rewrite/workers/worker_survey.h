@@ -15,7 +15,7 @@ namespace DCKPT_API dckpt {
 struct SurveyedWorker {
   enum class State : std::uint8_t {
     kWorking,  ///< it has given signs of life within its lease
-    kSilent,   ///< it has not: others take over its work
+    kSilent,   ///< it has not, or has ended on this host: others take over its work
     kIdle,     ///< it has no unit now: it waits, or has left
   };
   std::string host;
