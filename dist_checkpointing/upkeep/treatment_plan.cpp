@@ -6,6 +6,7 @@
 #include "dist_checkpointing/inspect/verify.h"
 #include "dist_checkpointing/training_root/retention.h"
 #include "dist_checkpointing/training_root/root_links.h"
+#include "dist_checkpointing/training_root/staging_token.h"
 #include "dist_checkpointing/upkeep/may_go_on.h"
 #include "dist_checkpointing/upkeep/set_aside.h"
 #include "mapping/base/error.h"
@@ -40,6 +41,17 @@ const char* reason(const UnfinishedWork& work) {
   if (work.purpose == "tmp") return "unfinished write of the tracker";
   return work.purpose == "claim" ? "claim of a save that has ended"
                                  : "lock of a removal that has ended";
+}
+
+/// Returns why work that has not certainly ended stays.
+const char* why_it_may_run(const UnfinishedWork& work) {
+  if (work.purpose == "tmp") return "it is new";
+  return is_of_pool(work.name)
+             ? "it is of a pool of workers, whose hosts are not known here; give the conversion up "
+               "with 'dckpt workers DIR --remove', or say --all-jobs-ended if you know that none "
+               "is at work"
+             : "its job may be running on another host; say --all-jobs-ended if you know that none "
+               "is at work";
 }
 
 class Planner {
@@ -158,11 +170,7 @@ class Planner {
       if (work.state == Owner::kRunning) {
         report_.remarks.push_back(quote(work.name) + " stays: its job is running");
       } else if (work.state == Owner::kElsewhere && !treatment_.all_jobs_ended) {
-        report_.remarks.push_back(quote(work.name) +
-                                  (work.purpose == "tmp"
-                                       ? " stays: it is new"
-                                       : " stays: its job may be running on another host; say "
-                                         "--all-jobs-ended if you know that none is at work"));
+        report_.remarks.push_back(quote(work.name) + " stays: " + why_it_may_run(work));
       } else if (is_claimed_by_others(work)) {
         report_.remarks.push_back(quote(work.name) + " stays: another job has a later claim");
       } else if (leftover.comes_back && seen.insert(original_of(work)).second) {

@@ -100,6 +100,24 @@ TEST(ToolDoctor, RefusesWhatHasNoEffect) {
   EXPECT_THAT(typo.err, HasSubstr("did you mean '" + root.text() + "'?"));
 }
 
+TEST(ToolDoctor, SaysThatAPoolDoesNotNameItsHosts) {
+  const Root root;
+  fs::create_directory(root.directory / ".iter_0000030.saving-workers-7");
+  EXPECT_THAT(run_tool({"doctor", root.text()}).out, HasSubstr("workers, hosts unknown"));
+  EXPECT_THAT(run_tool({"inspect", root.text()}).out, HasSubstr("of a pool of workers"));
+}
+
+TEST(ToolWorkers, SaysWhatStaysWhenAPoolIsRemoved) {
+  const TempDir directory;
+  const std::string pool = (directory / "pool").string();
+  const ToolRun done = run_tool({"convert", testing::golden(kSynthetic), pool + "/out",
+                                 "--to", "dcp", "--workers", pool});
+  ASSERT_EQ(done.exit_code, 0) << done.err;
+  EXPECT_EQ(run_tool({"workers", pool, "--remove"}).out,
+            "removed the pool; " + pool + " stays, since it holds 'out'\n");
+  EXPECT_TRUE(fs::exists(pool + "/out/.metadata"));
+}
+
 TEST(ToolPrune, ShowsFirstAndRemovesThen) {
   const Root root;
   fs::remove_all(root.directory / "iter_0000020");

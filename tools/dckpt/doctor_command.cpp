@@ -3,6 +3,7 @@
 
 #include "configs/policy.h"
 #include "dist_checkpointing/json/reports.h"
+#include "dist_checkpointing/training_root/staging_token.h"
 #include "dist_checkpointing/upkeep/treatment.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
@@ -50,6 +51,7 @@ void print_left(const RootDiagnosis& found) {
     const UnfinishedWork& work = leftover.work;
     const std::string who = work.state == Owner::kRunning ? "a running job"
                             : work.state == Owner::kEnded ? "a job that has ended"
+                            : is_of_pool(work.name)       ? "workers, hosts unknown"
                                                           : "a job of another host";
     table.add({human_bytes(leftover.bytes), who, shown(work.name)});
   }

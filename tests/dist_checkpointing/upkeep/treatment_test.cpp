@@ -217,6 +217,17 @@ TEST_F(Treatments, CleanRemovesWhatTheDeadHaveLeftAndNothingElse) {
   EXPECT_THAT(treat({.clean = true}).steps, IsEmpty()) << "the second time";
 }
 
+TEST_F(Treatments, WhatAPoolHasLeftIsNotCalledWorkOfAnotherHost) {
+  make(1);
+  const std::string left = ".iter_0000002.saving-workers-123";
+  fs::create_directories(root_ / left / worker_folder(ended()));
+  EXPECT_THAT(treat({.clean = true}).remarks,
+              ElementsAre(HasSubstr("a pool of workers, whose hosts are not known here")));
+  EXPECT_TRUE(fs::exists(root_ / left));
+  (void)treat({.clean = true, .all_jobs_ended = true});
+  EXPECT_FALSE(fs::exists(root_ / left));
+}
+
 TEST_F(Treatments, CleanTakesTheClaimOfADamagedCheckpointAndNoMore) {
   make_sick();
   write(std::string("iter_0000002/") + kClaimPrefix + "1", ended());
