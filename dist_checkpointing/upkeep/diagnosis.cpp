@@ -100,6 +100,11 @@ class Doctor {
     for (const UnfinishedWork& work : found_.survey.unfinished)
       add_leftover(work, bytes_of(*storage_, {work.name, FileInfo::Kind::kDirectory}));
     for (const FileInfo& entry : storage_->list("")) {
+      const bool is_name =
+          entry.name == kReleaseDirectory || parse_iteration_directory(entry.name).has_value();
+      const bool is_like_one = is_name || entry.name.starts_with("iter_");
+      if (is_like_one && !(is_name && (root_ / entry.name).is_directory()))
+        found_.not_counted.push_back(entry.name);
       const auto sibling = parse_hidden_sibling(entry.name);
       if (!sibling) continue;
       if (const auto aside = parse_set_aside(entry.name)) {

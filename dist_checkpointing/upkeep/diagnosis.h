@@ -61,6 +61,8 @@ struct RootDiagnosis {
   std::vector<std::string> may_be_written{};
   std::vector<Leftover> leftovers{};
   std::vector<SetAside> set_aside{};
+  /// Names that begin as those of iterations do, but are spelled otherwise or lead to no directory.
+  std::vector<std::string> not_counted{};
   std::string tracker_problem{};  ///< empty if the tracker names a complete checkpoint, or if there
                                   ///< is none
   MegatronChoice megatron{};

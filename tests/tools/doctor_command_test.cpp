@@ -15,6 +15,7 @@ using ::testing::AllOf;
 using testing::Copy;
 using ::testing::HasSubstr;
 using testing::kSynthetic;
+using ::testing::Not;
 using testing::Root;
 using testing::run_tool;
 using testing::slurp;
@@ -100,6 +101,13 @@ TEST(ToolDoctor, RefusesWhatHasNoEffect) {
   EXPECT_THAT(typo.err, HasSubstr("did you mean '" + root.text() + "'?"));
 }
 
+TEST(ToolDoctor, NamesWhatLooksLikeAnIterationButIsNone) {
+  const Root root;
+  EXPECT_THAT(run_tool({"doctor", root.text()}).out, Not(HasSubstr("not counted")));
+  fs::create_directory(root.directory / "iter_60");
+  EXPECT_THAT(run_tool({"doctor", root.text()}).out, HasSubstr("not counted  'iter_60': no "));
+}
+
 TEST(ToolDoctor, SaysThatAPoolDoesNotNameItsHosts) {
   const Root root;
   fs::create_directory(root.directory / ".iter_0000030.saving-workers-7");
@@ -110,8 +118,8 @@ TEST(ToolDoctor, SaysThatAPoolDoesNotNameItsHosts) {
 TEST(ToolWorkers, SaysWhatStaysWhenAPoolIsRemoved) {
   const TempDir directory;
   const std::string pool = (directory / "pool").string();
-  const ToolRun done = run_tool({"convert", testing::golden(kSynthetic), pool + "/out",
-                                 "--to", "dcp", "--workers", pool});
+  const ToolRun done = run_tool(
+      {"convert", testing::golden(kSynthetic), pool + "/out", "--to", "dcp", "--workers", pool});
   ASSERT_EQ(done.exit_code, 0) << done.err;
   EXPECT_EQ(run_tool({"workers", pool, "--remove"}).out,
             "removed the pool; " + pool + " stays, since it holds 'out'\n");

@@ -79,6 +79,9 @@ void print_diagnosis(const RootDiagnosis& found, const std::string& root) {
              owner_text(*found.owner));
   for (const std::string& directory : found.may_be_written)
     head.add("in work", directory + " may still be being written: it has changed just now");
+  if (!found.not_counted.empty())
+    head.add("not counted", quoted_list(found.not_counted) +
+                                ": no directory with the name of an iteration (iter_0001000)");
   head.add("wasted", human_bytes(found.wasted_bytes()));
   head.print();
   print_left(found);

@@ -55,6 +55,20 @@ TEST_F(Diagnosis, OfAHealthyRootFindsNothing) {
   EXPECT_THAT(found.leftovers, IsEmpty());
 }
 
+TEST_F(Diagnosis, NamesWhatLooksLikeAnIterationButIsNone) {
+  make(1);
+  for (const char* const name : {"iter_60", "iter_abc", "iterations"})
+    fs::create_directory(root_ / name);
+  write("iter_0000002", "a file");
+  fs::create_directory_symlink("iter_0000001", path(3));
+  fs::create_directory_symlink("nowhere", path(4));
+  fs::create_directory_symlink("nowhere", root_ / kReleaseDirectory);
+  const RootDiagnosis found = diagnose();
+  EXPECT_THAT(found.not_counted, ElementsAre("iter_0000002", "iter_0000004", "iter_60", "iter_abc",
+                                             kReleaseDirectory));
+  EXPECT_TRUE(found.ok());
+}
+
 TEST_F(Diagnosis, DeepFindsWhatOnlyTheBytesShow) {
   make(1);
   const fs::path file = path(1) / "__0_0.distcp";
