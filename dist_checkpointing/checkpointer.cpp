@@ -32,6 +32,7 @@
 #include "dist_checkpointing/training_root/latest.h"
 #include "dist_checkpointing/training_root/removal.h"
 #include "dist_checkpointing/training_root/retention.h"
+#include "dist_checkpointing/training_root/root_links.h"
 #include "dist_checkpointing/training_root/root_lock.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
@@ -401,13 +402,13 @@ void Checkpointer::remove_old(std::uint64_t saved) {
     const std::vector<std::uint64_t> in_use =
         loaded_ ? std::vector{*loaded_} : std::vector<std::uint64_t>{};
     const auto complete = [&](std::uint64_t iteration) { return is_complete(iteration); };
+    const RootLinks links(*storage);
     for (const std::uint64_t old :
-         iterations_to_delete(list_iterations(root_), saved, policy_.retention, in_use, complete)) {
+         iterations_to_delete(list_iterations(root_), saved, policy_.retention, in_use,
+                              links.once_each(saved, complete))) {
       try {
         const std::string name = iteration_directory(old);
-        const auto entry = storage->stat(name);
-        if (!entry || entry->kind != FileInfo::Kind::kDirectory)
-          continue;  // a link: somebody keeps the checkpoint elsewhere
+        if (links.why_kept(name)) continue;
         set_known_complete(old, false);
         delete_checkpoint(*storage, name);
       } catch (const std::exception& error) {

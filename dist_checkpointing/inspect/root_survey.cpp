@@ -6,6 +6,7 @@
 #include "dist_checkpointing/inspect/inspect.h"
 #include "dist_checkpointing/tracker.h"
 #include "dist_checkpointing/training_root/retention.h"
+#include "dist_checkpointing/training_root/root_links.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
 #include "mapping/base/parallel_for.h"
@@ -53,7 +54,6 @@ class Surveyor {
       if (!target || target->kind != FileInfo::Kind::kDirectory) continue;
       survey_.iterations.push_back(
           {.directory = entry.name, .iteration = iteration, .saved = target->modified});
-      if (entry.kind != FileInfo::Kind::kDirectory) links_.push_back(entry.name);
     }
     std::ranges::sort(survey_.iterations, {}, &IterationSummary::iteration);
     for (std::size_t i = 0; i < survey_.iterations.size(); ++i)
@@ -129,7 +129,7 @@ class Surveyor {
   }
 
   /// Marks the checkpoints that Checkpointer deletes after its next save. It keeps the checkpoint
-  /// that it has loaded, those newer than that save, and links.
+  /// that it has loaded, those newer than that save, and links with what they lead to.
   void apply_retention(const Retention& retention) {
     const auto resumed = std::ranges::find_if(survey_.iterations, &IterationSummary::resumed);
     if (resumed == survey_.iterations.end() || !resumed->iteration) return;
@@ -146,18 +146,17 @@ class Surveyor {
       examine(i);
       return survey_.iterations[i].state == State::kComplete;
     };
-    for (const std::uint64_t old :
-         iterations_to_delete(iterations, next, retention, {&loaded, 1}, is_complete)) {
+    const RootLinks links(*root_.directory());
+    for (const std::uint64_t old : iterations_to_delete(iterations, next, retention, {&loaded, 1},
+                                                        links.once_each(next, is_complete))) {
       const std::string name = iteration_directory(old);
-      if (std::ranges::find(links_, name) == links_.end())
-        survey_.iterations[index_.at(name)].removed_by_policy = true;
+      if (!links.why_kept(name)) survey_.iterations[index_.at(name)].removed_by_policy = true;
     }
   }
 
   const Location& root_;
   const SurveyOptions& options_;
   RootSurvey survey_;
-  std::vector<std::string> links_;
   std::unordered_map<std::string, std::size_t> index_;  // by directory
   std::vector<std::optional<CheckpointError>> errors_;  // parallel to survey_.iterations
 };

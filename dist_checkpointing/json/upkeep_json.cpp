@@ -66,6 +66,7 @@ std::string to_json(const TreatmentReport& report, const std::string& root) {
                    {"owner", owner},
                    {"leftovers", json_list(found.leftovers, kAsValue)},
                    {"set_aside", json_list(found.set_aside, kAsValue)},
+                   {"not_counted", json_list(found.not_counted)},
                    {"wasted_bytes", found.wasted_bytes()},
                    {"applied", report.applied},
                    {"steps", json_list(report.steps, kAsValue)},

@@ -201,7 +201,6 @@ std::vector<UnfinishedWork> list_unfinished_work(const Location& root) {
 }
 
 std::vector<UnfinishedWork> list_marks(const Location& root, const std::string& directory) {
-  constexpr std::string_view kJob = "job ";  // precedes the token in a lock
   std::vector<UnfinishedWork> marks;
   const std::shared_ptr<Storage> storage = (root / directory).directory();
   for (const FileInfo& entry : storage->list("")) {

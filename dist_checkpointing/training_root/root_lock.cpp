@@ -7,9 +7,9 @@
 namespace dckpt {
 
 std::unique_ptr<StorageLock> lock_for_job(Storage& storage, const std::string& name,
-                                          std::string_view what_it_does,
-                                          std::string_view advice) try {
-  return storage.lock(name, "job " + staging_token());
+                                          std::string_view what_it_does, std::string_view advice,
+                                          std::string_view who) try {
+  return storage.lock(name, std::string(who) + staging_token());
 } catch (const CheckpointError& error) {
   if (error.code() != ErrorCode::kAborted) throw;
   throw CheckpointError(
@@ -17,9 +17,9 @@ std::unique_ptr<StorageLock> lock_for_job(Storage& storage, const std::string& n
       {.file = storage.display_path("")});
 }
 
-std::unique_ptr<StorageLock> lock_root(const Location& root) {
-  return lock_for_job(*root.directory(), kRootLock, "saves to this training root",
-                      "wait until it has ended, or give this one a root of its own");
+std::unique_ptr<StorageLock> lock_root(const Location& root, std::string_view who) {
+  return lock_for_job(*root.directory(), kRootLock, "has this training root",
+                      "wait until it has ended, or give this one a root of its own", who);
 }
 
 }  // namespace dckpt

@@ -13,6 +13,7 @@
 
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
+#include "strategies/storage/hidden_sibling.h"
 
 namespace dckpt {
 
@@ -77,6 +78,11 @@ bool made_by_ended_process(std::string_view token) {
   const std::string& start = parts[parts.size() - 2];
   return parse_u64(process) && parse_u64(start).value_or(0) > 0 &&
          token.starts_with(token_of(process, start)) && start_of(process) != start;
+}
+
+bool is_of_pool(std::string_view name) {
+  const auto sibling = parse_hidden_sibling(name);
+  return sibling && sibling->token.starts_with(kPoolToken);
 }
 
 std::string worker_folder(std::string_view token) {

@@ -18,6 +18,11 @@ bool made_by_running_process(std::string_view token);
 /// other hosts, whose processes are not visible here.
 bool made_by_ended_process(std::string_view token);
 
+/// The begin of what a pool of workers, on any hosts, has in place of a token.
+inline constexpr const char* kPoolToken = "workers-";
+/// Returns whether this is the name of a hidden directory in which a pool of workers writes.
+bool is_of_pool(std::string_view name);
+
 /// Returns the name of the folder that a worker of a pool, by its token, has in a hidden directory.
 std::string worker_folder(std::string_view token);
 /// Returns the token in the name of such a folder; empty for other names.

@@ -17,6 +17,7 @@
 #include "mapping/base/error_boundary.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
+#include "strategies/storage/posix.h"
 
 namespace dckpt {
 namespace {
@@ -57,8 +58,7 @@ class Doctor {
     if (options_.deep) verify_all();
     find_leftovers();
     for (const IterationSummary& summary : found_.survey.iterations) examine_marks(summary);
-    if (const auto owner = text_of(*storage_, kRootLock))
-      found_.owner = RootOwner{*owner, state_of_owner(owner->substr(owner->rfind(' ') + 1))};
+    find_owner();
     require_root();
     found_.tracker_problem = tracker_problem();
     found_.megatron = megatron_choice();
@@ -66,6 +66,14 @@ class Doctor {
   }
 
  private:
+  void find_owner() {
+    const auto name = text_of(*storage_, kRootLock);
+    if (!name) return;
+    const Owner state = state_of_owner(name->substr(name->rfind(' ') + 1));
+    if (!name->starts_with(kDoctor) || state == Owner::kRunning)
+      found_.owner = RootOwner{*name, state};
+  }
+
   void verify_all() {
     for (IterationSummary& summary : found_.survey.iterations)
       if (summary.state == State::kComplete) verify_one(summary);
@@ -92,6 +100,11 @@ class Doctor {
     for (const UnfinishedWork& work : found_.survey.unfinished)
       add_leftover(work, bytes_of(*storage_, {work.name, FileInfo::Kind::kDirectory}));
     for (const FileInfo& entry : storage_->list("")) {
+      const bool is_name =
+          entry.name == kReleaseDirectory || parse_iteration_directory(entry.name).has_value();
+      const bool is_like_one = is_name || entry.name.starts_with("iter_");
+      if (is_like_one && !(is_name && (root_ / entry.name).is_directory()))
+        found_.not_counted.push_back(entry.name);
       const auto sibling = parse_hidden_sibling(entry.name);
       if (!sibling) continue;
       if (const auto aside = parse_set_aside(entry.name)) {
@@ -129,7 +142,7 @@ class Doctor {
 
   void require_root() const {
     const bool is_root = !found_.survey.iterations.empty() || !found_.leftovers.empty() ||
-                         !found_.set_aside.empty() || found_.owner ||
+                         !found_.set_aside.empty() || storage_->stat(kRootLock) ||
                          storage_->stat(found_.survey.tracker);
     const std::vector<FileInfo> entries = storage_->list("");
     if (is_root || entries.empty()) return;
@@ -163,10 +176,25 @@ class Doctor {
                       name_of(kVerdictNames, verdict_of(tracked->state)), tracked->why);
   }
 
+  /// Megatron follows links, of which only POSIX storages have any.
+  std::string text_behind_links(const std::string& name) const {
+    const auto entry = storage_->stat(name);
+    const bool is_link = entry && entry->kind == FileInfo::Kind::kOther;
+    const auto file = is_link ? open_posix_file(storage_->absolute(name)) : storage_->open(name);
+    return std::string(as_text(read_file(*file, kMaxTextBytes)));
+  }
+
   MegatronChoice megatron_choice() const {
     const std::string tracker = kTrackerFile;
-    if (!storage_->stat(tracker)) return {.why = "there is no " + tracker};
-    std::string text = text_of(*storage_, tracker).value_or("");
+    const auto file = storage_->stat_target(tracker);
+    if (!file || file->kind == FileInfo::Kind::kDirectory)
+      return {.why = "there is no file " + tracker};
+    std::string text;
+    try {
+      text = text_behind_links(tracker);
+    } catch (const CheckpointError& error) {
+      return {.why = str_format("it depends on {}, which was not read: {}", tracker, error.what())};
+    }
     constexpr const char* kBlank = " \t\r\n\f\v";
     text.erase(0, std::min(text.find_first_not_of(kBlank), text.size()));
     text.erase(text.find_last_not_of(kBlank) + 1);

@@ -50,7 +50,7 @@ struct MegatronChoice {
 };
 
 struct RootOwner {
-  std::string name;  ///< as the lock has it: "job HOST-PROCESS-…"
+  std::string name;  ///< as the lock has it: "job HOST-PROCESS-…", "doctor HOST-…"
   UnfinishedWork::State state = UnfinishedWork::State::kElsewhere;
 };
 
@@ -61,10 +61,13 @@ struct RootDiagnosis {
   std::vector<std::string> may_be_written{};
   std::vector<Leftover> leftovers{};
   std::vector<SetAside> set_aside{};
+  /// Names that begin as those of iterations do, but are spelled otherwise or lead to no directory.
+  std::vector<std::string> not_counted{};
   std::string tracker_problem{};  ///< empty if the tracker names a complete checkpoint, or if there
                                   ///< is none
   MegatronChoice megatron{};
-  std::optional<RootOwner> owner{};  ///< the job that has or had the root's lock
+  /// The job that has or had the root's lock; a treatment only while it runs here.
+  std::optional<RootOwner> owner{};
   bool deep = false;
 
   const IterationSummary* find(std::string_view directory) const;

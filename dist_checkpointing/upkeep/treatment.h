@@ -26,7 +26,8 @@ struct Treatment {
   std::optional<IterationName> restore{};  ///< brings a quarantined checkpoint back
   bool restore_tracker = false;            ///< brings the tracker's old content back
   /// Deletes what a run with this retention deletes that has just saved the checkpoint from which a
-  /// run would resume: see iterations_to_delete() (training_root/retention.h). Links stay.
+  /// run would resume: see iterations_to_delete() (training_root/retention.h). Links stay, and so
+  /// does what they lead to.
   std::optional<Retention> prune{};
   /// Says that no job of another host is at work in the root: only processes of this host are then
   /// taken to be alive.
@@ -42,7 +43,9 @@ struct TreatmentStep {
   std::string to{};   ///< new name; of kWriteTracker the new content
   std::string why{};  ///< reason, as text for messages
   std::uint64_t bytes = 0;
-  std::string undo{};  ///< option of `dckpt doctor` that undoes it; empty if nothing does
+  /// Option of `dckpt doctor` that undoes it; empty if none does. A tracker that is written where
+  /// there was none is to be removed.
+  std::string undo{};
 };
 inline constexpr EnumNames<TreatmentStep::Kind, 5> kTreatmentStepNames{
     {{TreatmentStep::Kind::kSetAside, "set-aside"},

@@ -5,6 +5,8 @@
 
 #include "dist_checkpointing/inspect/verify.h"
 #include "dist_checkpointing/training_root/retention.h"
+#include "dist_checkpointing/training_root/root_links.h"
+#include "dist_checkpointing/training_root/staging_token.h"
 #include "dist_checkpointing/upkeep/may_go_on.h"
 #include "dist_checkpointing/upkeep/set_aside.h"
 #include "mapping/base/error.h"
@@ -39,6 +41,17 @@ const char* reason(const UnfinishedWork& work) {
   if (work.purpose == "tmp") return "unfinished write of the tracker";
   return work.purpose == "claim" ? "claim of a save that has ended"
                                  : "lock of a removal that has ended";
+}
+
+/// Returns why work that has not certainly ended stays.
+const char* why_it_may_run(const UnfinishedWork& work) {
+  if (work.purpose == "tmp") return "it is new";
+  return is_of_pool(work.name)
+             ? "it is of a pool of workers, whose hosts are not known here; give the conversion up "
+               "with 'dckpt workers DIR --remove', or say --all-jobs-ended if you know that none "
+               "is at work"
+             : "its job may be running on another host; say --all-jobs-ended if you know that none "
+               "is at work";
 }
 
 class Planner {
@@ -113,11 +126,20 @@ class Planner {
     if (!checkpoint->why.empty()) why += ": " + checkpoint->why;
     report_.steps.push_back({Kind::kSetAside, directory, to_string(next_aside(directory)), why,
                              checkpoint->bytes, "--restore " + short_name(directory)});
-    if (checkpoint->tracked && !treatment_.repair_tracker) {
+    gone_ = RootLinks(*root_.directory()).links_to(directory);
+    for (const std::string& link : gone_)
+      report_.remarks.push_back(
+          str_format("{} leads to {}, and will lead nowhere", quote(link), quote(directory)));
+    gone_.push_back(directory);
+    if (found_.survey.tracked && is_gone(*found_.survey.tracked) && !treatment_.repair_tracker) {
       report_.remarks.push_back(
           str_format("{} names {}: without it a run stops, unless --repair-tracker is given too",
-                     found_.survey.tracker, quote(directory)));
+                     found_.survey.tracker, quote(*found_.survey.tracked)));
     }
+  }
+
+  bool is_gone(const std::string& directory) const {
+    return std::ranges::find(gone_, directory) != gone_.end();
   }
 
   /// Throws (aborted) if a job may be using a checkpoint.
@@ -148,11 +170,7 @@ class Planner {
       if (work.state == Owner::kRunning) {
         report_.remarks.push_back(quote(work.name) + " stays: its job is running");
       } else if (work.state == Owner::kElsewhere && !treatment_.all_jobs_ended) {
-        report_.remarks.push_back(quote(work.name) +
-                                  (work.purpose == "tmp"
-                                       ? " stays: it is new"
-                                       : " stays: its job may be running on another host; say "
-                                         "--all-jobs-ended if you know that none is at work"));
+        report_.remarks.push_back(quote(work.name) + " stays: " + why_it_may_run(work));
       } else if (is_claimed_by_others(work)) {
         report_.remarks.push_back(quote(work.name) + " stays: another job has a later claim");
       } else if (leftover.comes_back && seen.insert(original_of(work)).second) {
@@ -205,12 +223,12 @@ class Planner {
     const auto is_complete = [&](std::uint64_t iteration) {
       return found_.find(iteration_directory(iteration))->state == State::kComplete;
     };
-    for (const std::uint64_t old :
-         iterations_to_delete(iterations, saved, retention, {&saved, 1}, is_complete)) {
+    const RootLinks links(*root_.directory());
+    for (const std::uint64_t old : iterations_to_delete(iterations, saved, retention, {&saved, 1},
+                                                        links.once_each(saved, is_complete))) {
       const std::string name = iteration_directory(old);
-      const auto entry = root_.directory()->stat(name);
-      if (!entry || entry->kind != FileInfo::Kind::kDirectory)
-        report_.remarks.push_back(quote(name) + " stays: it is a link");
+      if (const auto why = links.why_kept(name))
+        report_.remarks.push_back(quote(name) + " stays: " + *why);
       else if (is_in_use(name))
         report_.remarks.push_back(quote(name) + " stays: a job may be at work in it");
       else
@@ -227,37 +245,40 @@ class Planner {
   }
 
   void repair_tracker() {
-    const std::string gone = treatment_.quarantine ? treatment_.quarantine->directory() : "";
     const auto& tracked = found_.survey.tracked;
     const bool is_there = root_.directory()->stat(kTrackerFile).has_value();
     const auto write = [&](const std::string& directory, const std::string& why) {
       report_.steps.push_back({Kind::kWriteTracker, kTrackerFile, short_name(directory), why, 0,
                                is_there ? "--restore tracker" : ""});
     };
-    if (tracked && found_.tracker_problem.empty() && *tracked != gone) {
+    if (tracked && found_.tracker_problem.empty() && !is_gone(*tracked)) {
       if (is_there && !found_.megatron.directory)
         return write(*tracked, "Megatron does not read its present form");
       report_.remarks.push_back(str_format("{} names {}, which is complete, and stays as it is",
                                            found_.survey.tracker, quote(*tracked)));
       return;
     }
-    const std::optional<std::string> best = newest_sound(gone);
+    // A run does not read a tracker that is a link; Megatron does.
+    const auto& linked = found_.megatron.directory;
+    if (!tracked && linked && !is_gone(*linked) && found_.find(*linked)->state == State::kComplete)
+      return write(*linked, found_.tracker_problem);
+    const std::optional<std::string> best = newest_sound();
     if (!best) {
       fail(ErrorCode::kIncomplete,
            "there is no complete checkpoint that the tracker could name; to start over, choose "
            "another root");
     }
-    write(*best, tracked == gone                  ? "it names what is set aside"
+    write(*best, tracked && is_gone(*tracked)     ? "it names what is set aside"
                  : found_.tracker_problem.empty() ? "there is none"
                                                   : found_.tracker_problem);
   }
 
   /// Returns the newest complete checkpoint that verify() accepts; `release` is the oldest.
-  std::optional<std::string> newest_sound(const std::string& except) {
+  std::optional<std::string> newest_sound() {
     for (auto checkpoint = found_.survey.iterations.rbegin();
          checkpoint != found_.survey.iterations.rend(); ++checkpoint) {
       const std::string& directory = checkpoint->directory;
-      if (checkpoint->state != State::kComplete || directory == except) continue;
+      if (checkpoint->state != State::kComplete || is_gone(directory)) continue;
       if (found_.deep) return directory;  // the diagnosis has verified it
       const DiagnoseOptions& options = treatment_.diagnose;
       try {
@@ -278,6 +299,7 @@ class Planner {
   const Treatment& treatment_;
   TreatmentReport& report_;
   const RootDiagnosis& found_;
+  std::vector<std::string> gone_;  // the directory to be set aside, and links that lead to it
 };
 
 }  // namespace

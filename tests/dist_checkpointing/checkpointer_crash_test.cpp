@@ -152,7 +152,7 @@ TEST_F(CheckpointerCrashTest, OneJobSavesAtATimeUntilItDies) {
         error_of([&] { checkpointer.save(state_at(200, comm.rank(), 4), 200); });
     EXPECT_EQ(error.code(), ErrorCode::kAborted);
     EXPECT_THAT(error.what(),
-                HasSubstr("another job saves to this training root (it is locked by job "));
+                HasSubstr("another job has this training root (it is locked by job "));
     EXPECT_THAT(error.what(), HasSubstr("-" + std::to_string(other.id()) + "-"));
     EXPECT_THAT(error_of([&] { checkpointer.claim(); }).what(), HasSubstr("another job"));
     StateDict state = empty_state(comm.rank(), 4);

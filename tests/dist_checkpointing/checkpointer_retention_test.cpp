@@ -30,6 +30,14 @@ TEST_F(CheckpointerTest, RetentionLeavesWhatIsNotItsOwn) {
   EXPECT_TRUE(fs::exists(directory_ / "archived" / "metadata.json"));
 }
 
+TEST_F(CheckpointerTest, RetentionKeepsWhatALinkLeadsTo) {
+  saved({100, 200});
+  fs::create_directory_symlink("iter_0000100", root_ / "release");
+  saved({300, 400}, {.retention = {.keep_last = 1}});
+  EXPECT_THAT(entries(),
+              ElementsAre(".dckpt.lock", "iter_0000100", "iter_0000400", kTracker, "release"));
+}
+
 TEST_F(CheckpointerTest, RetentionKeepsWhatTheRunHasLoaded) {
   saved({100, 200});
   job(2,

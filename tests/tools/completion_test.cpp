@@ -176,6 +176,8 @@ TEST(ShellWords, AreWrittenAsAShellReadsThem) {
   EXPECT_EQ(shell_word("run/iter_0000002"), "run/iter_0000002");
   for (const std::string word : {"", "run/a b", "it's", "$HOME/`id`", "~/x", "new\nline's\\", "é*"})
     EXPECT_EQ(in_shell("bash", "printf %s " + shell_word(word)), word) << word;
+  EXPECT_EQ(shell_path("-r -x"), "'./-r -x'");
+  EXPECT_EQ(shell_path("run/-r"), "run/-r");
 }
 
 TEST(CompletionScript, AsksTheToolInBash) {

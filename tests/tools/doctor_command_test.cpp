@@ -15,6 +15,7 @@ using ::testing::AllOf;
 using testing::Copy;
 using ::testing::HasSubstr;
 using testing::kSynthetic;
+using ::testing::Not;
 using testing::Root;
 using testing::run_tool;
 using testing::slurp;
@@ -31,6 +32,26 @@ TEST(ToolDoctor, SaysWhatIsWrongAndWhatMayHelp) {
   const Value json = run_tool({"doctor", root.text(), "--json"}).json();
   EXPECT_FALSE(json.at("ok").as_bool());
   EXPECT_EQ(run_tool({"inspect", root.text(), "--iteration", "20"}).exit_code, 0);
+}
+
+TEST(ToolDoctor, AdvisesOnlyWhatWorks) {
+  const Root root;
+  const auto advice = [&](std::vector<std::string> words) {
+    words.insert(words.begin(), "doctor");
+    const std::string out = run_tool(words).out;
+    const std::size_t begin = out.find("\nwhat may help: dckpt ");
+    return begin == std::string::npos ? "" : out.substr(begin + 22);
+  };
+  EXPECT_EQ(advice({root.text(), "--deep"}),
+            "doctor " + root.text() + " --repair-tracker --quarantine 20 --deep\n");
+  fs::remove(root.directory / "iter_0000010" / "__2_0.distcp");
+  EXPECT_THAT(advice({root.text()}),
+              AllOf(HasSubstr(" --quarantine 10\n"),
+                    HasSubstr("no iteration here is complete, so there is none that the tracker")));
+  for (const char* const name : {"iter_0000010", "iter_0000020"})
+    fs::remove_all(root.directory / name);
+  EXPECT_EQ(advice({root.text()}), "");
+  EXPECT_EQ(run_tool({"doctor", root.text(), "--repair-tracker"}).exit_code, 5);
 }
 
 TEST(ToolDoctor, RepairsAndBringsBack) {
@@ -53,6 +74,15 @@ TEST(ToolDoctor, RepairsAndBringsBack) {
   EXPECT_EQ(run_tool({"doctor", root.text(), "--restore", "20"}).exit_code, 5);
 }
 
+TEST(ToolDoctor, ATrackerWhereThereWasNoneIsUndoneByRemovingIt) {
+  const Root root;
+  const fs::path tracker = root.directory / "latest_checkpointed_iteration.txt";
+  fs::remove(tracker);
+  const std::string out = run_tool({"doctor", root.text(), "--repair-tracker", "--apply"}).out;
+  EXPECT_EQ(slurp(tracker), "10");
+  EXPECT_THAT(out, HasSubstr("undo: rm " + tracker.string() + "\n"));
+}
+
 TEST(ToolDoctor, RefusesWhatHasNoEffect) {
   const Root root;
   for (const std::vector<std::string>& words :
@@ -69,6 +99,31 @@ TEST(ToolDoctor, RefusesWhatHasNoEffect) {
   const ToolRun typo = run_tool({"doctor", root.text() + "s"});
   EXPECT_EQ(typo.exit_code, 3);
   EXPECT_THAT(typo.err, HasSubstr("did you mean '" + root.text() + "'?"));
+}
+
+TEST(ToolDoctor, NamesWhatLooksLikeAnIterationButIsNone) {
+  const Root root;
+  EXPECT_THAT(run_tool({"doctor", root.text()}).out, Not(HasSubstr("not counted")));
+  fs::create_directory(root.directory / "iter_60");
+  EXPECT_THAT(run_tool({"doctor", root.text()}).out, HasSubstr("not counted  'iter_60': no "));
+}
+
+TEST(ToolDoctor, SaysThatAPoolDoesNotNameItsHosts) {
+  const Root root;
+  fs::create_directory(root.directory / ".iter_0000030.saving-workers-7");
+  EXPECT_THAT(run_tool({"doctor", root.text()}).out, HasSubstr("workers, hosts unknown"));
+  EXPECT_THAT(run_tool({"inspect", root.text()}).out, HasSubstr("of a pool of workers"));
+}
+
+TEST(ToolWorkers, SaysWhatStaysWhenAPoolIsRemoved) {
+  const TempDir directory;
+  const std::string pool = (directory / "pool").string();
+  const ToolRun done = run_tool(
+      {"convert", testing::golden(kSynthetic), pool + "/out", "--to", "dcp", "--workers", pool});
+  ASSERT_EQ(done.exit_code, 0) << done.err;
+  EXPECT_EQ(run_tool({"workers", pool, "--remove"}).out,
+            "removed the pool; " + pool + " stays, since it holds 'out'\n");
+  EXPECT_TRUE(fs::exists(pool + "/out/.metadata"));
 }
 
 TEST(ToolPrune, ShowsFirstAndRemovesThen) {

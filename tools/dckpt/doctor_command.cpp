@@ -1,7 +1,9 @@
+#include <algorithm>
 #include <limits>
 
 #include "configs/policy.h"
 #include "dist_checkpointing/json/reports.h"
+#include "dist_checkpointing/training_root/staging_token.h"
 #include "dist_checkpointing/upkeep/treatment.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
@@ -49,6 +51,7 @@ void print_left(const RootDiagnosis& found) {
     const UnfinishedWork& work = leftover.work;
     const std::string who = work.state == Owner::kRunning ? "a running job"
                             : work.state == Owner::kEnded ? "a job that has ended"
+                            : is_of_pool(work.name)       ? "workers, hosts unknown"
                                                           : "a job of another host";
     table.add({human_bytes(leftover.bytes), who, shown(work.name)});
   }
@@ -71,9 +74,14 @@ void print_diagnosis(const RootDiagnosis& found, const std::string& root) {
   for (const std::string& why : found.survey.resume.passed_over)
     head.add("skipped", safe_message(why));
   head.add("Megatron", megatron_text(found.megatron));
-  if (found.owner) head.add("saved by", owner_text(*found.owner));
+  if (found.owner)
+    head.add(found.owner->name.starts_with("doctor ") ? "locked by" : "saved by",
+             owner_text(*found.owner));
   for (const std::string& directory : found.may_be_written)
     head.add("in work", directory + " may still be being written: it has changed just now");
+  if (!found.not_counted.empty())
+    head.add("not counted", quoted_list(found.not_counted) +
+                                ": no directory with the name of an iteration (iter_0001000)");
   head.add("wasted", human_bytes(found.wasted_bytes()));
   head.print();
   print_left(found);
@@ -93,6 +101,15 @@ std::string step_text(const TreatmentStep& step) {
   return "remove     " + shown(step.name);
 }
 
+/// Returns the command that undoes a step; empty if none does.
+std::string undo_text(const TreatmentStep& step, const std::string& root) {
+  if (!step.undo.empty())
+    return str_format("dckpt doctor {} {} --apply", shell_path(root), step.undo);
+  // There was no tracker before.
+  const bool is_new = step.kind == TreatmentStep::Kind::kWriteTracker;
+  return is_new ? "rm " + shell_path(root + "/" + step.name) : "";
+}
+
 void print_steps(const TreatmentReport& report, const std::string& root) {
   if (!report.steps.empty() || !report.remarks.empty()) print("\n");
   std::uint64_t freed = 0;
@@ -100,9 +117,8 @@ void print_steps(const TreatmentReport& report, const std::string& root) {
     print(step_text(step));
     if (step.bytes > 0) print(str_format(", {}", human_bytes(step.bytes)));
     print(step.why.empty() ? "\n" : str_format(" ({})\n", safe_message(step.why)));
-    if (!step.undo.empty())
-      print(
-          str_format("           undo: dckpt doctor {} {} --apply\n", shell_word(root), step.undo));
+    if (const std::string undo = undo_text(step, root); !undo.empty())
+      print(str_format("           undo: {}\n", undo));
     if (step.kind == TreatmentStep::Kind::kRemove || step.kind == TreatmentStep::Kind::kDelete)
       freed += step.bytes;
   }
@@ -112,25 +128,52 @@ void print_steps(const TreatmentReport& report, const std::string& root) {
     print(str_format("note: {}\n", safe_message(remark)));
 }
 
-/// Prints the commands that may help.
-void print_advice(const RootDiagnosis& found, const std::string& root) {
-  std::string options;
-  if (!found.tracker_problem.empty()) options += " --repair-tracker";
+/// Returns whether --repair-tracker would find an iteration.
+bool can_repair(const RootDiagnosis& found, const std::string& root, Treatment repair) {
+  const auto is_complete = [](const IterationSummary& summary) {
+    return summary.state == IterationSummary::State::kComplete;
+  };
+  if (found.deep) return std::ranges::any_of(found.survey.iterations, is_complete);
+  repair.repair_tracker = true;
+  try {
+    (void)treat_root(root, repair);
+    return true;
+  } catch (const CheckpointError&) {
+    return false;
+  }
+}
+
+/// Prints what may help.
+void print_advice(const RootDiagnosis& found, const Options& options, const Treatment& treatment) {
+  std::string actions;
+  const bool is_lost =
+      !found.tracker_problem.empty() && !can_repair(found, options.root.path, treatment);
+  if (!found.tracker_problem.empty() && !is_lost) actions += " --repair-tracker";
   for (const IterationSummary& summary : found.survey.iterations) {
     const Verdict verdict = verdict_of(summary.state);
     const bool is_bad = verdict == Verdict::kIncomplete || verdict == Verdict::kDamaged;
     if (!is_bad || found.is_written(summary.directory)) continue;
-    options += " --quarantine " +
+    actions += " --quarantine " +
                (summary.iteration ? std::to_string(*summary.iteration) : summary.directory);
     break;
   }
   for (const Leftover& leftover : found.leftovers) {
     if (leftover.work.state != Owner::kEnded) continue;
-    options += " --clean";
+    actions += " --clean";
     break;
   }
-  if (!options.empty())
-    print(str_format("\nwhat may help: dckpt doctor {}{}\n", shell_word(root), options));
+  if (!actions.empty() && found.deep) actions += " --deep";
+  if (!actions.empty() && !options.root.policy.empty())
+    actions += " --policy " + shell_path(options.root.policy);
+  if (!actions.empty())
+    print(
+        str_format("\nwhat may help: dckpt doctor {}{}\n", shell_path(options.root.path), actions));
+  if (is_lost) {
+    print(
+        str_format("\nno iteration here is complete, so there is none that the tracker could name; "
+                   "to start over, choose another root{}\n",
+                   found.set_aside.empty() ? "" : ", or bring one back with --restore"));
+  }
 }
 
 void require_useful(const Options& options) {
@@ -164,7 +207,7 @@ int run(const Options& options) {
   } else {
     if (!report.applied) show(report);
     if (!options.has_action())
-      print_advice(report.diagnosis, root);
+      print_advice(report.diagnosis, options, treatment);
     else if (report.steps.empty())
       print("\nnothing to do\n");
     else if (!report.applied)
@@ -200,8 +243,8 @@ Command add_doctor(CLI::App& program) {
   command.footer(
       "Reports each iteration, what a run would take, what dead jobs have left and the space that "
       "is wasted. What a live job may be using is never touched. Actions only show what they would "
-      "do until --apply is given; all but --clean can be undone. Exit code 1 if an iteration or "
-      "the tracker has a problem and no action is given.\n\n"
+      "do until --apply is given; all but --clean can be undone, by the command that is shown. "
+      "Exit code 1 if an iteration or the tracker has a problem and no action is given.\n\n"
       "Examples:\n"
       "  dckpt doctor run/checkpoints --deep\n"
       "  dckpt doctor run/checkpoints --quarantine 2000 --repair-tracker --apply\n"
@@ -245,8 +288,8 @@ Command add_prune(CLI::App& program) {
   Parser command(program, "prune", "Remove old iterations of a training root");
   command.footer(
       "Applies a retention as a run does that has just saved the iteration from which a run would "
-      "resume: newer ones, links, and those that a job may be using stay. It only shows what it "
-      "would free until --apply is given.\n\n"
+      "resume: newer ones, links and what they lead to, and those that a job may be using stay. It "
+      "only shows what it would free until --apply is given.\n\n"
       "Examples:\n"
       "  dckpt prune run/checkpoints --keep-last 3 --keep-every 1000\n"
       "  dckpt prune run/checkpoints --policy run.yaml --apply");

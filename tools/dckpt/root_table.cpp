@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "dist_checkpointing/training_root/staging_token.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
@@ -65,6 +66,8 @@ std::string row_text(const UnfinishedWork& work) {
   if (work.state == Unfinished::kRunning)
     return styled(Style::kYellow, deletes ? "is being deleted" : "is being saved");
   if (work.purpose == "interrupted") return "interrupted conversion";
+  if (work.state == Unfinished::kElsewhere && is_of_pool(work.name))
+    return "unfinished, of a pool of workers";
   if (work.state == Unfinished::kElsewhere)
     return deletes ? "is deleted by another host" : "unfinished, of another host";
   return styled(Style::kRed, deletes                      ? "leftover of a killed deletion"

@@ -94,4 +94,8 @@ std::string shell_word(std::string_view word) {
   return text + "'";
 }
 
+std::string shell_path(std::string_view path) {
+  return shell_word(path.starts_with('-') ? "./" + std::string(path) : path);
+}
+
 }  // namespace dckpt::tool

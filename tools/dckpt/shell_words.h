@@ -14,5 +14,7 @@ std::vector<std::string> shell_words(std::string_view line);
 /// Returns what a person can paste into a shell to get this word, on one line: as it is, in single
 /// quotes, or, if there are control characters, as $'…' with escapes.
 std::string shell_word(std::string_view word);
+/// Does the same for a path, which no command then takes for an option.
+std::string shell_path(std::string_view path);
 
 }  // namespace dckpt::tool

@@ -64,11 +64,21 @@ void print_survey(const WorkerSurvey& survey) {
   print(survey.published ? styled(Style::kGreen, "published") + "\n" : "not published yet\n");
 }
 
+/// Returns what has become of the directory of a pool that was removed.
+std::string removed_text(const std::string& directory) {
+  const Location left(directory);
+  if (!left.is_directory()) return str_format("removed {}\n", shown(directory));
+  std::vector<std::string> names;
+  for (const FileInfo& entry : left.directory()->list("")) names.push_back(entry.name);
+  return str_format("removed the pool; {} stays, since it holds {}\n", shown(directory),
+                    quoted_list(names));
+}
+
 int run_workers(const Options& options) {
   return with_context({.file = options.directory}, [&] {
     if (options.remove) {
       remove_workers(options.directory);
-      print(str_format("removed {}\n", shown(options.directory)));
+      print(removed_text(options.directory));
       return kOk;
     }
     const WorkerSurvey survey = survey_workers(options.directory);
@@ -86,11 +96,13 @@ Command add_workers(CLI::App& program) {
   const auto options = std::make_shared<Options>();
   Parser command(program, "workers", "Who does what in a conversion that several processes share");
   command.footer(
-      "DIR is the directory that convert --workers was given. A worker is silent if it has given "
-      "no "
-      "sign of life for two minutes: others take over what it had begun.\n\n"
+      "DIR is the directory that convert --workers was given. A worker is silent if its process "
+      "has ended on this host, or if it has given no sign of life for two minutes: others take "
+      "over what it had begun. Until then, one that is stopped, or that died on another "
+      "host, is shown as working.\n\n"
       "--remove gives up a conversion: it removes DIR and what was written and not published. It "
-      "is refused while a worker is at work. After publication, it removes DIR alone.\n\n"
+      "is refused while a worker is at work. After publication, it removes DIR alone. If DIR holds "
+      "anything else, DIR itself stays.\n\n"
       "Examples:\n"
       "  dckpt workers pool\n"
       "  watch dckpt workers pool\n"

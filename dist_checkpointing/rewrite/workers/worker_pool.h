@@ -158,8 +158,6 @@ inline constexpr const char* kProbePrefix = "now-";  // of files for storage_tim
 
 /// Returns whether a pool makes files of this name.
 bool is_pool_file(std::string_view name);
-/// The begin of the token in PooledJob::staging.
-inline constexpr const char* kPoolToken = "workers-";
 
 /// The content of a claim; no token if it is incomplete, as while it is written.
 struct ClaimText {

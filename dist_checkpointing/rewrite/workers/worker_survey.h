@@ -15,7 +15,7 @@ namespace DCKPT_API dckpt {
 struct SurveyedWorker {
   enum class State : std::uint8_t {
     kWorking,  ///< it has given signs of life within its lease
-    kSilent,   ///< it has not: others take over its work
+    kSilent,   ///< it has not, or has ended on this host: others take over its work
     kIdle,     ///< it has no unit now: it waits, or has left
   };
   std::string host;
@@ -50,8 +50,9 @@ struct WorkerSurvey {
 /// none, (corrupt) for a damaged one.
 [[nodiscard]] WorkerSurvey survey_workers(const Location& directory);
 
-/// Removes a pool and everything that its workers have written and not published. Throws
-/// CheckpointError (aborted) if any of them is at work, and as survey_workers() does.
+/// Removes a pool and everything that its workers have written and not published. The directory
+/// stays if it holds anything else. Throws CheckpointError (aborted) if any of them is at work, and
+/// as survey_workers() does.
 void remove_workers(const Location& directory);
 
 }  // namespace dckpt

@@ -128,6 +128,14 @@ TEST_F(Survey, MarksWhatTheNextSaveRemoves) {
   EXPECT_THAT(names(survey(), &IterationSummary::removed_by_policy), ElementsAre());
 }
 
+TEST_F(Survey, RetentionKeepsWhatALinkLeadsTo) {
+  for (const std::uint64_t iteration : {10, 20, 30}) make(iteration);
+  fs::create_directory_symlink("iter_0000010", root_ / kReleaseDirectory);
+  EXPECT_THAT(
+      names(survey({.retention = Retention{.keep_last = 1}}), &IterationSummary::removed_by_policy),
+      ElementsAre("iter_0000020"));
+}
+
 TEST_F(Survey, ALinkIsAnIterationThatRetentionKeeps) {
   make(20);
   const TempDir elsewhere;

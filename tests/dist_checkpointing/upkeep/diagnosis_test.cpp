@@ -55,6 +55,20 @@ TEST_F(Diagnosis, OfAHealthyRootFindsNothing) {
   EXPECT_THAT(found.leftovers, IsEmpty());
 }
 
+TEST_F(Diagnosis, NamesWhatLooksLikeAnIterationButIsNone) {
+  make(1);
+  for (const char* const name : {"iter_60", "iter_abc", "iterations"})
+    fs::create_directory(root_ / name);
+  write("iter_0000002", "a file");
+  fs::create_directory_symlink("iter_0000001", path(3));
+  fs::create_directory_symlink("nowhere", path(4));
+  fs::create_directory_symlink("nowhere", root_ / kReleaseDirectory);
+  const RootDiagnosis found = diagnose();
+  EXPECT_THAT(found.not_counted, ElementsAre("iter_0000002", "iter_0000004", "iter_60", "iter_abc",
+                                             kReleaseDirectory));
+  EXPECT_TRUE(found.ok());
+}
+
 TEST_F(Diagnosis, DeepFindsWhatOnlyTheBytesShow) {
   make(1);
   const fs::path file = path(1) / "__0_0.distcp";
@@ -81,6 +95,24 @@ TEST_F(Diagnosis, ReadsTheTrackerAsMegatronDoes) {
   EXPECT_EQ(megatron("release"), "");
   EXPECT_EQ(megatron(std::string(9000, '1')), "");
   EXPECT_THAT(diagnose().tracker_problem, HasSubstr("9,000 bytes"));
+  EXPECT_THAT(diagnose().megatron.why, AllOf(HasSubstr("was not read"), HasSubstr("9,000 bytes")));
+}
+
+TEST_F(Diagnosis, FollowsALinkInPlaceOfTheTrackerAsMegatronDoes) {
+  for (const std::uint64_t iteration : {1, 2}) make(iteration);
+  const auto megatron = [&](const fs::path& target) {
+    fs::remove(root_ / kTrackerFile);
+    fs::create_symlink(target, root_ / kTrackerFile);
+    return diagnose().megatron;
+  };
+  write("notes", "1");
+  EXPECT_EQ(megatron("notes").directory, "iter_0000001");
+  EXPECT_THAT(diagnose().tracker_problem, HasSubstr("not a regular file"));
+  write("notes", "x");
+  EXPECT_EQ(megatron("notes").why,
+            "it stops at latest_checkpointed_iteration.txt, which holds 'x'");
+  for (const char* const target : {"nowhere", "iter_0000001"})
+    EXPECT_EQ(megatron(target).why, "there is no file latest_checkpointed_iteration.txt");
 }
 
 TEST_F(Diagnosis, AnUnfinishedIterationThatHasJustChangedMayBeInWork) {

@@ -111,6 +111,17 @@ TEST_F(Treatments, ADirectoryInPlaceOfTheTrackerIsSetAsideWhole) {
   EXPECT_TRUE(fs::is_directory(root_ / kTrackerFile / "something"));
 }
 
+TEST_F(Treatments, ATrackerThatIsALinkIsRepairedToWhatItHolds) {
+  for (const std::uint64_t iteration : {1, 2}) make(iteration);
+  write("notes", "1");
+  fs::create_symlink("notes", root_ / kTrackerFile);
+  EXPECT_EQ(resumed(treat({.repair_tracker = true})), "iter_0000001");
+  EXPECT_EQ(tracker(), "1");
+  EXPECT_EQ(read("notes"), "1");
+  (void)treat({.restore_tracker = true});
+  EXPECT_TRUE(fs::is_symlink(root_ / kTrackerFile));
+}
+
 TEST_F(Treatments, AQuarantinedIterationComesBackAsItWas) {
   make_sick();
   write("iter_0000003/notes.txt", "mine");
@@ -134,6 +145,18 @@ TEST_F(Treatments, AQuarantinedIterationComesBackAsItWas) {
   EXPECT_EQ(fs::file_size(path(3) / "__0_0.distcp"), 20U);
   EXPECT_EQ(read("iter_0000003/notes.txt"), "mine");
   EXPECT_EQ(refused({.restore = 3}), ErrorCode::kIncomplete);
+}
+
+TEST_F(Treatments, WhatTheTrackerFindsThroughALinkIsNotSetAsideInSilence) {
+  for (const std::uint64_t iteration : {2, 3}) make(iteration);
+  fs::create_directory_symlink("iter_0000003", path(4));
+  EXPECT_THAT(treat({.quarantine = 4}, false).remarks, IsEmpty());
+  track("4");
+  EXPECT_THAT(treat({.quarantine = 3}, false).remarks,
+              ElementsAre("'iter_0000004' leads to 'iter_0000003', and will lead nowhere",
+                          HasSubstr("names 'iter_0000004': without it a run stops")));
+  EXPECT_EQ(resumed(treat({.repair_tracker = true, .quarantine = 3})), "iter_0000002");
+  EXPECT_EQ(tracker(), "2");
 }
 
 TEST_F(Treatments, SavesAndTheirLeftoversLeaveQuarantineAlone) {
@@ -194,6 +217,17 @@ TEST_F(Treatments, CleanRemovesWhatTheDeadHaveLeftAndNothingElse) {
   EXPECT_THAT(treat({.clean = true}).steps, IsEmpty()) << "the second time";
 }
 
+TEST_F(Treatments, WhatAPoolHasLeftIsNotCalledWorkOfAnotherHost) {
+  make(1);
+  const std::string left = ".iter_0000002.saving-workers-123";
+  fs::create_directories(root_ / left / worker_folder(ended()));
+  EXPECT_THAT(treat({.clean = true}).remarks,
+              ElementsAre(HasSubstr("a pool of workers, whose hosts are not known here")));
+  EXPECT_TRUE(fs::exists(root_ / left));
+  (void)treat({.clean = true, .all_jobs_ended = true});
+  EXPECT_FALSE(fs::exists(root_ / left));
+}
+
 TEST_F(Treatments, CleanTakesTheClaimOfADamagedCheckpointAndNoMore) {
   make_sick();
   write(std::string("iter_0000002/") + kClaimPrefix + "1", ended());
@@ -232,6 +266,15 @@ class ReadOnly final : public ForwardingStorage {
     throw CheckpointError(ErrorCode::kIo, "Read-only file system");
   }
 };
+
+TEST_F(Treatments, WhoTreatsARootHasNotSavedThere) {
+  make_sick();
+  (void)treat_root(root_.path(), {.repair_tracker = true, .apply = true}, [&](const auto&) {
+    EXPECT_THAT(diagnose_root(root_.path()).owner->name, HasSubstr("doctor "));
+  });
+  write(".dckpt.lock", "doctor " + ended());
+  EXPECT_FALSE(diagnose_root(root_.path()).owner);
+}
 
 TEST_F(Treatments, AReadOnlyRootCanBeExamined) {
   make_sick();
@@ -329,6 +372,32 @@ TEST_F(Prune, KeepsWhatIsInUseOrNotItsOwn) {
   EXPECT_THAT(report.remarks,
               ElementsAre(HasSubstr("it is a link"), HasSubstr("a job may be at work in it")));
   EXPECT_EQ(names().size(), 6U);
+}
+
+TEST_F(Prune, KeepsWhatALinkLeadsTo) {
+  for (const bool has_tracker : {false, true}) {
+    for (const std::string& name : names()) fs::remove_all(root_ / name);
+    for (const std::uint64_t iteration : {1, 2, 3}) make(iteration);
+    fs::create_directory_symlink("iter_0000001", path(4));
+    fs::create_directory_symlink("iter_0000004", root_ / "latest");
+    if (has_tracker) track("4");
+    const TreatmentReport plan = prune({.keep_last = 1});
+    EXPECT_THAT(removed(plan), ElementsAre("iter_0000002", "iter_0000003"));
+    EXPECT_THAT(plan.remarks,
+                ElementsAre("'iter_0000001' stays: 'iter_0000004', 'latest' lead to it"));
+    EXPECT_EQ(removed(prune({.keep_last = 1}, true)), removed(plan));
+    EXPECT_TRUE(fs::exists(path(4) / ".metadata"));
+  }
+}
+
+TEST_F(Prune, CountsALinkAndItsTargetOnce) {
+  for (const std::uint64_t iteration : {6, 7})
+    fs::create_directory_symlink(root_ / "iter_0000005", path(iteration));
+  EXPECT_THAT(removed(prune({.keep_last = 2})),
+              ElementsAre("iter_0000001", "iter_0000002", "iter_0000003"));
+  track("6");
+  EXPECT_THAT(removed(prune({.keep_last = 2})),
+              ElementsAre("iter_0000001", "iter_0000002", "iter_0000003"));
 }
 
 TEST_F(Prune, CountsOnlyCompleteOnes) {
