@@ -44,6 +44,18 @@ TEST(WrongUsage, MissingAndSuperfluousArgumentsShowTheUsage) {
   expect_usage_error({"inspect", "a", "--keys"}, "--keys needs a value: --keys GLOB");
 }
 
+TEST(WrongUsage, AnArgumentThatTakesManyIsNeverTooMany) {
+  expect_usage_error({"merge", "a", "b"},
+                     "merge needs --output DST\n"
+                     "dckpt: usage: dckpt merge [OPTIONS] --output DST MODEL...\n");
+  expect_usage_error({"join", "-o", "c"}, "join needs MODEL...\n");
+  expect_usage_error({"merge", "a", "b", "--wieghts", "0.5,0.5", "-o", "c"},
+                     "there is no option '--wieghts' of merge; did you mean '--weights'?");
+  expect_usage_error({"join", "a", "b", "c", "--weights", "1,1,1", "-o", "d"},
+                     "there is no option '--weights' of join; merge has it");
+  expect_usage_error({"diff", "a", "b", "0.1", "--rtoll", "0.1"}, "did you mean '--rtol'?");
+}
+
 TEST(WrongUsage, AnUnknownChoiceNamesTheChoices) {
   expect_usage_error(
       {"inspect", "x", "--sort", "kye"},
