@@ -78,6 +78,8 @@ void add_models(Parser command, Options& options) {
                   "Format to write, one of those of dckpt formats; default: that of the first")
       .type_name("FORMAT")
       .takes(Takes::kFormat);
+  add_model_files(command, options.convert.target.model_files,
+                  "Folder of config.json and tokenizer, to copy; default: the first MODEL");
   command.add_flag("--dry-run", options.convert.dry_run, "Say what would be done, write nothing");
   command.add_flag("--overwrite", options.convert.target.overwrite, "Replace DST if it exists");
   add_json(command, options.json);

@@ -135,4 +135,29 @@ CheckpointError with_suggested_path(const CheckpointError& error, const CommandL
   return error;
 }
 
+CheckpointError with_place_of_options(const CheckpointError& error, CLI::App& program,
+                                      const CommandLine& line) {
+  CLI::App* const convert = find_command(program, "convert");
+  const std::string& message = error.message();
+  if (line.app == convert || message.find("convert --") != std::string::npos) return error;
+  std::vector<std::string> of_convert;
+  for (std::size_t at = message.find("--"); at != std::string::npos;
+       at = message.find("--", at + 2)) {
+    const std::string option =
+        message.substr(at, message.find_first_not_of("abcdefghijklmnopqrstuvwxyz-", at) - at);
+    if (convert->get_option_no_throw(option) != nullptr &&
+        line.app->get_option_no_throw(option) == nullptr &&
+        std::ranges::find(of_convert, option) == of_convert.end())
+      of_convert.push_back(option);
+  }
+  if (of_convert.empty()) return error;
+  return CheckpointError(
+      error.code(),
+      str_format("{}; {} {} of dckpt convert: convert each model with it first, or {} to another "
+                 "format (--to) and convert the result",
+                 message, alternatives(of_convert, "and"),
+                 of_convert.size() == 1 ? "is an option" : "are options", line.app->get_name()),
+      error.context(), error.cause());
+}
+
 }  // namespace dckpt::tool
