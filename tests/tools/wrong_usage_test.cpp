@@ -61,6 +61,11 @@ TEST(WrongUsage, AnUnknownChoiceNamesTheChoices) {
       {"inspect", "x", "--sort", "kye"},
       "--sort: found 'kye', expected key, size, chunks or stored; did you mean 'key'?");
   expect_usage_error({"convert", "a", "b", "--compat", "megatrn"}, "did you mean 'megatron'?");
+  const ToolRun never = run_tool({"convert", "a", "b", "--error-on", "not-finite"});
+  EXPECT_EQ(never.exit_code, 2);
+  EXPECT_THAT(never.err,
+              AllOf(HasSubstr("--error-on: found 'not-finite', expected keys-changed,"),
+                    HasSubstr("no-effect or values-implausible"), Not(HasSubstr("keys-differ"))));
   expect_usage_error({"diff", "a", "b", "--rtol", "-1"},
                      "--rtol: found '-1', expected a number from 0 on");
   const ToolRun format = run_tool({"convert", path_of(kModel), "x", "--to", "torchdist"});

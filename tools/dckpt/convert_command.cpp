@@ -5,6 +5,7 @@
 #include "configs/key_map.h"
 #include "dist_checkpointing/json/reports.h"
 #include "dist_checkpointing/open.h"
+#include "dist_checkpointing/rewrite/conversion_findings.h"
 #include "dist_checkpointing/rewrite/convert.h"
 #include "dist_checkpointing/rewrite/convert_policy.h"
 #include "mapping/base/counted.h"
@@ -340,6 +341,13 @@ void add_selection(Parser command, Options& options) {
       .takes(Takes::kKeyPattern);
 }
 
+std::vector<std::string> codes_of_conversions() {
+  std::vector<std::string> names;
+  for (const auto& [code, name] : kFindingCodeNames)
+    if (is_of_conversions(code)) names.emplace_back(name);
+  return names;
+}
+
 /// Adds the options of resources and safety.
 void add_conduct(Parser command, const std::shared_ptr<Options>& options) {
   ConvertOptions& convert = options->convert;
@@ -370,7 +378,7 @@ void add_conduct(Parser command, const std::shared_ptr<Options>& options) {
                   "Write nothing if there are such notes: data-lost, values-rounded, …; repeatable")
       .type_name("CODE")
       .repeatable()
-      .one_of(names_of(kFindingCodeNames));
+      .one_of(codes_of_conversions());
   command
       .add_flag("--dry-run", convert.dry_run,
                 "Say what would be written and how large it is, write nothing")
