@@ -109,7 +109,8 @@ Command add_join(CLI::App& program) {
   Parser command(program, "join", "Put the tensors of several checkpoints into one");
   command.footer(
       "A tensor that several models have is taken from the first of them, and a note says so. "
-      "Objects, the common state and files of the model are the first's.\n\n"
+      "Objects, the common state and files of the model are the first's, and a note names objects "
+      "that only others have.\n\n"
       "Examples:\n"
       "  dckpt join trained_language_model original_model -o whole");
   add_models(command, *options);
