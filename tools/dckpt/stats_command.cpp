@@ -41,19 +41,12 @@ std::string count_or_dash(std::uint64_t count) {
 }
 
 Table table_of(Table::Column last) {
-  using Align = Table::Align;
-  return Table({{"ELEMENTS", Align::kRight},
-                {"MEAN", Align::kRight},
-                {"DEVIATION", Align::kRight},
-                {"ABS MAX", Align::kRight},
-                {"FURTHEST", Align::kRight},
-                {"L2", Align::kRight},
-                {"ZERO", Align::kRight},
-                {"DENORMAL", Align::kRight},
-                {"NAN", Align::kRight},
-                {"INF", Align::kRight},
-                std::move(last)},
-               "");
+  std::vector<Table::Column> columns;
+  for (const char* const title : {"ELEMENTS", "MEAN", "DEVIATION", "ABS MAX", "FURTHEST", "L2",
+                                  "ZERO", "DENORMAL", "NAN", "INF"})
+    columns.push_back(Table::beneath(title, Table::Align::kRight));
+  columns.push_back(std::move(last));
+  return Table(std::move(columns), "");
 }
 
 std::vector<std::string> cells(const ElementStats& stats, std::string last) {
