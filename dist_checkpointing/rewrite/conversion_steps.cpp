@@ -79,8 +79,9 @@ std::string leave_optimizer(Draft& draft, const ConvertOptions& options, Convert
   draft.findings.push_back(
       {FindingCode::kOptimizerLeftOut,
        str_format("the optimizer stays behind: {}{}", counted(of_optimizer.size(), "tensor"),
-                  options.source.average.empty() ? "; --include '*' takes them"
-                                                 : ", which have no average"),
+                  !options.source.average.empty() ? ", which have no average"
+                  : !options.source.join.empty()  ? "; --to torch_dist takes them"
+                                                  : "; --include '*' takes them"),
        of_optimizer});
   return "leaves out the state of the optimizer";
 }

@@ -6,6 +6,7 @@
 #include "dist_checkpointing/inspect/inspect.h"
 #include "dist_checkpointing/open.h"
 #include "dist_checkpointing/registry.h"
+#include "dist_checkpointing/rewrite/conversion_findings.h"
 #include "dist_checkpointing/rewrite/conversion_steps.h"
 #include "dist_checkpointing/rewrite/convert_target.h"
 #include "dist_checkpointing/rewrite/copy_contents.h"
@@ -66,6 +67,22 @@ void require_resumable(const CopyContents& contents, const ChosenTarget& target,
           "model alone)",
           newest ? "it with a common state that is an object" : "its boxes",
           newest ? "0.19" : "0.15", newest ? "--compat megatron-0.19" : "--flattened boxes"));
+}
+
+/// Refuses codes of findings that no conversion makes, on which nothing would ever fail.
+void require_findable(const std::vector<FindingCode>& errors) {
+  std::vector<std::string> never, others;
+  for (const auto& [code, name] : kFindingCodeNames) {
+    if (is_of_conversions(code))
+      others.emplace_back(name);
+    else if (std::ranges::find(errors, code) != errors.end())
+      never.emplace_back(name);
+  }
+  if (never.empty()) return;
+  throw CheckpointError(ErrorCode::kInvalidArgument,
+                        str_format("conversions make no findings of the kind {}, so these cannot "
+                                   "be errors; they make {}",
+                                   quoted_list(never), quoted_list(others, others.size())));
 }
 
 /// Throws if there are findings that `errors` names.
@@ -263,6 +280,7 @@ ConvertReport convert(const Location& source, const Location& destination,
                                      grouped(kMaxRanks), *options.target.ranks));
   }
   require_target_name(destination);
+  require_findable(options.checks.error_on);
   if (options.workers.directory) require_shareable(options);
   return convert_checkpoint(source, destination, with_flattened_form(options));
 } catch (...) {

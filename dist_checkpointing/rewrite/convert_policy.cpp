@@ -2,7 +2,9 @@
 
 #include "configs/option_rules.h"
 #include "dist_checkpointing/registry.h"
+#include "dist_checkpointing/rewrite/conversion_findings.h"
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 
 namespace dckpt {
@@ -34,9 +36,16 @@ PolicyForConversion policy_for_conversion(const Policy& policy, bool names_forma
   options.target.separation_hint = save.separation_hint;
   if (save.integrity) options.target.integrity = true;
   options.limits.io = save.io;
-  options.checks.error_on = load.error_on;
-  options.checks.error_on.insert(options.checks.error_on.end(), save.error_on.begin(),
-                                 save.error_on.end());
+  const auto take_error_on = [&](const std::vector<FindingCode>& codes, const std::string& field) {
+    for (const FindingCode code : codes) {
+      if (is_of_conversions(code))
+        options.checks.error_on.push_back(code);
+      else
+        result.unused.push_back(str_format("{}: {}", field, name_of(kFindingCodeNames, code)));
+    }
+  };
+  take_error_on(load.error_on, "load.error_on");
+  take_error_on(save.error_on, "save.error_on");
   options.limits.read_threads = load.threads;
   options.limits.staging = load.staging;
 

@@ -128,7 +128,9 @@ void require_outside(const Location& source, const Location& destination) {
 }
 
 void require_free_name(const Location& destination, bool overwrite) {
-  const std::optional<FileInfo> found = destination.stat();
+  std::optional<FileInfo> found = destination.stat();
+  // Finds a link that leads nowhere, and throws (io) if a component of the path is a file.
+  if (!found) found = destination.storage()->stat(destination.name());
   if (!found ||
       (found->kind == FileInfo::Kind::kDirectory && destination.directory()->list("").empty()))
     return;

@@ -14,6 +14,9 @@ namespace {
 
 constexpr std::uint64_t kMaxStateBytes = JsonLimits().max_bytes;
 constexpr std::int64_t kVersion = 1;
+/// The beginning of every state file, as save() writes it.
+constexpr std::string_view kHead = "{\n \"version\": 1,\n \"print\": \"";
+static_assert(kVersion == 1);
 
 std::string print_of(const Value& checkpoints) {
   const std::string text = to_json(checkpoints);
@@ -61,17 +64,31 @@ FleetState::FleetState(std::optional<Location> file) : file_(std::move(file)) {
     throw CheckpointError(ErrorCode::kIo, "the directory of the state file does not exist",
                           {.file = file_->display()});
   }
-  if (file_->stat()) read();
+  if (const std::optional<FileInfo> found = file_->stat()) {
+    require_state_file(*found);
+    read();
+  }
   save();
+}
+
+void FleetState::require_state_file(const FileInfo& found) const {
+  if (found.kind == FileInfo::Kind::kRegular) {
+    const auto file = file_->storage()->open(file_->name());
+    Bytes begin(std::min<std::uint64_t>(file->size(), kHead.size()));
+    file->read(0, begin);
+    if (!begin.empty() && std::ranges::equal(begin, as_bytes(kHead.substr(0, begin.size()))))
+      return;  // a state file, perhaps cut off
+  }
+  throw CheckpointError(
+      ErrorCode::kInvalidArgument,
+      "this is not a state file of 'dckpt verify --fleet', or one of another version; it stays as "
+      "it is: choose another name for the state file",
+      {.file = file_->display()});
 }
 
 void FleetState::read() try {
   const auto file = file_->storage()->open(file_->name());
   const Value json = parse_json(read_file(*file, kMaxStateBytes), file->name());
-  if (const std::int64_t version = json.at("version").as_int(); version != kVersion) {
-    throw CheckpointError(ErrorCode::kCorrupt,
-                          str_format("its version is {}, expected {}", version, kVersion));
-  }
   const Value& checkpoints = json.at("checkpoints");
   if (json.at("print").as_str() != print_of(checkpoints))
     throw CheckpointError(ErrorCode::kCorrupt, "its content does not have the hash that it names");
@@ -80,9 +97,9 @@ void FleetState::read() try {
 } catch (const CheckpointError& error) {
   if (error.code() == ErrorCode::kIo) throw;
   throw CheckpointError(ErrorCode::kCorrupt,
-                        str_format("it is damaged, or not a state file of 'dckpt verify --fleet' "
-                                   "({}); remove it to verify all checkpoints again, or name "
-                                   "another file",
+                        str_format("this state file of 'dckpt verify --fleet' is damaged ({}); "
+                                   "remove it to verify all checkpoints again, or name another "
+                                   "file",
                                    error.message()),
                         {.file = file_->display()});
 }

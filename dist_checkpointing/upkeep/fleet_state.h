@@ -23,7 +23,8 @@ namespace dckpt {
 class FleetState {
  public:
   /// Reads the file, if there is one, and writes it, so that a place that cannot be written is
-  /// found at once. Throws CheckpointError: (corrupt) for a damaged file, (io).
+  /// found at once. Throws CheckpointError: (corrupt) for a damaged file, (invalid argument) for
+  /// something that is not a state file, (io).
   explicit FleetState(std::optional<Location> file);
 
   /// Returns the result of a checkpoint with this fingerprint; null if another one, or none, is
@@ -43,6 +44,7 @@ class FleetState {
     std::string print;
     FleetResult result;
   };
+  void require_state_file(const FileInfo& found) const;
   void read();
 
   std::optional<Location> file_;

@@ -32,6 +32,28 @@ std::unordered_map<std::string_view, std::uint32_t> positions_of(const Metadata&
   return positions;
 }
 
+std::unordered_set<std::string> objects_of(const CheckpointReader& model) {
+  std::unordered_set<std::string> keys;
+  for (const BytesStorageMetadata& object : model.metadata().objects) keys.insert(object.key);
+  return keys;
+}
+
+/// Reports the objects of `other` that are not among those of the first model, which alone stay.
+void note_dropped(const std::unordered_set<std::string>& of_first, const OtherModel& other,
+                  Findings& findings) {
+  std::vector<std::string> dropped;
+  for (const BytesStorageMetadata& object : other.reader->metadata().objects) {
+    if (!of_first.contains(object.key)) dropped.push_back(object.key);
+  }
+  if (dropped.empty()) return;
+  findings.push_back(
+      {FindingCode::kKeysDropped,
+       str_format("{} of {} {} behind, as the objects are those of the first model: {}",
+                  counted(dropped.size(), "object"), quote(other.name),
+                  dropped.size() == 1 ? "stays" : "stay", quoted_list(dropped, 4)),
+       dropped});
+}
+
 void require_weights(double weight, const std::vector<OtherModel>& others) {
   double sum = weight;
   for (const OtherModel& other : others) sum += other.weight;
@@ -124,6 +146,7 @@ View averaged_models(std::unique_ptr<CheckpointReader> first, double weight,
   for (const OtherModel& other : others) average.add(other);
   std::map<std::uint32_t, WeightedSum> sums = average.take();
   View view;
+  for (const OtherModel& other : others) note_dropped(objects_of(*first), other, view.findings);
   std::vector<std::string> rounded;
   for (const auto& [position, sum] : sums) {
     const TensorStorageMetadata& tensor = first->metadata().tensors[position];
@@ -182,6 +205,8 @@ View with_main_parameters(std::unique_ptr<CheckpointReader> source,
 }
 
 View joined_models(std::unique_ptr<CheckpointReader> first, const std::vector<OtherModel>& others) {
+  const std::string name = first->storage().display_path("");
+  const std::unordered_set<std::string> objects = objects_of(*first);
   View view{std::move(first)};
   for (const OtherModel& other : others) {
     const auto known = positions_of(view.reader->metadata());
@@ -189,6 +214,13 @@ View joined_models(std::unique_ptr<CheckpointReader> first, const std::vector<Ot
     std::vector<std::string> twice;
     const std::vector<TensorStorageMetadata>& tensors = other.reader->metadata().tensors;
     for (std::size_t i = 0; i < tensors.size(); ++i) {
+      if (objects.contains(tensors[i].key))
+        throw CheckpointError(ErrorCode::kMismatch,
+                              str_format("this is an object in {} and a tensor in {}, and a "
+                                         "checkpoint has one of them under a key; convert one of "
+                                         "the two without it or under another key first",
+                                         quote(name), quote(other.name)),
+                              {.key = tensors[i].key});
       if (known.contains(tensors[i].key))
         twice.push_back(tensors[i].key);
       else
@@ -205,6 +237,7 @@ View joined_models(std::unique_ptr<CheckpointReader> first, const std::vector<Ot
                                           counted(twice.size(), "tensor"), quote(other.name),
                                           twice.size() == 1 ? "is" : "are", quoted_list(twice, 4)),
                                twice});
+    note_dropped(objects, other, view.findings);
     view.reader = overlaid_reader(std::move(view.reader), other.reader, added);
   }
   return view;

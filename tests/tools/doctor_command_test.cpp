@@ -166,6 +166,9 @@ TEST(ToolFleet, VerifiesEachLineAndEndsWithTheWorstCode) {
   run = run_tool(words);
   EXPECT_EQ(run.exit_code, 4);
   EXPECT_THAT(run.err, HasSubstr("remove it to verify all checkpoints again"));
+  run = run_tool({"verify", "--fleet", list, "--state", list});
+  EXPECT_EQ(run.exit_code, 2);
+  EXPECT_THAT(run.err, HasSubstr("choose another name for the state file"));
 }
 
 TEST(ToolFleet, RefusesWhatHasNoEffect) {

@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 
 #include "tests/tools/run_tool.h"
@@ -115,6 +116,37 @@ TEST(ToolMap, LayersAreLeftOutBeforeTheMap) {
   ASSERT_EQ(run.exit_code, 0) << run.err;
   EXPECT_THAT(run.out, HasSubstr("left out before the map: 13 keys, 'model.layers.1."));
   EXPECT_THAT(run_tool({"inspect", to}).out, HasSubstr("decoder.layers.mlp.linear_fc2.weight"));
+}
+
+TEST(ToolMap, AdviceToMergeOrJoinNamesOptionsThatTheyHave) {
+  const TempDir scratch;
+  const auto file = [&](const std::string& name) { return (scratch / name).string(); };
+  const std::string model = pair("qwen2", "hf");
+  for (const std::string name : {"a", "b"}) {
+    const ToolRun run =
+        run_tool({"convert", model, file(name), "--to", "safetensors", "--map", "none"});
+    ASSERT_EQ(run.exit_code, 0) << run.err;
+    std::filesystem::remove(scratch / name / "config.json");
+  }
+  const auto merge = [&](const std::string& option, const std::string& value) {
+    return run_tool(
+        {"merge", file("a"), file("b"), "-o", file("to"), "--overwrite", option, value});
+  };
+  EXPECT_THAT(merge("--to", "hf").out, HasSubstr("give the folder that has it with --model-files"));
+  const ToolRun with = merge("--model-files", model);
+  EXPECT_EQ(with.exit_code, 0) << with.err;
+  EXPECT_EQ(testing::slurp(scratch / "to" / "config.json"),
+            testing::slurp(std::filesystem::path(model) / "config.json"));
+  for (const std::string format : {"torch", "fsdp_dtensor"}) {
+    const ToolRun refused = merge("--to", format);
+    EXPECT_EQ(refused.exit_code, 6);
+    EXPECT_THAT(refused.err, HasSubstr("--map is an option of dckpt convert: convert each"));
+  }
+  ASSERT_EQ(merge("--to", "dcp").exit_code, 0);
+  EXPECT_EQ(run_tool({"convert", file("to"), file("fsdp"), "--to", "fsdp_dtensor", "--map", "qwen2",
+                      "--model-files", model})
+                .exit_code,
+            0);
 }
 
 TEST(ToolMap, AnAdapterIsMergedBeforeTheMap) {

@@ -65,6 +65,17 @@ TEST(ToolReport, StatisticsAndDifferencesAreThereOnRequest) {
   }
 }
 
+TEST(ToolReport, APartThatCannotBeReadIsAWarning) {
+  const TempDir scratch;
+  fs::copy(golden(kModel), scratch / "other");
+  fs::resize_file(scratch / "other/__3_1.distcp", 100);
+  const ToolRun run = run_tool(
+      {"report", golden(kModel), "-o", scratch / "page.html", "--compare", scratch / "other"});
+  EXPECT_EQ(run.exit_code, 0);
+  EXPECT_THAT(run.err, HasSubstr("dckpt: warning: the page does not show the differences: "));
+  EXPECT_THAT(slurp(scratch / "page.html"), StartsWith("<!doctype html>"));
+}
+
 TEST(ToolReport, TwoIterationsOfARootAreCompared) {
   const TempDir root;
   fs::copy(golden("mcore-0.15-fully-reshardable-tp2pp2dp2"), root / "iter_0000005");

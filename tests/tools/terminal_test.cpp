@@ -23,6 +23,7 @@ using ::testing::Not;
 using testing::path_of;
 using testing::run_on_terminal;
 using testing::run_tool;
+using ::testing::StartsWith;
 
 constexpr const char* kLayerKey = "decoder.layers.mlp.linear_fc1.weight";
 
@@ -55,6 +56,39 @@ TEST(ToolOnATerminal, EverythingFits) {
     expect_fits(run_on_terminal(words, 80), 80);
     expect_fits(run_on_terminal(words, 120, true), 120);
   }
+}
+
+/// No row is wrapped, as that would begin a line with what belongs into another column.
+TEST(ToolOnATerminal, TablesThatAreTooWideContinueBelowEachRow) {
+  const std::string model = path_of(kModel);
+  const auto lines_of = [](const std::string& text) {
+    std::vector<std::string> lines;
+    std::istringstream stream(text);
+    for (std::string line; std::getline(stream, line);) lines.push_back(line);
+    return lines;
+  };
+  const std::vector<std::string> digests = lines_of(run_on_terminal({"digest", model}, 80));
+  ASSERT_GT(digests.size(), 20u);
+  EXPECT_EQ(digests.size() % 2, 0u);
+  EXPECT_THAT(digests[0], StartsWith("DTYPE"));
+  for (std::size_t i = 2; i < digests.size(); i += 2) {
+    EXPECT_THAT(digests[i], Not(StartsWith(" ")));
+    EXPECT_EQ(digests[i + 1].size(), 2u + 64);
+  }
+  const std::vector<std::string> stats = lines_of(run_on_terminal({"stats", model}, 80));
+  ASSERT_GT(stats.size(), 20u);
+  EXPECT_THAT(stats[0], StartsWith("KEY"));
+  EXPECT_THAT(stats[1], StartsWith("  ELEMENTS "));
+  for (std::size_t i = 2; i + 1 < stats.size() && !stats[i].starts_with("all weights"); i += 2) {
+    EXPECT_THAT(stats[i], Not(StartsWith(" ")));
+    EXPECT_EQ(stats[i + 1].size(), stats[1].size());
+  }
+  const std::vector<std::string> layers = {"stats", path_of("dcp-fsdp2-tp"), "--layers"};
+  const std::vector<std::string> shown = lines_of(run_on_terminal(layers, 80));
+  EXPECT_EQ(shown.size(), lines_of(run_tool(layers).out).size());
+  for (const std::string& line : shown) EXPECT_LE(tool::columns_of(line), 80u);
+  EXPECT_THAT(shown[0], Not(HasSubstr("NAN"))) << "a column without numbers";
+  EXPECT_THAT(run_on_terminal(layers, 200), HasSubstr("NAN"));
 }
 
 TEST(ToolOnATerminal, ColumnsTellsTheWidthOfATerminalThatDoesNot) {

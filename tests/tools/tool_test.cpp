@@ -228,6 +228,24 @@ TEST(Tool, AsAFunctionKnowsTheStrategiesOfItsProgram) {
       << "the tool itself has no such strategy";
 }
 
+/// The elements are ±1e308, whose squares overflow, and the row of a tensor of integers is not
+/// among the weights.
+TEST(Tool, StatisticsThatAreNotFiniteAreDashes) {
+  const TempDir directory;
+  const std::string file = (directory / "model.safetensors").string();
+  const std::string json = R"({"i":{"dtype":"I64","shape":[2],"data_offsets":[16,32]},)"
+                           R"("w":{"dtype":"F64","shape":[2],"data_offsets":[0,16]}})";
+  std::string content(1, static_cast<char>(json.size()));
+  content.append(7, '\0').append(json);
+  for (const double value : {1e308, -1e308, 0.0, 0.0})
+    content.append(reinterpret_cast<const char*>(&value), sizeof(value));
+  std::ofstream(file) << content;
+  const ToolRun run = run_tool({"stats", file});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  EXPECT_THAT(run.out, AllOf(Not(HasSubstr("inf ")), Not(HasSubstr("nan")), HasSubstr("1e+308")));
+  EXPECT_THAT(run.out, ::testing::ContainsRegex("\n +2 .* all weights \\(floats\\)\n"));
+}
+
 TEST(Tool, ClosedPipeIsNoFailureButAFullDiskIs) {
   const ToolRun piped = run_tool({"inspect", path_of(kModel), "--json"}, "| true");
   EXPECT_EQ(piped.exit_code, 0);

@@ -67,6 +67,19 @@ TEST(ToolVerify, SoundIterationsInARowShareALine) {
                     HasSubstr(": 4 OK\nchecksums of ")));
 }
 
+TEST(ToolVerify, SaysWhatItHasRead) {
+  const Root root;
+  for (const std::vector<std::string>& words :
+       {std::vector<std::string>{"verify", path_of(kModel)}, {"verify", root.text(), "--all"}}) {
+    std::vector<std::string> with_nan = words;
+    with_nan.emplace_back("--nan");
+    EXPECT_THAT(run_tool(words).out, HasSubstr("not read; --deep also compares checksums\n"));
+    EXPECT_THAT(run_tool(with_nan).out,
+                AllOf(HasSubstr("elements searched for NaN and infinity; --deep"),
+                      Not(HasSubstr("content not read")), Not(HasSubstr("content   not read;  "))));
+  }
+}
+
 TEST(ToolVerify, DamageIsShownOncePerFile) {
   Copy broken(kModel);
   fs::resize_file(broken.path() / "__2_0.distcp", 5000);

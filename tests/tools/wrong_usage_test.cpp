@@ -44,11 +44,28 @@ TEST(WrongUsage, MissingAndSuperfluousArgumentsShowTheUsage) {
   expect_usage_error({"inspect", "a", "--keys"}, "--keys needs a value: --keys GLOB");
 }
 
+TEST(WrongUsage, AnArgumentThatTakesManyIsNeverTooMany) {
+  expect_usage_error({"merge", "a", "b"},
+                     "merge needs --output DST\n"
+                     "dckpt: usage: dckpt merge [OPTIONS] --output DST MODEL...\n");
+  expect_usage_error({"join", "-o", "c"}, "join needs MODEL...\n");
+  expect_usage_error({"merge", "a", "b", "--wieghts", "0.5,0.5", "-o", "c"},
+                     "there is no option '--wieghts' of merge; did you mean '--weights'?");
+  expect_usage_error({"join", "a", "b", "c", "--weights", "1,1,1", "-o", "d"},
+                     "there is no option '--weights' of join; merge has it");
+  expect_usage_error({"diff", "a", "b", "0.1", "--rtoll", "0.1"}, "did you mean '--rtol'?");
+}
+
 TEST(WrongUsage, AnUnknownChoiceNamesTheChoices) {
   expect_usage_error(
       {"inspect", "x", "--sort", "kye"},
       "--sort: found 'kye', expected key, size, chunks or stored; did you mean 'key'?");
   expect_usage_error({"convert", "a", "b", "--compat", "megatrn"}, "did you mean 'megatron'?");
+  const ToolRun never = run_tool({"convert", "a", "b", "--error-on", "not-finite"});
+  EXPECT_EQ(never.exit_code, 2);
+  EXPECT_THAT(never.err,
+              AllOf(HasSubstr("--error-on: found 'not-finite', expected keys-changed,"),
+                    HasSubstr("no-effect or values-implausible"), Not(HasSubstr("keys-differ"))));
   expect_usage_error({"diff", "a", "b", "--rtol", "-1"},
                      "--rtol: found '-1', expected a number from 0 on");
   const ToolRun format = run_tool({"convert", path_of(kModel), "x", "--to", "torchdist"});

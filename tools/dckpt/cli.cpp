@@ -87,7 +87,8 @@ int run(int argc, char** argv, Communicator& ranks) {
   if (command == nullptr) return usage_error({"no command is given"}, app, app);
   try {
     return run_on(ranks, *command);
-  } catch (const CheckpointError& error) {
+  } catch (const CheckpointError& thrown) {
+    const CheckpointError error = with_place_of_options(thrown, app, line);
     if (error.code() == ErrorCode::kInvalidArgument)
       return usage_error({error.what()}, app, *line.app);
     throw with_suggested_path(error, line);

@@ -144,6 +144,14 @@ void add_map(Parser command, KeyMapOptions& map) {
       .takes(Takes::kMapSetting);
 }
 
+void add_model_files(Parser command, std::optional<Location>& folder, const std::string& about) {
+  const auto take = [&folder](const std::string& path) {
+    folder = Location(path);
+    return std::string();
+  };
+  command.add_option("--model-files", take, about).type_name("FOLDER").takes(Takes::kFolder);
+}
+
 void add_json(Parser command, bool& json) {
   command.add_flag("--json", json, "Print JSON for programs");
 }

@@ -98,6 +98,8 @@ void add_apply(Parser command, bool& dry_run, bool& apply);
 void add_backend(Parser command, CheckpointArgument& argument);
 /// Adds --map NAME and --set NAME=VALUE.
 void add_map(Parser command, KeyMapOptions& map);
+/// Adds --model-files FOLDER with this help text.
+void add_model_files(Parser command, std::optional<Location>& folder, const std::string& about);
 /// Adds --json.
 void add_json(Parser command, bool& json);
 /// Adds --keys GLOB and --exclude GLOB, both repeatable.

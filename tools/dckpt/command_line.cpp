@@ -52,7 +52,7 @@ CommandLine read_command_line(CLI::App& program, std::span<const std::string> wo
       line.free = arguments_of(*command);
     } else {
       CLI::Option* const option = line.free.empty() ? nullptr : line.free.front();
-      if (option != nullptr) line.free.erase(line.free.begin());
+      if (option != nullptr && !takes_many(*option)) line.free.erase(line.free.begin());
       line.given.push_back({.option = option, .name = word, .value = word, .is_argument = true});
     }
   }
@@ -77,6 +77,10 @@ bool takes_value(const CLI::Option& option) {
   return option.get_items_expected_min() > 0;
 }
 
+bool takes_many(const CLI::Option& argument) {
+  return argument.get_items_expected_max() > 1;
+}
+
 std::string main_name(const CLI::Option& option) {
   if (option.get_positional()) return option.get_name(true, false);
   if (!option.get_lnames().empty()) return "--" + option.get_lnames().front();
@@ -84,7 +88,8 @@ std::string main_name(const CLI::Option& option) {
 }
 
 std::string usage_of(const CLI::Option& option) {
-  if (option.get_positional() || !takes_value(option)) return main_name(option);
+  if (option.get_positional()) return main_name(option) + (takes_many(option) ? "..." : "");
+  if (!takes_value(option)) return main_name(option);
   return main_name(option) + " " + option.get_type_name();
 }
 

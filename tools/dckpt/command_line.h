@@ -42,7 +42,9 @@ std::vector<std::string> command_names(CLI::App& program);
 bool takes_value(const CLI::Option& option);
 /// Returns "--keys", or "-x" for an option without a long name.
 std::string main_name(const CLI::Option& option);
-/// Returns "--prefix TEXT", "--json", or the name of an argument.
+/// Returns whether the argument takes any number of words; such an argument is the last.
+bool takes_many(const CLI::Option& argument);
+/// Returns "--prefix TEXT", "--json", or an argument: "PATH", "MODEL...".
 std::string usage_of(const CLI::Option& option);
 /// Returns "dckpt remove [OPTIONS] --prefix TEXT PATH".
 std::string usage_line(CLI::App& program, CLI::App& command);

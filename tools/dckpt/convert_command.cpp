@@ -5,6 +5,7 @@
 #include "configs/key_map.h"
 #include "dist_checkpointing/json/reports.h"
 #include "dist_checkpointing/open.h"
+#include "dist_checkpointing/rewrite/conversion_findings.h"
 #include "dist_checkpointing/rewrite/convert.h"
 #include "dist_checkpointing/rewrite/convert_policy.h"
 #include "mapping/base/counted.h"
@@ -44,7 +45,6 @@ struct Options {
   std::string flattened;
   std::string optimizer;
   std::string max_memory;
-  std::string model_files;
   std::string merge_adapter;
   std::string workers;
   std::string dtype;
@@ -88,6 +88,7 @@ ConvertOptions merged(const Options& options, std::vector<std::string>& unused) 
                                given.source.map.set.end());
   merged.checks.round_trip = given.checks.round_trip;
   merged.target.ranks = given.target.ranks;
+  merged.target.model_files = given.target.model_files;
   merged.source.keys = given.source.keys;
   merged.source.iteration = given.source.iteration;
   merged.source.allow_partial = given.source.allow_partial;
@@ -148,7 +149,6 @@ ConvertOptions parsed(const Options& options, std::vector<std::string>& unused) 
     parsed.checks.error_on.push_back(value_of(kFindingCodeNames, code).value());
   if (!options.merge_adapter.empty()) parsed.source.merge_adapter = Location(options.merge_adapter);
   if (!options.workers.empty()) parsed.workers.directory = Location(options.workers);
-  if (!options.model_files.empty()) parsed.target.model_files = Location(options.model_files);
   if (options.integrity || options.no_integrity) parsed.target.integrity = options.integrity;
   if (options.trust_source) parsed.checks.source = false;
   if (options.explain) parsed.dry_run = true;
@@ -325,11 +325,8 @@ void add_layout(Parser command, const std::shared_ptr<Options>& options) {
 /// Adds the options that select what is taken from the source.
 void add_selection(Parser command, Options& options) {
   ConvertOptions& convert = options.convert;
-  command
-      .add_option("--model-files", options.model_files,
-                  "Folder of config.json, for the map, and tokenizer, to copy; by default SRC")
-      .type_name("FOLDER")
-      .takes(Takes::kFolder);
+  add_model_files(command, convert.target.model_files,
+                  "Folder of config.json, for the map, and tokenizer, to copy; by default SRC");
   command
       .add_option("--include", convert.source.keys.include,
                   "Only keys that match this pattern; repeatable")
@@ -342,6 +339,13 @@ void add_selection(Parser command, Options& options) {
       .type_name("GLOB")
       .repeatable()
       .takes(Takes::kKeyPattern);
+}
+
+std::vector<std::string> codes_of_conversions() {
+  std::vector<std::string> names;
+  for (const auto& [code, name] : kFindingCodeNames)
+    if (is_of_conversions(code)) names.emplace_back(name);
+  return names;
 }
 
 /// Adds the options of resources and safety.
@@ -374,7 +378,7 @@ void add_conduct(Parser command, const std::shared_ptr<Options>& options) {
                   "Write nothing if there are such notes: data-lost, values-rounded, …; repeatable")
       .type_name("CODE")
       .repeatable()
-      .one_of(names_of(kFindingCodeNames));
+      .one_of(codes_of_conversions());
   command
       .add_flag("--dry-run", convert.dry_run,
                 "Say what would be written and how large it is, write nothing")

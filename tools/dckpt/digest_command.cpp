@@ -27,7 +27,7 @@ std::vector<Entry> in_order(std::vector<Entry> entries) {
 }
 
 void print_table(const Digests& digests) {
-  Table table({{"SHA-256"}, {"DTYPE"}, {"SHAPE"}, Table::names("KEY")}, "");
+  Table table({Table::beneath("SHA-256"), {"DTYPE"}, {"SHAPE"}, Table::names("KEY")}, "");
   for (const TensorDigest& tensor : in_order(digests.tensors))
     table.add({tensor.sha256, std::string(to_string(tensor.dtype)), to_string(tensor.shape),
                shown(tensor.key)});

@@ -78,6 +78,8 @@ void add_models(Parser command, Options& options) {
                   "Format to write, one of those of dckpt formats; default: that of the first")
       .type_name("FORMAT")
       .takes(Takes::kFormat);
+  add_model_files(command, options.convert.target.model_files,
+                  "Folder of config.json and tokenizer, to copy; default: the first MODEL");
   command.add_flag("--dry-run", options.convert.dry_run, "Say what would be done, write nothing");
   command.add_flag("--overwrite", options.convert.target.overwrite, "Replace DST if it exists");
   add_json(command, options.json);
@@ -107,7 +109,8 @@ Command add_join(CLI::App& program) {
   Parser command(program, "join", "Put the tensors of several checkpoints into one");
   command.footer(
       "A tensor that several models have is taken from the first of them, and a note says so. "
-      "Objects, the common state and files of the model are the first's.\n\n"
+      "Objects, the common state and files of the model are the first's, and a note names objects "
+      "that only others have.\n\n"
       "Examples:\n"
       "  dckpt join trained_language_model original_model -o whole");
   add_models(command, *options);

@@ -80,6 +80,8 @@ int run_report(const Options& options) {
     page = gather_page(*reader, page_options);
   }
   write_page(options, page);
+  for (const auto& [part, why] : page.missing)
+    print_log(LogLevel::kWarning, str_format("the page does not show the {}: {}", part, why));
   std::vector<std::string> problems;
   for (const CheckpointError& problem : page.verified.problems) problems.push_back(problem.what());
   for (const Finding& finding : page.stats ? page.stats->findings : Findings())

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <cstdio>
 #include <optional>
 
@@ -29,8 +30,10 @@ struct Options {
   bool json = false;
 };
 
-/// Returns four digits, in the shortest form: "0.01234", "1.234e-08".
+/// Returns four digits, in the shortest form: "0.01234", "1.234e-08"; "-" for what is too large, or
+/// no number.
 std::string number(double value) {
+  if (!std::isfinite(value)) return "-";
   std::array<char, 32> text{};
   std::snprintf(text.data(), text.size(), "%.4g", value);
   return text.data();
@@ -41,19 +44,12 @@ std::string count_or_dash(std::uint64_t count) {
 }
 
 Table table_of(Table::Column last) {
-  using Align = Table::Align;
-  return Table({{"ELEMENTS", Align::kRight},
-                {"MEAN", Align::kRight},
-                {"DEVIATION", Align::kRight},
-                {"ABS MAX", Align::kRight},
-                {"FURTHEST", Align::kRight},
-                {"L2", Align::kRight},
-                {"ZERO", Align::kRight},
-                {"DENORMAL", Align::kRight},
-                {"NAN", Align::kRight},
-                {"INF", Align::kRight},
-                std::move(last)},
-               "");
+  std::vector<Table::Column> columns;
+  for (const char* const title : {"ELEMENTS", "MEAN", "DEVIATION", "ABS MAX", "FURTHEST", "L2",
+                                  "ZERO", "DENORMAL", "NAN", "INF"})
+    columns.push_back(Table::beneath(title, Table::Align::kRight));
+  columns.push_back(std::move(last));
+  return Table(std::move(columns), "");
 }
 
 std::vector<std::string> cells(const ElementStats& stats, std::string last) {
@@ -80,7 +76,7 @@ void print_tensors(const StatsReport& report, bool all) {
     if (tensors[i].elements) table.add(cells(*tensors[i].elements, shown(tensors[i].key)));
   }
   for (const TensorStats& tensor : tensors) without += tensor.elements ? 0 : 1;
-  table.add(cells(report.weights, "all weights"));
+  table.add(cells(report.weights, "all weights (floats)"));
   table.print();
   if (shown_tensors < tensors.size())
     print(str_format("… and {}, whose elements lie closer to their mean (--all)\n",

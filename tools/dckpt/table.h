@@ -16,9 +16,15 @@ class Table {
     std::string title;
     Align align = Align::kLeft;
     bool holds_names = false;
+    bool below = false;  ///< see beneath()
   };
   /// Returns a last column of keys or file names.
   static Column names(std::string title) { return {std::move(title), Align::kLeft, true}; }
+  /// Returns a column that a terminal too narrow for the rows leaves out if all its cells are "-",
+  /// and else, if that is not enough, shows on the next line of each row.
+  static Column beneath(std::string title, Align align = Align::kLeft) {
+    return {std::move(title), align, false, true};
+  }
 
   explicit Table(std::vector<Column> columns, std::string indent = "  ")
       : columns_(std::move(columns)), indent_(std::move(indent)) {}
@@ -35,6 +41,8 @@ class Table {
 
  private:
   std::vector<std::size_t> widths() const;
+  /// Returns the columns of each line of a row.
+  std::vector<std::vector<std::size_t>> lines(const std::vector<std::size_t>& widths) const;
   /// Returns the cell of the last column, wrapped to what is left of the terminal.
   std::string last_cell(const std::string& cell, std::size_t start) const;
 

@@ -24,6 +24,7 @@ namespace dckpt::tool {
 namespace {
 
 constexpr std::size_t kShownProblems = 100;
+constexpr const char* kReadElements = "elements searched for NaN and infinity";
 
 struct Options {
   CheckpointArgument checkpoint;
@@ -39,6 +40,7 @@ struct Options {
 struct Verified {
   std::string path;
   VerifyReport report;
+  bool read_elements = false;                 ///< they were searched for NaN
   std::map<std::string, Picture> pictures{};  ///< pictures of tensors with holes or overlaps, by
                                               ///< key
 };
@@ -117,7 +119,8 @@ void print_report(const Verified& verified) {
                        : str_format("; {}\n", styled(Style::kYellow,
                                                      "not computed for " + grouped(without))));
   } else {
-    print("content   not read; --deep also compares checksums\n");
+    print(str_format("content   {}; --deep also compares checksums\n",
+                     verified.read_elements ? kReadElements : "not read"));
   }
   if (report.manifest_files > 0) {
     print(str_format("manifest  integrity.json lists {}{}", counted(report.manifest_files, "file"),
@@ -138,6 +141,9 @@ Verified verified(const Options& options, const CheckpointArgument& checkpoint,
     progress.update(done, total);
   };
   Verified verified{checkpoint.resolved(), verify(*reader, verify_options, ranks)};
+  verified.read_elements =
+      options.verify.nan && std::ranges::find(verified.report.findings, FindingCode::kNoEffect,
+                                              &Finding::code) == verified.report.findings.end();
   if (!options.json) verified.pictures = pictures_of(*reader, verified.report);
   return verified;
 }
@@ -191,6 +197,7 @@ class FoldedReport {
   void add(const Verified& verified) {
     const VerifyReport& report = verified.report;
     ++count_;
+    read_elements_ = read_elements_ || verified.read_elements;
     total_.bytes += report.bytes;
     total_.chunks += report.chunks + report.objects;
     total_.chunks_without_checksum +=
@@ -218,7 +225,9 @@ class FoldedReport {
                          quoted_list(damaged_, kNamedDamaged));
     }
     print("\n" + styled(damaged_.empty() ? Style::kGreen : Style::kRed, text) + "\n");
-    if (!deep) return print("content not read; --deep also compares checksums\n");
+    if (!deep)
+      return print(str_format("{}; --deep also compares checksums\n",
+                              read_elements_ ? kReadElements : "content not read"));
     const std::size_t without = total_.chunks_without_checksum;
     print(str_format("checksums of {} of {} chunks and objects compared\n",
                      grouped(total_.chunks - std::min(total_.chunks, without)),
@@ -247,6 +256,7 @@ class FoldedReport {
   static std::string name_of(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
   std::size_t count_ = 0;
+  bool read_elements_ = false;
   VerifyReport total_;  // only the fields that finish() prints; chunks include objects
   std::vector<std::string> damaged_;
   std::size_t sound_ = 0;  // number of checkpoints in the pending row

@@ -51,7 +51,7 @@ std::string no_such_option(CLI::App& program, CLI::App& command, const std::stri
 std::string too_many_arguments(CLI::App& command, const std::string& argument) {
   std::string taken;
   for (const CLI::Option* const option : command.get_options({})) {
-    if (option->get_positional()) taken += (taken.empty() ? "" : " ") + main_name(*option);
+    if (option->get_positional()) taken += (taken.empty() ? "" : " ") + usage_of(*option);
   }
   return str_format("{} is one argument too many: {} takes {}", quote(argument), command.get_name(),
                     taken.empty() ? "none" : taken);
@@ -69,9 +69,15 @@ std::string missing(const CommandLine& line) {
 }  // namespace
 
 Refusal explain_refusal(CLI::App& program, const CommandLine& line, const CLI::ParseError& error) {
-  const auto unknown = std::ranges::find(line.given, nullptr, &Given::option);
-  if (unknown != line.given.end() && !unknown->is_argument)
-    return {no_such_option(program, *line.app, unknown->name)};
+  const auto find_unknown = [&](bool is_argument) {
+    return std::ranges::find_if(line.given, [&](const Given& given) {
+      return given.option == nullptr && given.is_argument == is_argument;
+    });
+  };
+  // An argument that is too many may be the value of an option that does not exist.
+  if (const auto option = find_unknown(false); option != line.given.end())
+    return {no_such_option(program, *line.app, option->name)};
+  const auto unknown = find_unknown(true);
   if (line.expects != nullptr)
     return {str_format("{} needs a value: {}", main_name(*line.expects), usage_of(*line.expects))};
   if (unknown != line.given.end() && line.app != &program)
@@ -95,9 +101,7 @@ std::optional<Refusal> refuse_silent(const CommandLine& line) {
       return Refusal{str_format("{} takes no value, found {}; give it alone, or leave it out", name,
                                 quote(*given.value))};
     }
-    if (option.get_items_expected_max() > 1)
-      continue;  // the checks of repeatable options test
-                 // their values
+    if (takes_many(option)) continue;  // the checks of repeatable options test their values
     if (given.value && given.value->empty())
       return Refusal{str_format("{}: found '', expected a value ({}); give one, or leave it out",
                                 name, usage_of(option))};
@@ -129,6 +133,31 @@ CheckpointError with_suggested_path(const CheckpointError& error, const CommandL
                              error.context(), error.cause());
   }
   return error;
+}
+
+CheckpointError with_place_of_options(const CheckpointError& error, CLI::App& program,
+                                      const CommandLine& line) {
+  CLI::App* const convert = find_command(program, "convert");
+  const std::string& message = error.message();
+  if (line.app == convert || message.find("convert --") != std::string::npos) return error;
+  std::vector<std::string> of_convert;
+  for (std::size_t at = message.find("--"); at != std::string::npos;
+       at = message.find("--", at + 2)) {
+    const std::string option =
+        message.substr(at, message.find_first_not_of("abcdefghijklmnopqrstuvwxyz-", at) - at);
+    if (convert->get_option_no_throw(option) != nullptr &&
+        line.app->get_option_no_throw(option) == nullptr &&
+        std::ranges::find(of_convert, option) == of_convert.end())
+      of_convert.push_back(option);
+  }
+  if (of_convert.empty()) return error;
+  return CheckpointError(
+      error.code(),
+      str_format("{}; {} {} of dckpt convert: convert each model with it first, or {} to another "
+                 "format (--to) and convert the result",
+                 message, alternatives(of_convert, "and"),
+                 of_convert.size() == 1 ? "is an option" : "are options", line.app->get_name()),
+      error.context(), error.cause());
 }
 
 }  // namespace dckpt::tool

@@ -154,7 +154,7 @@ void leave_adapter(const Storage& folder, const ConvertOptions& options, Finding
   findings.push_back(
       {.code = FindingCode::kAdapterLeftOut,
        .message = str_format("the adapter beside the model was not merged and stays behind: {}; "
-                             "--merge-adapter {} merges it",
+                             "dckpt convert --merge-adapter {} merges it",
                              quoted_list(left), quote(place)),
        .keys = left,
        .severity = Severity::kWarning});
@@ -178,8 +178,8 @@ void require_use(const ConvertOptions& options, const ChosenTarget& target) {
   if (!has_map(options))
     throw CheckpointError(ErrorCode::kInvalidArgument,
                           str_format("the format {} takes no files of a model; leave out "
-                                     "--model-files, name a --map that takes numbers from their "
-                                     "config.json, or write 'hf'",
+                                     "--model-files, write 'hf' (--to), or convert with a --map, "
+                                     "which takes numbers from their config.json",
                                      quote(target.format->name)));
   if (!options.target.model_files->directory()->stat(kModelConfig))
     throw CheckpointError(ErrorCode::kInvalidArgument,

@@ -6,7 +6,9 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <vector>
 
+#include "dist_checkpointing/rewrite/conversion_findings.h"
 #include "dist_checkpointing/rewrite/convert.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/golden.h"
@@ -107,11 +109,27 @@ TEST_F(ConversionSteps, FindingsHaveKeysAndCanBeErrors) {
               HasSubstr("nothing to resume"));
 }
 
+TEST_F(ConversionSteps, FindingsThatNoConversionMakesAreNoErrorsOfOne) {
+  const CheckpointError error = error_of([&] {
+    convert(golden("mcore-0.14-synthetic"), directory_ / "none",
+            {.checks = {.error_on = {FindingCode::kReaders, FindingCode::kNotFinite}}});
+  });
+  EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+  EXPECT_THAT(error.what(), HasSubstr("of the kind 'not-finite', so"));
+}
+
 TEST(Findings, AreExplainedInTheDocumentation) {
   std::ifstream file("docs/tool.md");
   const std::string page(std::istreambuf_iterator<char>(file), {});
-  for (const auto& [code, name] : kFindingCodeNames)
-    EXPECT_THAT(page, HasSubstr("| `" + std::string(name) + "` |"));
+  for (const auto& [code, name] : kFindingCodeNames) {
+    const std::string row = "| `" + std::string(name) + "` | ";
+    ASSERT_THAT(page, HasSubstr(row));
+    const std::string meaning = page.substr(page.find(row) + row.size(), 20);
+    const bool of_others =
+        std::ranges::any_of(std::vector{"Loads:", "Saves:", "Always", "`stats`"},
+                            [&](const char* const begin) { return meaning.starts_with(begin); });
+    EXPECT_EQ(is_of_conversions(code), !of_others) << row;
+  }
 }
 
 }  // namespace

@@ -68,6 +68,8 @@ const std::vector<Case> kCases{
     {"load: {staging: 8MiB}", Effect::kHonoured},
     {"save: {error_on: [data-lost]}", Effect::kHonoured},
     {"load: {error_on: [data-lost]}", Effect::kHonoured},
+    {"save: {error_on: [ranks-differ]}", Effect::kNamedAsUnused},
+    {"load: {error_on: [values-kept, not-finite]}", Effect::kNamedAsUnused},
     {"retention: {keep_last: 3}", Effect::kNamedAsUnused},
     {"resume: {allow_dropped_keys: true}", Effect::kNamedAsUnused},
     {"retention: {keep_last: 1, keep_every: 3}", Effect::kNamedAsUnused},

@@ -289,6 +289,21 @@ TEST_F(Convert, ACopyInTheSameFormatKeepsItsForm) {
               Contains(HasSubstr("the model loads in: Megatron-Core 0.6 and newer")));
 }
 
+TEST_F(Convert, ADryRunRefusesNamesThatCannotBeCreated) {
+  std::ofstream(at("file")) << "x";
+  fs::create_symlink("nowhere", at("link"));
+  for (const fs::path& name : {at("file") / "x", at("file") / "x" / "y", at("link"), at("file")}) {
+    SCOPED_TRACE(name);
+    const auto refusal = [&](bool dry_run) {
+      return refusal_of(
+          [&] { convert(golden("mcore-0.14-synthetic"), name, {.dry_run = dry_run}); });
+    };
+    const auto [code, message] = refusal(true);
+    EXPECT_EQ(code, refusal(false).first);
+    EXPECT_NE(message, "no error");
+  }
+}
+
 TEST_F(Convert, AFormFromWhichNoReleaseResumesIsRefusedWithTheWaysOn) {
   const fs::path flattened = golden("mcore-0.14-flattened-tp2pp2dp2");
   for (ConvertOptions options : {ConvertOptions{.optimizer = {.flattened = FlattenedForm::kBoxes}},

@@ -10,9 +10,11 @@ namespace dckpt::testing {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 using ::testing::UnorderedElementsAre;
 using Status = FleetResult::Status;
 
@@ -117,14 +119,34 @@ TEST_F(Fleet, ADamagedStateFileIsRefused) {
   other[other.find("\"deep\": false") + 8] = 't';
   std::string flipped = sound;
   flipped.replace(flipped.find("\"problems\": 0"), 13, "\"problems\": 1");
-  for (const std::string& damaged :
-       {sound.substr(0, sound.size() / 2), other, flipped, std::string(), std::string("[1]"),
-        std::string(R"({"version": 2})"), std::string(R"({"version": 1, "checkpoints": []})")}) {
+  for (const std::string& damaged : {sound.substr(0, sound.size() / 2), sound.substr(0, 40),
+                                     sound.substr(0, 5), other, flipped}) {
     SCOPED_TRACE(damaged.substr(0, 40));
     std::ofstream(beside_ / "fleet.state", std::ios::trunc) << damaged;
     const CheckpointError error = error_of([&] { verify(); });
     EXPECT_EQ(error.code(), ErrorCode::kCorrupt);
     EXPECT_THAT(error.what(), HasSubstr("remove it to verify all checkpoints again"));
+  }
+}
+
+TEST_F(Fleet, SomethingElseIsNeverTakenForADamagedStateFile) {
+  const auto expect_refused = [&](const fs::path& path) {
+    SCOPED_TRACE(path);
+    state_ = path;
+    const CheckpointError error = error_of([&] { verify(); });
+    EXPECT_EQ(error.code(), ErrorCode::kInvalidArgument);
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("choose another name for the state file"),
+                                    Not(HasSubstr("remove"))));
+  };
+  write("latest_checkpointed_iteration.txt", "3");
+  for (const char* const name : {"", "iter_0000001", "latest_checkpointed_iteration.txt",
+                                 "iter_0000001/.metadata", "iter_0000001/metadata.json"})
+    expect_refused(root_.path() / name);
+  for (const char* const text : {"", "[1]", "{}", "{\n \"version\": 2,\n", "/run/checkpoints\n"}) {
+    std::ofstream(beside_ / "other", std::ios::trunc) << text;
+    expect_refused(beside_ / "other");
+    std::ifstream file(beside_ / "other");
+    EXPECT_EQ(std::string(std::istreambuf_iterator<char>(file), {}), text);
   }
 }
 

@@ -182,5 +182,33 @@ TEST_F(OtherModels, JoinedTensorsComeFromTheFirstModelThatHasThem) {
               HasSubstr("would change nothing"));
 }
 
+TEST_F(OtherModels, ObjectsAreTheFirstModelsAndOthersAreNamed) {
+  const auto write_dcp = [&](const std::string& name, const std::string& tensor,
+                             const std::string& object) {
+    StateDict state;
+    state[Value(tensor)] = ShardedTensor::from_rank_offsets(tensor, values(1, {4}), {});
+    state[Value(object)] = "text";
+    save(state, at(name), {.compat = Compat::kDcp});
+  };
+  write_dcp("first", "w", "kept");
+  write_dcp("same", "w", "unlike");
+  write_dcp("other", "x", "lost");
+  write_dcp("clash", "kept", "kept_not");
+  const auto dropped = [](const std::string& key) {
+    return Contains(AllOf(Field(&Finding::code, FindingCode::kKeysDropped),
+                          Field(&Finding::keys, ElementsAre(key)),
+                          Field(&Finding::message, HasSubstr("1 object of"))));
+  };
+  ConvertOptions options;
+  options.source.join = {Location(at("other"))};
+  EXPECT_THAT(run("first", "joined", options).findings, dropped("lost"));
+  EXPECT_THAT(run("first", "averaged", averaging({"same"})).findings, dropped("unlike"));
+  options.source.join = {Location(at("clash"))};
+  const auto [code, message] = refusal_of([&] { run("first", "y", options); });
+  EXPECT_EQ(code, ErrorCode::kMismatch);
+  EXPECT_THAT(message, AllOf(HasSubstr("'kept'"), HasSubstr("this is an object in"),
+                             HasSubstr("and a tensor in")));
+}
+
 }  // namespace
 }  // namespace dckpt
