@@ -381,7 +381,7 @@ TEST_F(Pool, DamagedOnesCanBeRemovedToo) {
   for (const char* const damaged : {"job.json", "0.done"}) {
     work({.target = {.ranks = 3}});
     std::ofstream(at("pool") / damaged) << "{";
-    EXPECT_EQ(refusal_of([&] { survey_workers(at("pool")); }).first, ErrorCode::kCorrupt);
+    EXPECT_EQ(refusal_of([&] { (void)survey_workers(at("pool")); }).first, ErrorCode::kCorrupt);
     remove_workers(at("pool"));
     EXPECT_FALSE(fs::exists(at("pool")));
     EXPECT_TRUE(fs::exists(at("out/.metadata")));
