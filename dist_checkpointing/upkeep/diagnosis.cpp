@@ -17,7 +17,7 @@
 #include "mapping/base/error_boundary.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
-#include "strategies/storage/posix.h"
+#include "strategies/storage/open_target.h"
 
 namespace dckpt {
 namespace {
@@ -176,22 +176,14 @@ class Doctor {
                       name_of(kVerdictNames, verdict_of(tracked->state)), tracked->why);
   }
 
-  /// Megatron follows links, of which only POSIX storages have any.
-  std::string text_behind_links(const std::string& name) const {
-    const auto entry = storage_->stat(name);
-    const bool is_link = entry && entry->kind == FileInfo::Kind::kOther;
-    const auto file = is_link ? open_posix_file(storage_->absolute(name)) : storage_->open(name);
-    return std::string(as_text(read_file(*file, kMaxTextBytes)));
-  }
-
   MegatronChoice megatron_choice() const {
     const std::string tracker = kTrackerFile;
-    const auto file = storage_->stat_target(tracker);
-    if (!file || file->kind == FileInfo::Kind::kDirectory)
-      return {.why = "there is no file " + tracker};
     std::string text;
     try {
-      text = text_behind_links(tracker);
+      const auto file = storage_->stat_target(tracker);
+      if (!file || file->kind != FileInfo::Kind::kRegular)
+        return {.why = "there is no file " + tracker};
+      text = as_text(read_file(*open_target(*storage_, tracker), kMaxTextBytes));
     } catch (const CheckpointError& error) {
       return {.why = str_format("it depends on {}, which was not read: {}", tracker, error.what())};
     }

@@ -22,6 +22,7 @@
 #include <utility>
 
 #include "mapping/base/parallel_for.h"
+#include "strategies/storage/open_target.h"
 #include "tests/support/code_of.h"
 #include "tests/support/no_threads.h"
 #include "tests/support/temp_dir.h"
@@ -83,6 +84,7 @@ TEST_F(PosixStorageTest, ASymlinkToAFileIsRefusedBelowTheRoot) {
   EXPECT_THAT(open_error("link"), AllOf(HasSubstr("corrupt: "), HasSubstr("a symbolic link")));
   EXPECT_EQ(storage_->stat("link")->kind, FileInfo::Kind::kOther);
   EXPECT_EQ(open_posix_file(root_ / "link")->size(), 7u);
+  EXPECT_EQ(open_target(*storage_, "link")->size(), 7u);
 }
 
 TEST_F(PosixStorageTest, ASymlinkToADirectoryIsRefusedAtAnyDepth) {
