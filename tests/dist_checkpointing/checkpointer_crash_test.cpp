@@ -170,7 +170,7 @@ TEST_F(CheckpointerCrashTest, TwoCheckpointersOfOneProcessExcludeEachOtherToo) {
   Checkpointer second(root_, {}, *alone);
   first.save(state_at(100, 0, 1), 100);
   EXPECT_THAT(error_of([&] { second.save(state_at(200, 0, 1), 200); }).what(),
-              HasSubstr("another job saves"));
+              HasSubstr("another job has this training root"));
   EXPECT_EQ(second.latest(), 100U);
 }
 
