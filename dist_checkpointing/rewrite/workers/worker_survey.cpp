@@ -175,8 +175,8 @@ void remove_workers(const Location& directory) {
     remove_unpublished(*job, *pool, directory);
   else
     log_warning(
-        "the job of this pool cannot be read, so the folder '.NAME.saving-workers-…' beside its "
-        "destination NAME stays, with what the workers have written; remove it by hand");
+        "the job of this pool cannot be read, so what its workers have written and not published "
+        "stays: a folder '.NAME.saving-workers-…' beside the destination NAME; remove it by hand");
   for (const FileInfo& entry : pool->list("")) {
     if (entry.name != kJobFile && is_pool_file(entry.name)) pool->remove_all(entry.name);
   }
