@@ -179,7 +179,8 @@ TEST_F(ConvertModels, ConfigJsonDoesNotSpeakOfFloat8ThatIsGone) {
     std::ifstream copy(at("copy/config.json"));
     return std::string(std::istreambuf_iterator<char>(copy), {});
   };
-  EXPECT_EQ(config_after(R"({"a": 1e-06, "quantization_config": {"quant_method": "fp8"}})"),
+  EXPECT_EQ(config_after(R"({"a": 1e-06, "quantization_config": {"quant_method": "fp8"},
+                              "expert_dtype": "fp4"})"),
             "{\n  \"a\": 1e-06\n}\n");
   for (const char* const other :
        {R"({"a":1})", R"({"quantization_config": {"quant_method": "awq"}})"})

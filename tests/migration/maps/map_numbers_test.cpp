@@ -144,6 +144,14 @@ tensors: [{megatron: a, hf: b}]
               HasSubstr("turning is 4 (0.5 of rows, by percent of args), but 2"));
 }
 
+TEST(MapNumbers, TheShareOfRotaryRowsMayBelongToAKindOfAttention) {
+  const Value rope = Value::dict({{"partial_rotary_factor", 0.5}});
+  const Value hf =
+      Value::dict({{"head_dim", 64}, {"rope_parameters", Value::dict({{"full_attention", rope}})}});
+  const KeyMap map = KeyMap::find("llama");
+  EXPECT_EQ(MapNumbers(map, {.args = {}, .run_config = {}, .hf = hf}, {}).find("rotary_dim"), 32);
+}
+
 /// A model whose second layer has one query group instead of two.
 class NumbersByLayer : public ::testing::Test {
  protected:
