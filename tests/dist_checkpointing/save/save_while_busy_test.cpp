@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <chrono>
 #include <filesystem>
 #include <memory>
@@ -136,6 +137,12 @@ TEST_F(SaveWhileBusy, PlansThatACheckpointKeepsAreForSavesThatAreQueuedToo) {
 
 TEST_F(SaveWhileBusy, ARankWhoseStateDoesNotFitIsWaitedForHoweverLongItTakes) {
   constexpr std::chrono::milliseconds kTimeout{400};
+  std::array<StateDict, 2> states;
+  for (std::size_t rank = 0; rank < states.size(); ++rank) {
+    const std::int64_t rows = rank == 0 ? 1 : 8;  // rows of 4 MiB
+    states[rank]["w"] = ShardedTensor::whole("w" + std::to_string(rank),
+                                             Tensor::zeros(DType::kFloat32, {rows, 1 << 20}));
+  }
   for (const WhenBusy when_busy : {WhenBusy::kWait, WhenBusy::kSkip, WhenBusy::kReplace}) {
     SaveOptions options = gated();
     options.async.when_busy = when_busy;
@@ -145,10 +152,7 @@ TEST_F(SaveWhileBusy, ARankWhoseStateDoesNotFitIsWaitedForHoweverLongItTakes) {
       gate.open.release(4);  // for both saves
     });
     const auto body = [&](Communicator& comm) {
-      const std::int64_t rows = comm.rank() == 0 ? 1 : 8;  // rows of 4 MiB
-      StateDict state;
-      state["w"] = ShardedTensor::whole("w" + std::to_string(comm.rank()),
-                                        Tensor::zeros(DType::kFloat32, {rows, 1 << 20}));
+      const StateDict& state = states[static_cast<std::size_t>(comm.rank())];
       AsyncSaver saver(options, comm);
       saver.save(state, path("first"));
       saver.save(state, path("second"));
