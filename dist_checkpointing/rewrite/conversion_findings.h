@@ -4,25 +4,12 @@
 
 namespace dckpt {
 
-/// Returns whether a conversion can make findings of this kind, and not only saves, loads, or
-/// checks, whose findings would make a conversion fail in any case.
+/// Returns whether a conversion can make findings of this kind. Those of saves and loads, which are
+/// neighbors in the enumeration, are not among them, nor are errors, which end it in any case.
 constexpr bool is_of_conversions(FindingCode code) noexcept {
-  switch (code) {
-    case FindingCode::kKeysDiffer:
-    case FindingCode::kValuesKept:
-    case FindingCode::kValuesReplaced:
-    case FindingCode::kValuesTruncated:
-    case FindingCode::kObjectsNotLoaded:
-    case FindingCode::kNothingRequested:
-    case FindingCode::kManifestUnusable:
-    case FindingCode::kRanksDiffer:
-    case FindingCode::kBoxesContradict:
-    case FindingCode::kElementsOverlap:
-    case FindingCode::kElementsMissing:
-    case FindingCode::kNotFinite:
-    case FindingCode::kStateImpossible: return false;
-    default: return true;
-  }
+  const bool is_of_saves_and_loads =
+      code >= FindingCode::kKeysDiffer && code <= FindingCode::kRanksDiffer;
+  return !is_of_saves_and_loads && usual_severity(code) != Severity::kError;
 }
 
 }  // namespace dckpt

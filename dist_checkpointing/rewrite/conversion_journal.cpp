@@ -117,8 +117,9 @@ void read_record(const Value& record, JournalContent& content) {
     finished = {.size = count_from(record.at("size")),
                 .digest = record.at("digest").as_str(),
                 .places = {},
-                .source_checked = record.at("source_checked").as_bool(),
-                .modified = static_cast<std::int64_t>(count_from(record.at("modified")))};
+                .source_checked = record.at("source_checked").as_bool()};
+    if (const Value* modified = record.find("modified"))  // earlier builds did not note it
+      finished.modified = static_cast<std::int64_t>(count_from(*modified));
     for (const Value& place : record.at("places").items()) {
       const auto number = [&](std::size_t index) { return count_from(part(place, index, 4)); };
       if (number(2) > kMaxCodec || number(3) > UINT32_MAX)

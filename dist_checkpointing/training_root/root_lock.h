@@ -16,7 +16,7 @@ inline constexpr const char* kRootLock = ".dckpt.lock";
 /// after a killed one.
 inline constexpr const char* kRemovalLock = ".dckpt.remove.lock";
 
-/// What precedes the token of the owner in a lock.
+/// One of these words precedes the token of the owner in a lock.
 inline constexpr std::string_view kJob = "job ";
 inline constexpr std::string_view kDoctor = "doctor ";  ///< it saves nothing
 

@@ -3,6 +3,7 @@
 
 #include "configs/policy.h"
 #include "dist_checkpointing/json/reports.h"
+#include "dist_checkpointing/training_root/root_lock.h"
 #include "dist_checkpointing/training_root/staging_token.h"
 #include "dist_checkpointing/upkeep/treatment.h"
 #include "mapping/base/error.h"
@@ -75,7 +76,7 @@ void print_diagnosis(const RootDiagnosis& found, const std::string& root) {
     head.add("skipped", safe_message(why));
   head.add("Megatron", megatron_text(found.megatron));
   if (found.owner)
-    head.add(found.owner->name.starts_with("doctor ") ? "locked by" : "saved by",
+    head.add(found.owner->name.starts_with(kDoctor) ? "locked by" : "saved by",
              owner_text(*found.owner));
   for (const std::string& directory : found.may_be_written)
     head.add("in work", directory + " may still be being written: it has changed just now");

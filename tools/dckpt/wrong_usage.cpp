@@ -137,9 +137,11 @@ CheckpointError with_suggested_path(const CheckpointError& error, const CommandL
 
 CheckpointError with_place_of_options(const CheckpointError& error, CLI::App& program,
                                       const CommandLine& line) {
-  CLI::App* const convert = find_command(program, "convert");
+  const std::string command = line.app->get_name();
   const std::string& message = error.message();
-  if (line.app == convert || message.find("convert --") != std::string::npos) return error;
+  if ((command != "merge" && command != "join") || message.find("convert --") != std::string::npos)
+    return error;
+  CLI::App* const convert = find_command(program, "convert");
   std::vector<std::string> of_convert;
   for (std::size_t at = message.find("--"); at != std::string::npos;
        at = message.find("--", at + 2)) {
@@ -156,7 +158,7 @@ CheckpointError with_place_of_options(const CheckpointError& error, CLI::App& pr
       str_format("{}; {} {} of dckpt convert: convert each model with it first, or {} to another "
                  "format (--to) and convert the result",
                  message, alternatives(of_convert, "and"),
-                 of_convert.size() == 1 ? "is an option" : "are options", line.app->get_name()),
+                 of_convert.size() == 1 ? "is an option" : "are options", command),
       error.context(), error.cause());
 }
 

@@ -29,8 +29,8 @@ std::string unknown_command(CLI::App& program, const std::string& word);
 /// been meant.
 CheckpointError with_suggested_path(const CheckpointError& error, const CommandLine& line);
 
-/// Returns the same error. If its advice names options of dckpt convert that the command of the
-/// line lacks, as merge and join do, says where they can be given.
+/// Returns the same error. If the command is merge or join, which make conversions, and the advice
+/// names options of dckpt convert that it lacks, the result says where they can be given.
 CheckpointError with_place_of_options(const CheckpointError& error, CLI::App& program,
                                       const CommandLine& line);
 

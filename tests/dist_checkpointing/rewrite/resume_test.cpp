@@ -210,6 +210,22 @@ TEST_F(InterruptedConversion, WhatIsFinishedIsNotWrittenAgain) {
   EXPECT_EQ(hidden(), 0U);
 }
 
+TEST_F(InterruptedConversion, JournalsOfEarlierBuildsNoteNoTimes) {
+  const auto before = finished();
+  const fs::path journal = left() / ".conversion-1.journal";
+  std::ifstream file(journal);
+  std::string line, older;
+  const std::string time = R"("modified": 0, )";
+  while (std::getline(file, line)) {
+    std::string record = line.substr(33);  // behind the checksum
+    if (const std::size_t at = record.find(time); at != record.npos) record.erase(at, time.size());
+    older += journal_line(record);
+  }
+  EXPECT_EQ(older.find("modified"), older.npos);
+  std::ofstream(journal) << older;
+  EXPECT_EQ(run(kAsStored, true).kept_files, before.size());
+}
+
 TEST_F(InterruptedConversion, AnotherSourceOrOtherOptionsAreRefusedAndSaid) {
   ConvertOptions other = kAsStored;
   other.target.ranks = 2;
