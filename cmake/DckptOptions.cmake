@@ -5,6 +5,7 @@ option(DCKPT_BUILD_TESTS "Build the tests" ${PROJECT_IS_TOP_LEVEL})
 option(DCKPT_BUILD_EXAMPLES "Build the examples" ${PROJECT_IS_TOP_LEVEL})
 option(DCKPT_BUILD_BENCHMARKS "Build the benchmarks" OFF)
 option(DCKPT_BUILD_FUZZERS "Build the libFuzzer targets (needs clang)" OFF)
+option(DCKPT_BATCHES "Compile neighboring sources together: for clean builds, which take half as long" OFF)
 option(DCKPT_INSTALL "Install the library, the tool and the documentation" ${PROJECT_IS_TOP_LEVEL})
 option(DCKPT_STATIC_DEPENDENCIES "Link other libraries statically, the tool's C++ runtime included" OFF)
 option(DCKPT_WERROR "Treat warnings as errors" OFF)
@@ -67,11 +68,13 @@ if(DCKPT_BUILD_FUZZERS)  # coverage in every object; only the fuzz programs get 
   target_link_options(dckpt_flags INTERFACE -fsanitize=fuzzer-no-link)
 endif()
 
-# dckpt_layer(NAME [DEPENDS layers…] [PRECOMPILED_AS layer]): one static library per layer; the link
-# graph is the include graph. PRECOMPILED_AS: it takes the precompiled headers of that layer, which
-# target_precompile_headers lists.
+include(DckptBatches)
+
+# dckpt_layer(NAME [DEPENDS layers…] [PRECOMPILED_AS layer] [BATCHES FOLDERS]): one static library per
+# layer; the link graph is the include graph. PRECOMPILED_AS: it takes the precompiled headers of that
+# layer, which target_precompile_headers lists. BATCHES FOLDERS: see dckpt_batches.
 function(dckpt_layer name)
-  cmake_parse_arguments(arg "" "PRECOMPILED_AS" "DEPENDS" ${ARGN})
+  cmake_parse_arguments(arg "" "PRECOMPILED_AS;BATCHES" "DEPENDS" ${ARGN})
   add_library(dckpt_${name} STATIC)
   target_include_directories(dckpt_${name} PRIVATE "${PROJECT_SOURCE_DIR}")
   if(PROJECT_IS_TOP_LEVEL)  # for the tests; users of a subproject find <dckpt/…> only
@@ -82,6 +85,7 @@ function(dckpt_layer name)
   if(arg_PRECOMPILED_AS)
     target_precompile_headers(dckpt_${name} REUSE_FROM dckpt_${arg_PRECOMPILED_AS})
   endif()
+  cmake_language(EVAL CODE "cmake_language(DEFER CALL dckpt_batches dckpt_${name} ${arg_BATCHES})")  # when all sources are known
 endfunction()
 
 # Release builds are made with -O2. dckpt_hot(FILES…): loops over elements, bytes or the items of all

@@ -17,7 +17,7 @@
 namespace dckpt {
 namespace {
 
-ConfigLibrary library() {
+ConfigLibrary map_library() {
   return {"map", "maps", shipped_maps()};
 }
 
@@ -307,7 +307,7 @@ CheckedKeyMap check_key_map(std::string_view yaml,
                             const std::optional<std::filesystem::path>& folder) {
   CheckedKeyMap checked;
   const std::optional<YamlNode> root = read_config(
-      library(), yaml, folder,
+      map_library(), yaml, folder,
       [&](const YamlNode& node, const std::string& file, ConfigProblems& problems) {
         key_map_type().read(node, "", checked.map, problems);
         set_file(checked.map, file);
@@ -326,7 +326,7 @@ bool is_key_map(std::string_view yaml) {
 }
 
 PolicyText find_key_map(const std::string& name_or_file, const std::filesystem::path& folder) {
-  return find_config(library(), name_or_file, folder);
+  return find_config(map_library(), name_or_file, folder);
 }
 
 }  // namespace dckpt

@@ -254,7 +254,7 @@ Field<KeyMap> ignore() {
       }};
 }
 
-Field<KeyMap> version() {
+Field<KeyMap> map_version() {
   return {
       "version",
       [](const YamlNode& node, const std::string& path, KeyMap&, ConfigProblems& problems) {
@@ -270,7 +270,7 @@ Field<KeyMap> version() {
       [](const KeyMap&) { return std::optional(YamlNode::plain(std::to_string(kMapVersion))); }};
 }
 
-Field<KeyMap> extends() {
+Field<KeyMap> map_extends() {
   return {
       "extends",
       [](const YamlNode& node, const std::string& path, KeyMap&, ConfigProblems& problems) {
@@ -328,8 +328,8 @@ void check_has_name(const YamlNode& node, const std::string&, const KeyMap& map,
 const config::Type<KeyMap>& key_map_type() {
   static const Type<KeyMap> type = section(Schema<KeyMap>{
       {
-          version(),
-          extends(),
+          map_version(),
+          map_extends(),
           without(),
           field("family", &KeyMap::family, word("the name of a family of models")),
           optional_field("architectures", &KeyMap::architectures,

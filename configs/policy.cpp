@@ -23,7 +23,7 @@ namespace dckpt {
 
 namespace {
 
-ConfigLibrary library() {
+ConfigLibrary policy_library() {
   return {"policy", "policies", shipped_policies()};
 }
 
@@ -48,7 +48,7 @@ CheckedPolicy check_policy(std::string_view yaml,
                            const std::optional<std::filesystem::path>& folder) {
   CheckedPolicy checked;
   const std::optional<YamlNode> root = read_config(
-      library(), yaml, folder,
+      policy_library(), yaml, folder,
       [&](const YamlNode& node, const std::string&, ConfigProblems& problems) {
         policy_type().read(node, "", checked.policy, problems);
         checked.names_format |= says_format(node);
@@ -60,7 +60,7 @@ CheckedPolicy check_policy(std::string_view yaml,
 }
 
 PolicyText find_policy(const std::string& name_or_file, const std::filesystem::path& folder) {
-  return find_config(library(), name_or_file, folder);
+  return find_config(policy_library(), name_or_file, folder);
 }
 
 std::string to_yaml(const Policy& policy) {
@@ -91,7 +91,7 @@ Policy Policy::shipped(std::string_view name) {
 }
 
 std::string_view shipped_policy(std::string_view name) {
-  return shipped_text(library(), name);
+  return shipped_text(policy_library(), name);
 }
 
 std::string read_policy_file(const std::filesystem::path& file) {

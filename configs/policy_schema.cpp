@@ -484,7 +484,7 @@ Type<ResumeOptions> resume() {
 
 /// The version of this schema, which tells later ones apart; there is one so far, and it is not
 /// kept.
-Field<Policy> version() {
+Field<Policy> policy_version() {
   return {
       "version",
       [](const YamlNode& node, const std::string& path, Policy&, ConfigProblems& problems) {
@@ -501,7 +501,7 @@ Field<Policy> version() {
 }
 
 /// The policy to begin with, which is read by the caller.
-Field<Policy> extends() {
+Field<Policy> policy_extends() {
   return {"extends",
           [](const YamlNode& node, const std::string& path, Policy&, ConfigProblems& problems) {
             std::string name;
@@ -523,8 +523,8 @@ void check_version_is_given(const YamlNode& node, const std::string&, const Poli
 const config::Type<Policy>& policy_type() {
   static const Type<Policy> type =
       section(Schema<Policy>{{
-                                 version(),
-                                 extends(),
+                                 policy_version(),
+                                 policy_extends(),
                                  field("save", &Policy::save, save()),
                                  field("load", &Policy::load, load()),
                                  field("retention", &Policy::retention, retention()),

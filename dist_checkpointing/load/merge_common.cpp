@@ -26,13 +26,13 @@ bool stays(const Value& leaf) {
 }
 
 /// The kinds of leaves that a tree has: those that stay unchanged, and others.
-struct Leaves {
+struct TreeLeaves {
   bool staying = false;
   bool plain = false;
 };
 
-Leaves leaves_of(const Value& tree) {
-  Leaves found;
+TreeLeaves leaves_of(const Value& tree) {
+  TreeLeaves found;
   visit_leaves(tree,
                [&](const Value& leaf) { (stays(leaf) ? found.staying : found.plain) = true; });
   return found;
@@ -192,7 +192,7 @@ class CommonMerge {
   void merge_lists(ValueList& into, const ValueList& stored) {
     std::vector<std::size_t> others;
     for (std::size_t i = 0; i < into.size(); ++i) {
-      const Leaves leaves = leaves_of(into[i]);
+      const TreeLeaves leaves = leaves_of(into[i]);
       if (leaves.plain || !leaves.staying) others.push_back(i);
     }
     if (others.size() != stored.size()) {

@@ -22,7 +22,7 @@ namespace {
 
 constexpr std::size_t kShown = 20;
 constexpr std::size_t kShownTexts = 4;  // shown groups of ranks with the same differences
-constexpr const char* kAttempt = "comparing the common state";
+constexpr const char* kComparingCommon = "comparing the common state";
 
 /// Returns whether a value contains a tensor. Values nested deeper than a state dict may be have no
 /// tensors to save.
@@ -152,7 +152,7 @@ void compare_common_states(const Value& mine, Communicator& comm, Findings& find
   if (comm.size() == 1) return;
   Bytes bytes;
   Sha256::Digest digest{};
-  agree(comm, kAttempt, [&] {
+  agree(comm, kComparingCommon, [&] {
     bytes = save_torch_file(mine);
     Sha256 hash;
     hash.update(bytes);
@@ -161,7 +161,7 @@ void compare_common_states(const Value& mine, Communicator& comm, Findings& find
   if (same_everywhere(digest, comm)) return;
   const Bytes of_rank_0 = comm.broadcast(bytes, 0);
   CommonDifference difference;
-  agree(comm, kAttempt, [&] {
+  agree(comm, kComparingCommon, [&] {
     if (comm.rank() == 0) return;
     difference = compare_common(load_torch_bytes(of_rank_0, "the common state of rank 0"), mine);
     if (difference.lost.empty()) return;

@@ -19,7 +19,7 @@
 namespace dckpt {
 namespace {
 
-constexpr const char* kAttempt = "comparing the plain leaves of the ranks";
+constexpr const char* kComparingLeaves = "comparing the plain leaves of the ranks";
 constexpr std::size_t kSamples = 16;
 constexpr std::size_t kSampleBytes = 4096;
 constexpr std::size_t kShownLeaves = 4;
@@ -149,7 +149,7 @@ std::string list_of(const std::vector<Bytes>& ranks) {
 void compare_plain_leaves(const DescribedState& described, Communicator& comm, Findings& findings) {
   if (comm.size() == 1) return;
   std::vector<LeafDigest> digests;
-  agree(comm, kAttempt, [&] { digests = digests_of(described); });
+  agree(comm, kComparingLeaves, [&] { digests = digests_of(described); });
   if (same_everywhere(digests, comm)) return;
 
   Bytes told;
@@ -165,7 +165,7 @@ void compare_plain_leaves(const DescribedState& described, Communicator& comm, F
   keys = comm.broadcast(keys, 0);
   Bytes values;
   std::uint64_t count = 0;
-  agree(comm, kAttempt, [&] { values = values_of(described, digests, keys, count); });
+  agree(comm, kComparingLeaves, [&] { values = values_of(described, digests, keys, count); });
   if (count == 0) return;
   const std::vector<Bytes> texts = comm.gather(values, 0);
   decide(comm, [&] {

@@ -51,25 +51,27 @@ constexpr const char* kInterrupted = "interrupted";
 constexpr const char* kReplaced = "replaced";
 constexpr std::uint64_t kMaxTokenBytes = 4096;
 
-using State = UnfinishedWork::State;
+using UnfinishedState = UnfinishedWork::State;
 
 /// Returns whether anyone may still write into a hidden directory: its owner, or a worker with a
 /// folder in it. An interrupted conversion has no owner.
-State state_of(Storage& root, const HiddenSibling& sibling) try {
-  State state = sibling.purpose == kInterrupted ? State::kEnded : state_of_owner(sibling.token);
+UnfinishedState state_of(Storage& root, const HiddenSibling& sibling) try {
+  UnfinishedState state =
+      sibling.purpose == kInterrupted ? UnfinishedState::kEnded : state_of_owner(sibling.token);
   const std::string name = to_string(sibling);
   const auto found = root.stat(name);
-  if (state == State::kRunning || !found || found->kind != FileInfo::Kind::kDirectory) return state;
+  if (state == UnfinishedState::kRunning || !found || found->kind != FileInfo::Kind::kDirectory)
+    return state;
   for (const FileInfo& entry : root.list(name)) {
     const std::string_view worker = worker_of_folder(entry.name);
     if (worker.empty()) continue;
-    const State other = state_of_owner(worker);
-    if (other == State::kRunning) return other;
+    const UnfinishedState other = state_of_owner(worker);
+    if (other == UnfinishedState::kRunning) return other;
     state = std::max(state, other);
   }
   return state;
 } catch (const CheckpointError&) {
-  return State::kElsewhere;  // it has gone, or cannot be examined
+  return UnfinishedState::kElsewhere;  // it has gone, or cannot be examined
 }
 
 bool is_of_checkpoint(const HiddenSibling& sibling) {
@@ -81,13 +83,13 @@ bool is_leftover(Storage& root, const HiddenSibling& sibling) {
   if (sibling.name == kTrackerFile)
     return sibling.purpose == "tmp" && !made_by_running_process(sibling.token);
   return parse_iteration_directory(sibling.name) && is_of_checkpoint(sibling) &&
-         state_of(root, sibling) != State::kRunning;
+         state_of(root, sibling) != UnfinishedState::kRunning;
 }
 
 /// Returns whether the processes of an attempt, on this host, have ended.
 bool is_dead_attempt(Storage& directory, const HiddenSibling& sibling) {
   return is_of_checkpoint(sibling) && sibling.purpose != kDeleting &&
-         state_of(directory, sibling) == State::kEnded;
+         state_of(directory, sibling) == UnfinishedState::kEnded;
 }
 
 std::optional<std::uint64_t> iteration_of(const std::string& directory) {
@@ -222,9 +224,9 @@ std::vector<UnfinishedWork> list_marks(const Location& root, const std::string& 
 }
 
 UnfinishedWork::State state_of_owner(std::string_view token) {
-  return made_by_ended_process(token)     ? State::kEnded
-         : made_by_running_process(token) ? State::kRunning
-                                          : State::kElsewhere;
+  return made_by_ended_process(token)     ? UnfinishedState::kEnded
+         : made_by_running_process(token) ? UnfinishedState::kRunning
+                                          : UnfinishedState::kElsewhere;
 }
 
 void remove_leftovers(const Location& root, const StrategySpec& strategy) {

@@ -22,7 +22,7 @@
 namespace dckpt {
 namespace {
 
-using State = IterationSummary::State;
+using IterationState = IterationSummary::State;
 using Owner = UnfinishedWork::State;
 
 constexpr std::uint64_t kMaxTextBytes = 4096;  // of a tracker, and of a lock
@@ -76,10 +76,11 @@ class Doctor {
 
   void verify_all() {
     for (IterationSummary& summary : found_.survey.iterations)
-      if (summary.state == State::kComplete) verify_one(summary);
+      if (summary.state == IterationState::kComplete) verify_one(summary);
     // A live job may have deleted a checkpoint meanwhile.
     std::erase_if(found_.survey.iterations, [&](const IterationSummary& summary) {
-      return summary.state != State::kComplete && !(root_ / summary.directory).is_directory();
+      return summary.state != IterationState::kComplete &&
+             !(root_ / summary.directory).is_directory();
     });
   }
 
@@ -87,12 +88,12 @@ class Doctor {
     const VerifyReport report = verify(*open_in_root(root_ / summary.directory, options_.strategy),
                                        {.deep = true, .threads = options_.threads});
     if (report.ok()) return;
-    summary.state = State::kDamaged;
+    summary.state = IterationState::kDamaged;
     summary.why = report.problems.front().what();
     if (const std::size_t more = report.problems.size() - 1; more > 0)
       summary.why += str_format(", and {}", counted(more, "more problem"));
   } catch (const CheckpointError& error) {
-    summary.state = State::kUnreadable;
+    summary.state = IterationState::kUnreadable;
     summary.why = error.what();
   }
 
@@ -130,12 +131,12 @@ class Doctor {
 
   /// Lists the marks in a checkpoint, and finds out whether a job may still be writing it.
   void examine_marks(const IterationSummary& summary) {
-    if (summary.state == State::kUnreadable) return;
+    if (summary.state == IterationState::kUnreadable) return;
     for (const UnfinishedWork& mark : list_marks(root_, summary.directory)) add_leftover(mark, 0);
     // The metadata come last. Without metadata.json, even those that are there may be unfinished.
-    const bool has_no_end =
-        summary.state == State::kNoMetadata ||
-        (summary.state == State::kDamaged && !(root_ / summary.directory / "metadata.json").stat());
+    const bool has_no_end = summary.state == IterationState::kNoMetadata ||
+                            (summary.state == IterationState::kDamaged &&
+                             !(root_ / summary.directory / "metadata.json").stat());
     if (has_no_end && may_go_on(root_, summary.directory, summary.saved))
       found_.may_be_written.push_back(summary.directory);
   }
@@ -171,7 +172,7 @@ class Doctor {
     const IterationSummary* const tracked = found_.find(*survey.tracked);
     const std::string names = str_format("{} names {}", survey.tracker, quote(*survey.tracked));
     if (tracked == nullptr) return names + ", which does not exist";
-    if (tracked->state == State::kComplete) return "";
+    if (tracked->state == IterationState::kComplete) return "";
     return str_format("{}, which is {}: {}", names,
                       name_of(kVerdictNames, verdict_of(tracked->state)), tracked->why);
   }
@@ -196,7 +197,7 @@ class Doctor {
     const std::string directory = name->directory();
     const IterationSummary* const taken = found_.find(directory);
     if (taken == nullptr) return {.why = quote(directory) + " does not exist, and it stops"};
-    if (taken->state == State::kComplete) return {directory, tracker + " names it"};
+    if (taken->state == IterationState::kComplete) return {directory, tracker + " names it"};
     return {directory, str_format("{} names it; it is {}", tracker,
                                   name_of(kVerdictNames, verdict_of(taken->state)))};
   }
@@ -211,14 +212,14 @@ class Doctor {
 
 Verdict verdict_of(IterationSummary::State state) {
   switch (state) {
-    case State::kComplete: return Verdict::kComplete;
-    case State::kNoMetadata:
-    case State::kFileMissing: return Verdict::kIncomplete;
-    case State::kFileTruncated:
-    case State::kDamaged: return Verdict::kDamaged;
-    case State::kBeingSaved: return Verdict::kBeingSaved;
-    case State::kUnreadable:
-    case State::kNotExamined: break;
+    case IterationState::kComplete: return Verdict::kComplete;
+    case IterationState::kNoMetadata:
+    case IterationState::kFileMissing: return Verdict::kIncomplete;
+    case IterationState::kFileTruncated:
+    case IterationState::kDamaged: return Verdict::kDamaged;
+    case IterationState::kBeingSaved: return Verdict::kBeingSaved;
+    case IterationState::kUnreadable:
+    case IterationState::kNotExamined: break;
   }
   return Verdict::kUnreadable;
 }
@@ -231,7 +232,7 @@ const IterationSummary* RootDiagnosis::find(std::string_view directory) const {
 bool RootDiagnosis::is_written(std::string_view directory) const {
   const IterationSummary* const found = find(directory);
   return std::ranges::find(may_be_written, directory) != may_be_written.end() ||
-         (found != nullptr && found->state == State::kBeingSaved);
+         (found != nullptr && found->state == IterationState::kBeingSaved);
 }
 
 std::uint64_t RootDiagnosis::wasted_bytes() const {
@@ -250,7 +251,7 @@ std::uint64_t RootDiagnosis::wasted_bytes() const {
 bool RootDiagnosis::ok() const {
   return tracker_problem.empty() &&
          std::ranges::all_of(survey.iterations, [&](const IterationSummary& summary) {
-           return summary.state == State::kComplete || is_written(summary.directory);
+           return summary.state == IterationState::kComplete || is_written(summary.directory);
          });
 }
 

@@ -20,7 +20,7 @@ namespace {
 
 using Kind = TreatmentStep::Kind;
 using Owner = UnfinishedWork::State;
-using State = IterationSummary::State;
+using IterationState = IterationSummary::State;
 
 /// Returns "2000" for "iter_0002000": what the tracker holds, and --restore takes.
 std::string short_name(const std::string& directory) {
@@ -148,7 +148,7 @@ class Planner {
     const bool runs = std::ranges::any_of(found_.leftovers, [&](const Leftover& leftover) {
       return leftover.work.state == Owner::kRunning && parent_name(leftover.work.name) == directory;
     });
-    if (runs || checkpoint.state == State::kBeingSaved)
+    if (runs || checkpoint.state == IterationState::kBeingSaved)
       fail(ErrorCode::kAborted,
            str_format("a running job is at work in {}: wait until it has ended", quote(directory)));
     if (found_.is_written(directory) && !treatment_.all_jobs_ended) {
@@ -201,7 +201,8 @@ class Planner {
   const IterationSummary* unfinished_in_place(const UnfinishedWork& work) const {
     if (work.purpose != "claim") return nullptr;
     const IterationSummary* const checkpoint = found_.find(parent_name(work.name));
-    return checkpoint != nullptr && checkpoint->state == State::kNoMetadata ? checkpoint : nullptr;
+    return checkpoint != nullptr && checkpoint->state == IterationState::kNoMetadata ? checkpoint
+                                                                                     : nullptr;
   }
 
   void prune(const Retention& retention) {
@@ -221,7 +222,7 @@ class Planner {
       if (checkpoint.iteration) iterations.push_back(*checkpoint.iteration);
     const std::uint64_t saved = resumed->iteration;
     const auto is_complete = [&](std::uint64_t iteration) {
-      return found_.find(iteration_directory(iteration))->state == State::kComplete;
+      return found_.find(iteration_directory(iteration))->state == IterationState::kComplete;
     };
     const RootLinks links(*root_.directory());
     for (const std::uint64_t old : iterations_to_delete(iterations, saved, retention, {&saved, 1},
@@ -260,7 +261,8 @@ class Planner {
     }
     // A run does not read a tracker that is a link; Megatron does.
     const auto& linked = found_.megatron.directory;
-    if (!tracked && linked && !is_gone(*linked) && found_.find(*linked)->state == State::kComplete)
+    if (!tracked && linked && !is_gone(*linked) &&
+        found_.find(*linked)->state == IterationState::kComplete)
       return write(*linked, found_.tracker_problem);
     const std::optional<std::string> best = newest_sound();
     if (!best) {
@@ -278,7 +280,7 @@ class Planner {
     for (auto checkpoint = found_.survey.iterations.rbegin();
          checkpoint != found_.survey.iterations.rend(); ++checkpoint) {
       const std::string& directory = checkpoint->directory;
-      if (checkpoint->state != State::kComplete || is_gone(directory)) continue;
+      if (checkpoint->state != IterationState::kComplete || is_gone(directory)) continue;
       if (found_.deep) return directory;  // the diagnosis has verified it
       const DiagnoseOptions& options = treatment_.diagnose;
       try {

@@ -7,7 +7,7 @@
 namespace example {
 namespace {
 
-struct WithoutOptions {
+struct LoadWithoutOptions {
   std::vector<std::string> keys{};
 };
 
@@ -15,7 +15,7 @@ struct WithoutOptions {
 /// lacks frozen parameters is loaded after the base model's.
 class LoadWithoutKeys final : public dckpt::MCoreLoadPlanner {
  public:
-  explicit LoadWithoutKeys(WithoutOptions options) : options_(std::move(options)) {}
+  explicit LoadWithoutKeys(LoadWithoutOptions options) : options_(std::move(options)) {}
   dckpt::LoadPlan create_local_plan() override {
     dckpt::LoadPlan plan = MCoreLoadPlanner::create_local_plan();
     std::erase_if(plan, [&](const dckpt::LoadItem& item) {
@@ -27,7 +27,7 @@ class LoadWithoutKeys final : public dckpt::MCoreLoadPlanner {
   }
 
  private:
-  WithoutOptions options_;
+  LoadWithoutOptions options_;
 };
 
 /// Loads `q.weight`, `k.weight` and `v.weight` from a checkpoint that has them as consecutive rows
@@ -128,8 +128,8 @@ class LoadInt8 final : public dckpt::MCoreLoadPlanner {
 
 void register_load_planners() {
   using dckpt::config::field;
-  const dckpt::config::Schema<WithoutOptions> without{{field(
-      "keys", &WithoutOptions::keys,
+  const dckpt::config::Schema<LoadWithoutOptions> without{{field(
+      "keys", &LoadWithoutOptions::keys,
       dckpt::config::list_of(dckpt::config::text("a prefix of keys"), "a list of prefixes"))}};
   const dckpt::config::Schema<Int8Options> int8{
       {field("steps", &Int8Options::steps, dckpt::config::integer(1, 1 << 20))}};

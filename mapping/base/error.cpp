@@ -59,4 +59,14 @@ CheckpointError CheckpointError::with(const ErrorContext& context) const {
   return CheckpointError(code_, message_, std::move(merged), cause_);
 }
 
+void refuse_argument(const std::string& message, const std::string& key) {
+  ErrorContext context;
+  if (!key.empty()) context.key = key;
+  throw CheckpointError(ErrorCode::kInvalidArgument, message, std::move(context));
+}
+
+void refuse_unsupported(const std::string& message, const std::string& key) {
+  throw CheckpointError(ErrorCode::kUnsupported, message, {.key = key});
+}
+
 }  // namespace dckpt

@@ -83,4 +83,9 @@ decltype(auto) with_context(const ErrorContext& context, Body&& body) {
   }
 }
 
+/// Throws (invalid-argument) about an argument, of the tensor or object `key` unless it is empty.
+[[noreturn]] void refuse_argument(const std::string& message, const std::string& key = {});
+/// Throws (unsupported) about the tensor or object `key`.
+[[noreturn]] void refuse_unsupported(const std::string& message, const std::string& key);
+
 }  // namespace dckpt

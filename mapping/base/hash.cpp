@@ -4,7 +4,7 @@
 
 #include <new>
 
-#ifdef DCKPT_HAVE_ISAL
+#if DCKPT_HAVE_ISAL
 #include <isa-l/crc.h>
 #else
 #include <zlib.h>
@@ -15,7 +15,7 @@
 namespace dckpt {
 
 std::uint32_t crc32(ByteView bytes, std::uint32_t previous) noexcept {
-#ifdef DCKPT_HAVE_ISAL
+#if DCKPT_HAVE_ISAL
   return ::crc32_gzip_refl(previous, reinterpret_cast<const unsigned char*>(bytes.data()),
                            bytes.size());
 #else

@@ -5,14 +5,14 @@
 namespace dckpt {
 namespace {
 
-struct Sink {
+struct ClockSink {
   std::mutex mutex;
   PhaseSink function;
 };
 
-// The sink is never destroyed: background saves may run while the process ends.
-Sink& sink() {
-  static Sink* const instance = new Sink;
+// The clock_sink is never destroyed: background saves may run while the process ends.
+ClockSink& clock_sink() {
+  static ClockSink* const instance = new ClockSink;
   return *instance;
 }
 
@@ -20,7 +20,7 @@ void call(const PhaseSink& function, const PhaseEvent& event) {
   if (!function) return;
   try {
     function(event);
-  } catch (...) {  // a sink must not change what one rank of many does
+  } catch (...) {  // a clock_sink must not change what one rank of many does
   }
 }
 
@@ -33,12 +33,15 @@ PhaseClock*& clock_of(Phase phase) {
 }  // namespace
 
 PhaseSink set_phase_sink(PhaseSink function) {
-  const std::lock_guard lock(sink().mutex);
-  return std::exchange(sink().function, std::move(function));
+  const std::lock_guard lock(clock_sink().mutex);
+  return std::exchange(clock_sink().function, std::move(function));
 }
 
-PhaseClock::PhaseClock(std::string call, std::string target, int rank, PhaseSink sink)
-    : call_(std::move(call)), target_(std::move(target)), rank_(rank), sink_(std::move(sink)) {}
+PhaseClock::PhaseClock(std::string call, std::string target, int rank, PhaseSink clock_sink)
+    : call_(std::move(call)),
+      target_(std::move(target)),
+      rank_(rank),
+      sink_(std::move(clock_sink)) {}
 
 PhaseClock::~PhaseClock() {
   for (const auto& [phase, name] : kPhaseNames) end(phase, 0, true);
@@ -98,8 +101,8 @@ void PhaseClock::tell(const PhaseEvent& event) {
     const std::lock_guard lock(telling_);
     call(sink_, event);
   }
-  const std::lock_guard lock(sink().mutex);
-  call(sink().function, event);
+  const std::lock_guard lock(clock_sink().mutex);
+  call(clock_sink().function, event);
 }
 
 PhaseClock::Taken PhaseClock::end(Phase phase, std::uint64_t bytes) {

@@ -9,22 +9,18 @@
 namespace dckpt {
 namespace {
 
-[[noreturn]] void refuse(const std::string& message) {
-  throw CheckpointError(ErrorCode::kInvalidArgument, message);
-}
-
 void check_fields(const TensorMapLayout& layout, ShapeView global_shape) {
   const auto missing = [](const char* field) {
-    refuse(
+    refuse_argument(
         str_format("the layout has no {}; it needs mesh_shape, tensor_map and rank_list", field));
   };
   if (layout.mesh_shape.empty()) missing("mesh_shape");
   if (layout.rank_list.empty()) missing("rank_list");
   if (layout.tensor_map.empty() && !global_shape.empty()) missing("tensor_map");
   if (layout.tensor_map.size() != global_shape.size()) {
-    refuse(str_format("tensor_map has {} for a tensor of shape {}; it needs one per tensor dim",
-                      counted(layout.tensor_map.size(), "entry", "entries"),
-                      to_string(global_shape)));
+    refuse_argument(
+        str_format("tensor_map has {} for a tensor of shape {}; it needs one per tensor dim",
+                   counted(layout.tensor_map.size(), "entry", "entries"), to_string(global_shape)));
   }
 }
 
@@ -48,12 +44,12 @@ MeshLayout to_mesh_layout(const TensorMapLayout& layout, ShapeView global_shape)
     std::int64_t parts = 1;
     for (const std::int64_t axis : axes) {
       if (axis < 0 || axis >= dims) {
-        refuse(str_format("mesh axis {}{} does not exist: a {} mesh has axes 0 to {}", axis, where,
-                          to_string(ShapeView(layout.mesh_shape)), dims - 1));
+        refuse_argument(str_format("mesh axis {}{} does not exist: a {} mesh has axes 0 to {}",
+                                   axis, where, to_string(ShapeView(layout.mesh_shape)), dims - 1));
       }
       const auto mesh_dim = static_cast<std::size_t>(dims - 1 - axis);
       if (used[mesh_dim])
-        refuse(
+        refuse_argument(
             str_format("mesh axis {}{} is used twice; it can cut a tensor only once", axis, where));
       used[mesh_dim] = true;
       result.placements[mesh_dim] = Shard{static_cast<std::int64_t>(tensor_dim)};
@@ -61,8 +57,8 @@ MeshLayout to_mesh_layout(const TensorMapLayout& layout, ShapeView global_shape)
       parts *= layout.mesh_shape[mesh_dim];  // at most the number of ranks on the mesh
     }
     if (global_shape[tensor_dim] % parts != 0) {
-      refuse(str_format("extent {}{} does not divide into {} equal parts", global_shape[tensor_dim],
-                        where, parts));
+      refuse_argument(str_format("extent {}{} does not divide into {} equal parts",
+                                 global_shape[tensor_dim], where, parts));
     }
   }
   for (std::size_t mesh_dim = 0; mesh_dim < used.size(); ++mesh_dim) {

@@ -10,26 +10,26 @@ namespace dckpt {
 namespace {
 
 /// The modules of a layer, in the order of their declaration.
-constexpr std::array<std::string_view, 20> kModules{"input_layernorm.",
-                                                    "self_attention.linear_proj.",
-                                                    "self_attention.linear_qkv.",
-                                                    "self_attention.linear_q_proj.",
-                                                    "self_attention.linear_q_down_proj.",
-                                                    "self_attention.linear_q_up_proj.",
-                                                    "self_attention.linear_kv_down_proj.",
-                                                    "self_attention.linear_kv_up_proj.",
-                                                    "self_attention.q_layernorm.",
-                                                    "self_attention.kv_layernorm.",
-                                                    "self_attention.k_layernorm.",
-                                                    "pre_cross_attn_layernorm.",
-                                                    "cross_attention.linear_proj.",
-                                                    "cross_attention.linear_q.",
-                                                    "cross_attention.linear_kv.",
-                                                    "pre_mlp_layernorm.",
-                                                    "mlp.router.",
-                                                    "mlp.experts.",
-                                                    "mlp.shared_experts.",
-                                                    "mlp.linear_fc"};
+constexpr std::array<std::string_view, 20> kOrderedModules{"input_layernorm.",
+                                                           "self_attention.linear_proj.",
+                                                           "self_attention.linear_qkv.",
+                                                           "self_attention.linear_q_proj.",
+                                                           "self_attention.linear_q_down_proj.",
+                                                           "self_attention.linear_q_up_proj.",
+                                                           "self_attention.linear_kv_down_proj.",
+                                                           "self_attention.linear_kv_up_proj.",
+                                                           "self_attention.q_layernorm.",
+                                                           "self_attention.kv_layernorm.",
+                                                           "self_attention.k_layernorm.",
+                                                           "pre_cross_attn_layernorm.",
+                                                           "cross_attention.linear_proj.",
+                                                           "cross_attention.linear_q.",
+                                                           "cross_attention.linear_kv.",
+                                                           "pre_mlp_layernorm.",
+                                                           "mlp.router.",
+                                                           "mlp.experts.",
+                                                           "mlp.shared_experts.",
+                                                           "mlp.linear_fc"};
 constexpr std::array<std::string_view, 3> kEmbeddings{"word_embeddings.", "position_embeddings.",
                                                       "tokentype_embeddings."};
 constexpr std::array<std::string_view, 2> kHeads{"decoder.final_layernorm.", "output_layer."};
@@ -73,8 +73,8 @@ ModulePlace module_place(std::string_view key, std::int64_t layer) {
       place.stacked = true;
       rest = key.substr(kLayers.size());
     }
-    place.module = position(kModules, rest);
-    place.known = place.known && place.module < kModules.size();
+    place.module = position(kOrderedModules, rest);
+    place.known = place.known && place.module < kOrderedModules.size();
   }
   return place;
 }

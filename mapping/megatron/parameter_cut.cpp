@@ -9,7 +9,7 @@
 namespace dckpt {
 namespace {
 
-constexpr std::array<std::string_view, 10> kRows{
+constexpr std::array<std::string_view, 10> kCutByRows{
     ".linear_qkv.weight",        ".linear_qkv.bias",       ".linear_fc1.weight",
     ".linear_fc1.bias",          "word_embeddings.weight", "output_layer.weight",
     "output_layer.bias",         ".linear_q_proj.weight",  ".linear_q_up_proj.weight",
@@ -42,7 +42,7 @@ std::size_t axis_of(const ParameterCut& cut) {
 
 std::optional<TensorParallel> tensor_parallel(std::string_view name) {
   const auto ends = [&](std::string_view suffix) { return name.ends_with(suffix); };
-  if (std::ranges::any_of(kRows, ends)) return TensorParallel::kRows;
+  if (std::ranges::any_of(kCutByRows, ends)) return TensorParallel::kRows;
   if (std::ranges::any_of(kColumns, ends)) return TensorParallel::kColumns;
   if (is_norm(name) || std::ranges::any_of(kReplicated, ends)) return TensorParallel::kReplicated;
   return std::nullopt;

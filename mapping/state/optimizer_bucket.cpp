@@ -16,10 +16,6 @@
 namespace dckpt {
 namespace {
 
-[[noreturn]] void refuse(const std::string& message, const std::string& key = {}) {
-  throw CheckpointError(ErrorCode::kInvalidArgument, message, {.key = key});
-}
-
 bool is_param(const Value& leaf) {
   return leaf.is(Value::Kind::kShardedTensor) || leaf.is(Value::Kind::kShardedTensorFactory);
 }
@@ -28,7 +24,7 @@ std::int64_t elements_of(const Value& param) {
   if (!param.is(Value::Kind::kShardedTensor)) return param.as_factory().data.numel();
   const ShardedTensor& shard = param.as_sharded_tensor();
   if (shard.flattened_range)
-    refuse(
+    refuse_argument(
         "a parameter of a distributed optimizer's bucket is itself a flattened range; describe "
         "the whole local tensor",
         shard.key);
@@ -37,7 +33,8 @@ std::int64_t elements_of(const Value& param) {
 
 std::int64_t rounded_up(std::int64_t number, std::int64_t multiple) {
   const auto up = checked_add(number, multiple - 1);
-  if (!up) refuse("the elements of a distributed optimizer's bucket do not fit in 64 bits");
+  if (!up)
+    refuse_argument("the elements of a distributed optimizer's bucket do not fit in 64 bits");
   return *up / multiple * multiple;
 }
 
@@ -50,8 +47,8 @@ struct LaidOut {
 
 LaidOut lay_out(const ParallelRank& rank, const Value& params, const OptimizerBucket& bucket) {
   if (bucket.param_alignment < 1 || bucket.end_alignment < 1 || bucket.end_alignment > INT32_MAX) {
-    refuse(str_format("a bucket's alignments are at least 1, not {} and {}", bucket.param_alignment,
-                      bucket.end_alignment));
+    refuse_argument(str_format("a bucket's alignments are at least 1, not {} and {}",
+                               bucket.param_alignment, bucket.end_alignment));
   }
   LaidOut result;
   std::int64_t end = 0;
@@ -59,7 +56,8 @@ LaidOut lay_out(const ParallelRank& rank, const Value& params, const OptimizerBu
     if (!is_param(leaf)) return;
     result.begins.push_back(rounded_up(end, bucket.param_alignment));
     const auto next = checked_add(result.begins.back(), elements_of(leaf));
-    if (!next) refuse("the elements of a distributed optimizer's bucket do not fit in 64 bits");
+    if (!next)
+      refuse_argument("the elements of a distributed optimizer's bucket do not fit in 64 bits");
     end = *next;
   });
   const std::int64_t ranks = bucket.experts ? rank.expert_copies() : rank.copies();
@@ -68,8 +66,8 @@ LaidOut lay_out(const ParallelRank& rank, const Value& params, const OptimizerBu
   result.owned = bucket.owned.value_or(FlattenedRange{part, part + size / ranks});
   const auto [owned_begin, owned_end] = result.owned;
   if (owned_begin < 0 || owned_end < owned_begin || owned_end > size)
-    refuse(str_format("a rank cannot own the elements [{}, {}) of a bucket of {}", owned_begin,
-                      owned_end, size));
+    refuse_argument(str_format("a rank cannot own the elements [{}, {}) of a bucket of {}",
+                               owned_begin, owned_end, size));
   return result;
 }
 
@@ -116,7 +114,7 @@ Value distributed_optimizer_state(const ParallelRank& rank, const Value& params,
     const std::string& name = named.first;
     const Tensor& state = named.second;
     if (state.dim() != 1 || state.numel() != owned.end - owned.begin) {
-      refuse(str_format(
+      refuse_argument(str_format(
           "the optimizer's state {} has shape {}, but the rank owns the elements [{}, "
           "{}) of the bucket, {} in all",
           quote(name), to_string(state.shape()), owned.begin, owned.end, owned.end - owned.begin));

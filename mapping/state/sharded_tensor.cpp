@@ -10,11 +10,7 @@
 namespace dckpt {
 namespace {
 
-[[noreturn]] void refuse(const std::string& message, const std::string& key) {
-  throw CheckpointError(ErrorCode::kInvalidArgument, message, {.key = key});
-}
-
-std::string to_string(std::span<const RankOffset> offsets) {
+std::string offsets_text(std::span<const RankOffset> offsets) {
   std::string out = "(";
   for (const RankOffset& offset : offsets) {
     if (out.size() > 1) out += ", ";
@@ -28,10 +24,11 @@ ShardedTensor describe(std::string key, DType dtype, Shape local_shape,
                        std::span<const RankOffset> rank_offsets, ShardedTensorOptions options) {
   const std::int64_t prepended = options.prepend_axis_num;
   if (prepended < 0 || local_shape.size() + static_cast<std::size_t>(prepended) > kMaxDims) {
-    refuse(str_format(
-               "{} prepended axes on a tensor of shape {} are not possible (limit: {} axes in all)",
-               prepended, to_string(local_shape), kMaxDims),
-           key);
+    refuse_argument(
+        str_format(
+            "{} prepended axes on a tensor of shape {} are not possible (limit: {} axes in all)",
+            prepended, to_string(local_shape), kMaxDims),
+        key);
   }
   Shape extents(static_cast<std::size_t>(prepended), 1);
   extents.insert(extents.end(), local_shape.begin(), local_shape.end());
@@ -47,16 +44,16 @@ ShardedTensor describe(std::string key, DType dtype, Shape local_shape,
   for (const auto& [axis, rank, count] : rank_offsets) {
     if (axis < 0 || axis >= static_cast<std::int64_t>(extents.size()) || rank < 0 || count < 1 ||
         rank >= count) {
-      refuse(str_format("Invalid rank offsets: {} for key {}.", to_string(rank_offsets),
-                        printable(shard.key)),
-             shard.key);
+      refuse_argument(str_format("Invalid rank offsets: {} for key {}.", offsets_text(rank_offsets),
+                                 printable(shard.key)),
+                      shard.key);
     }
     const auto at = static_cast<std::size_t>(axis);
     const auto global = checked_mul(extents[at], count);
     if (!global)
-      refuse(str_format("the global shape of {} does not fit in 64 bits along axis {}",
-                        quote(shard.key), axis),
-             shard.key);
+      refuse_argument(str_format("the global shape of {} does not fit in 64 bits along axis {}",
+                                 quote(shard.key), axis),
+                      shard.key);
     shard.global_shape[at] = *global;
     shard.global_offset[at] = rank * extents[at];
     (*shard.axis_fragmentations)[at] = count;
@@ -101,25 +98,27 @@ void check_data(const ShardedTensor& shard) {
   if (!shard.data) return;
   const Tensor& data = *shard.data;
   if (data.dtype() != shard.dtype)
-    refuse(str_format("Data dtype should match `dtype` attribute for {}, but is {}",
-                      to_string(shard), to_string(data.dtype())),
-           shard.key);
+    refuse_argument(str_format("Data dtype should match `dtype` attribute for {}, but is {}",
+                               to_string(shard), to_string(data.dtype())),
+                    shard.key);
   if (!shard.flattened_range) {
     if (data.shape() != shard.local_shape)
-      refuse(str_format("Data shape should match `local_shape` attribute for {}, but is {}",
-                        to_string(shard), to_string(data.shape())),
-             shard.key);
+      refuse_argument(
+          str_format("Data shape should match `local_shape` attribute for {}, but is {}",
+                     to_string(shard), to_string(data.shape())),
+          shard.key);
     return;
   }
   if (data.dim() != 1) {
-    refuse(str_format("Data should be 1D for a flattened {}, but has the shape {}",
-                      to_string(shard), to_string(data.shape())),
-           shard.key);
+    refuse_argument(str_format("Data should be 1D for a flattened {}, but has the shape {}",
+                               to_string(shard), to_string(data.shape())),
+                    shard.key);
   }
   if (data.shape() != shard.data_shape()) {
-    refuse(str_format("Data shape {} doesnt match expected {} for {}", to_string(data.shape()),
-                      to_string(shard.data_shape()), to_string(shard)),
-           shard.key);
+    refuse_argument(
+        str_format("Data shape {} doesnt match expected {} for {}", to_string(data.shape()),
+                   to_string(shard.data_shape()), to_string(shard)),
+        shard.key);
   }
 }
 
@@ -127,7 +126,7 @@ void check_range(const ShardedTensor& shard) {
   if (!shard.flattened_range) return;
   const auto [begin, end] = *shard.flattened_range;
   if (begin < 0 || end < begin || end > numel(shard.local_shape)) {
-    refuse(
+    refuse_argument(
         str_format(
             "The flattened range [{}, {}) is not inside the {} elements of the local tensor for {}",
             begin, end, numel(shard.local_shape), to_string(shard)),
@@ -140,7 +139,7 @@ void check_shapes(const ShardedTensor& shard) {
                      shard.global_shape.size() <= kMaxDims && checked_numel(shard.local_shape) &&
                      checked_numel(shard.global_shape);
   if (!sound) {
-    refuse(
+    refuse_argument(
         str_format("the shapes of {} are negative, have more than {} axes or do not fit in 64 bits",
                    to_string(shard), kMaxDims),
         shard.key);
@@ -149,22 +148,22 @@ void check_shapes(const ShardedTensor& shard) {
 
 void check_place(const ShardedTensor& shard) {
   if (shard.global_shape.size() != shard.global_offset.size()) {
-    refuse("Global offset dimensions should be equal to global shape dimensions for " +
-               to_string(shard),
-           shard.key);
+    refuse_argument("Global offset dimensions should be equal to global shape dimensions for " +
+                        to_string(shard),
+                    shard.key);
   }
   const auto dims = static_cast<std::int64_t>(shard.global_shape.size());
   if (shard.prepend_axis_num < 0 ||
       static_cast<std::int64_t>(shard.local_shape.size()) + shard.prepend_axis_num != dims) {
-    refuse(
+    refuse_argument(
         "Local shape together with `prepend_axis_num` dimensions should be equal to global shape "
         "dimensions for " +
             to_string(shard),
         shard.key);
   }
   if (!fits(shard.global_box(), shard.global_shape))
-    refuse("The local tensor does not lie inside the global one for " + to_string(shard),
-           shard.key);
+    refuse_argument("The local tensor does not lie inside the global one for " + to_string(shard),
+                    shard.key);
 }
 
 void check_grid(const ShardedTensor& shard) {
@@ -174,22 +173,23 @@ void check_grid(const ShardedTensor& shard) {
       pieces.size() == shard.global_shape.size() &&
       std::all_of(pieces.begin(), pieces.end(), [](std::int64_t count) { return count >= 1; });
   if (!sound)
-    refuse(str_format("`axis_fragmentations` {} should hold a positive number for each global axis "
-                      "for {}",
-                      to_string(pieces), to_string(shard)),
-           shard.key);
+    refuse_argument(
+        str_format("`axis_fragmentations` {} should hold a positive number for each global axis "
+                   "for {}",
+                   to_string(pieces), to_string(shard)),
+        shard.key);
   const Box box = shard.global_box();
   for (std::size_t axis = 0; axis < box.dims(); ++axis) {
     const std::int64_t offset = box.offsets[axis];
     const std::int64_t size = box.sizes[axis];
     if (size == 0) continue;
     if (offset % size != 0) {
-      refuse(str_format("Global offset ({}) must be divisible by local shape ({}) for {}.", offset,
-                        size, to_string(shard)),
-             shard.key);
+      refuse_argument(str_format("Global offset ({}) must be divisible by local shape ({}) for {}.",
+                                 offset, size, to_string(shard)),
+                      shard.key);
     }
     if (offset / size >= pieces[axis]) {
-      refuse(
+      refuse_argument(
           str_format("Piece {} of axis {} is beyond the {} pieces of `axis_fragmentations` for {}",
                      offset / size, axis, pieces[axis], to_string(shard)),
           shard.key);
@@ -229,12 +229,14 @@ ShardedTensor ShardedTensor::from_rank_offsets_flat(std::string key, Tensor data
                                                     std::span<const RankOffset> rank_offsets,
                                                     FlattenedRange range, Options options) {
   if (data.dim() != 1)
-    refuse("Flattened ShardedTensor requires 1D data, got shape: " + to_string(data.shape()), key);
+    refuse_argument(
+        "Flattened ShardedTensor requires 1D data, got shape: " + to_string(data.shape()), key);
   const auto length = range.begin < 0 || range.end < range.begin ? -1 : range.end - range.begin;
   if (length != data.numel()) {
-    refuse(str_format("Flattened ShardedTensor data length ({}) must meet the slice length: {}",
-                      data.numel(), length),
-           key);
+    refuse_argument(
+        str_format("Flattened ShardedTensor data length ({}) must meet the slice length: {}",
+                   data.numel(), length),
+        key);
   }
   ShardedTensor shard = describe(std::move(key), data.dtype(), std::move(local_shape), rank_offsets,
                                  std::move(options));
@@ -287,7 +289,7 @@ Box ShardedTensor::global_box() const {
 
 Shape ShardedTensor::chunk_coordinates() const {
   if (!axis_fragmentations)
-    refuse("an irregular grid has no chunk coordinates: " + to_string(*this), key);
+    refuse_argument("an irregular grid has no chunk coordinates: " + to_string(*this), key);
   const Box box = global_box();
   Shape coordinates(box.dims(), 0);
   for (std::size_t axis = 0; axis < box.dims(); ++axis) {
@@ -308,17 +310,17 @@ Shape ShardedTensor::data_shape() const {
 std::vector<ShardedTensor> ShardedTensor::narrow(std::int64_t axis, std::int64_t start,
                                                  std::int64_t length) const {
   if (axis < 0 || axis >= static_cast<std::int64_t>(local_shape.size()))
-    refuse(str_format("there is no axis {} to narrow in {}", axis, to_string(*this)), key);
+    refuse_argument(str_format("there is no axis {} to narrow in {}", axis, to_string(*this)), key);
   const auto at = static_cast<std::size_t>(axis);
   const auto global_at = at + static_cast<std::size_t>(prepend_axis_num);
   const std::int64_t local = local_shape[at];
   if (start < 0 || length < 0 || start > local || length > local - start) {
-    refuse(str_format("cannot take {} entries from {} along axis {} of {}", length, start, axis,
-                      to_string(*this)),
-           key);
+    refuse_argument(str_format("cannot take {} entries from {} along axis {} of {}", length, start,
+                               axis, to_string(*this)),
+                    key);
   }
   if (local == 0 || global_shape[global_at] % local != 0 || global_offset[global_at] % local != 0) {
-    refuse(
+    refuse_argument(
         "Only regular grid of local tensors is supported for narrowing, got: " + to_string(*this),
         key);
   }
@@ -332,7 +334,7 @@ std::vector<ShardedTensor> ShardedTensor::narrow(std::int64_t axis, std::int64_t
   }
   // These are Megatron's own words.
   if (axis != 0)
-    refuse(
+    refuse_argument(
         "Narrowing along the first axis is supported for now only, got dim=" + std::to_string(axis),
         key);
   // The entries kept are the elements [first, first + kept) of the flattened local tensor.

@@ -14,10 +14,6 @@
 namespace dckpt {
 namespace {
 
-[[noreturn]] void refuse(const std::string& message) {
-  throw CheckpointError(ErrorCode::kInvalidArgument, message);
-}
-
 /// Returns the type of a field that is empty unless it is given.
 template <typename T>
 config::Type<std::optional<T>> optional_value(config::Type<T> type) {
@@ -57,7 +53,7 @@ RankLayout choose_rank_layout(const RankFolderOptions& options, const Value* arg
     if (!given && saved.value_or(1) != 1)
       layout.of_run.push_back(str_format("{} {}", name, *saved));
     if (saved.value_or(1) >= 1 && saved.value_or(1) <= kMostRankFolders) return saved.value_or(1);
-    refuse(
+    refuse_argument(
         str_format("{}: found {}, expected a number from 1 to {}", name, *saved, kMostRankFolders));
   };
   sizes.tensor = size(options.tensor_model_parallel_size, "tensor_model_parallel_size");
@@ -70,10 +66,11 @@ RankLayout choose_rank_layout(const RankFolderOptions& options, const Value* arg
                        "virtual_pipeline_model_parallel_size");
   if (sizes.tensor * sizes.pipeline > kMostRankFolders ||
       sizes.tensor * sizes.pipeline * sizes.expert > kMostRankFolders)
-    refuse(str_format("tensor {}, pipeline {} and expert {} make more than {} rank folders",
-                      sizes.tensor, sizes.pipeline, sizes.expert, kMostRankFolders));
+    refuse_argument(
+        str_format("tensor {}, pipeline {} and expert {} make more than {} rank folders",
+                   sizes.tensor, sizes.pipeline, sizes.expert, kMostRankFolders));
   if (layout.chunks > 1 && sizes.pipeline == 1)
-    refuse("virtual_pipeline_model_parallel_size: a single pipeline stage has no chunks");
+    refuse_argument("virtual_pipeline_model_parallel_size: a single pipeline stage has no chunks");
   return layout;
 }
 

@@ -30,10 +30,6 @@ struct ExtraState {
   Value value;
 };
 
-[[noreturn]] void unsupported(const std::string& message, const std::string& key) {
-  throw CheckpointError(ErrorCode::kUnsupported, message, {.key = key});
-}
-
 bool is_model_name(std::string_view name) {
   return name.starts_with("model") &&
          name.find_first_not_of("0123456789", 5) == std::string_view::npos;
@@ -72,10 +68,11 @@ Value common_of_ranks(Value common, const Value* args, const RankLayout& layout,
   common.mutable_dict().erase("content_metadata");  // of distributed checkpoints
   for (const auto& [key, value] : common.as_dict()) {
     if (key.is_str() && (is_model_name(key.as_str()) || key.as_str() == "rng_state"))
-      unsupported(str_format("the common state has an entry {}, which is the model's in rank "
-                             "folders; leave it out",
-                             quote(key.as_str())),
-                  key.as_str());
+      refuse_unsupported(
+          str_format("the common state has an entry {}, which is the model's in rank "
+                     "folders; leave it out",
+                     quote(key.as_str())),
+          key.as_str());
   }
   common["checkpoint_version"] = 3.0;
   if (const std::vector<std::string> uneven = uneven_stages(args); !uneven.empty())
@@ -150,13 +147,9 @@ class Split {
   }
 
  private:
-  [[noreturn]] static void refuse(const std::string& message) {
-    throw CheckpointError(ErrorCode::kInvalidArgument, message);
-  }
-
   static void refuse_optimizer(const std::string& key) {
     if (!is_optimizer_key(key)) return;
-    unsupported(
+    refuse_unsupported(
         "rank folders are written without an optimizer; leave its state out (--exclude "
         "'optimizer*', and 'chained_*' of a chain), and load with --no-load-optim",
         key);
@@ -168,7 +161,7 @@ class Split {
     if (!impl && found != nullptr && found->is_str())
       impl = value_of(kTransformerImplNames, found->as_str());
     if (!impl)
-      refuse(
+      refuse_argument(
           "whether the model is built of Transformer Engine's modules decides what parameters are "
           "called in rank folders, and the checkpoint's args do not say it; give a "
           "transformer_impl (--transformer-impl): local or transformer_engine");
@@ -176,7 +169,7 @@ class Split {
     names_.grouped_experts = whole_.experts > 0 && is_flag_set(args_, "moe_grouped_gemm");
     if (names_.grouped_experts &&
         (names_.local_norms || is_flag_set(args_, "moe_use_legacy_grouped_gemm")))
-      refuse(
+      refuse_argument(
           "the experts of GroupedMLP (moe_grouped_gemm without Transformer Engine) lie in one "
           "matrix, which is not written");
   }
@@ -255,7 +248,7 @@ class Split {
                          std::int64_t expert) {
       const std::string path = rank_path(key, names_);
       if (model.contains(Value(path)))
-        unsupported(
+        refuse_unsupported(
             str_format("two parameters would be {} in rank folders; leave one out (--exclude)",
                        quote(path)),
             metadata_.tensors[parameter.tensor].key);
@@ -312,10 +305,11 @@ class Split {
     if (std::ranges::any_of(kEnd, [&](std::string_view at) { return key.name.starts_with(at); }))
       return is_last(stage);
     if (layout_.stages() == 1) return true;
-    unsupported(str_format("on which of {} pipeline stages this belongs is not known; leave it out "
-                           "(--exclude), or write one stage (--pipeline-parallel 1)",
-                           layout_.sizes.pipeline),
-                key.name);
+    refuse_unsupported(
+        str_format("on which of {} pipeline stages this belongs is not known; leave it out "
+                   "(--exclude), or write one stage (--pipeline-parallel 1)",
+                   layout_.sizes.pipeline),
+        key.name);
   }
 
   const WholeParameter& words() const {

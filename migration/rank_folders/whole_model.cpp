@@ -18,13 +18,6 @@ namespace {
 constexpr std::int64_t kMostModules = 1'000'000;            // layers, experts
 constexpr std::int64_t kMostParts = std::int64_t{1} << 24;  // tensors in all files
 
-[[noreturn]] void refuse(const std::string& message, std::optional<std::string> key = {}) {
-  throw CheckpointError(ErrorCode::kInvalidArgument, message, {.key = std::move(key)});
-}
-[[noreturn]] void unsupported(const std::string& message, const std::string& key) {
-  throw CheckpointError(ErrorCode::kUnsupported, message, {.key = key});
-}
-
 class Cutting {
  public:
   Cutting(const Metadata& metadata, const Value* args, RankLayout& layout)
@@ -47,12 +40,12 @@ class Cutting {
       parameter.experts = has_expert_axis(parameter.key);
       const Shape& shape = tensor.global_shape();
       if (shape.size() < parameter.leading())
-        unsupported("the tensor has too few axes for its layers and experts", tensor.key);
+        refuse_unsupported("the tensor has too few axes for its layers and experts", tensor.key);
       parameter.shape.assign(shape.begin() + static_cast<std::ptrdiff_t>(parameter.leading()),
                              shape.end());
       model_.parameters.push_back(std::move(parameter));
     }
-    if (model_.parameters.empty()) refuse("there is no parameter of a model to write");
+    if (model_.parameters.empty()) refuse_argument("there is no parameter of a model to write");
   }
 
   void count() {
@@ -60,9 +53,9 @@ class Cutting {
                            const char* what) {
       if (count == 0) count = found;
       if (count != found || found > kMostModules)
-        unsupported(str_format("the tensor is of {} {}, others of {} (at most {})", found, what,
-                               count, kMostModules),
-                    metadata_.tensors[parameter.tensor].key);
+        refuse_unsupported(str_format("the tensor is of {} {}, others of {} (at most {})", found,
+                                      what, count, kMostModules),
+                           metadata_.tensors[parameter.tensor].key);
     };
     std::int64_t numbered = 0;
     for (const WholeParameter& parameter : model_.parameters) {
@@ -75,19 +68,19 @@ class Cutting {
     layout_.layers = std::max(layout_.layers, numbered);
     const std::int64_t stages = layout_.stages();
     if (layout_.layers == 0)
-      unsupported(
+      refuse_unsupported(
           "rank folders are written of models whose layers Megatron-Core calls decoder.layers, and "
           "there are none; a map gives Hugging Face's keys these names (--map)",
           metadata_.tensors[model_.parameters.front().tensor].key);
     if (layout_.layers % stages != 0)
-      refuse(str_format(
+      refuse_argument(str_format(
           "{} cannot be shared out evenly to {}{}; give a "
           "pipeline_model_parallel_size (--pipeline-parallel) that divides them",
           counted(layout_.layers, "layer"), counted(layout_.sizes.pipeline, "pipeline stage"),
           layout_.chunks > 1 ? str_format(" of {} chunks", layout_.chunks) : ""));
     if (layout_.sizes.expert > 1 &&
         (model_.experts == 0 || model_.experts % layout_.sizes.expert != 0))
-      refuse(
+      refuse_argument(
           str_format("{} cannot be shared out evenly to {} ranks; give an "
                      "expert_model_parallel_size (--expert-parallel) that divides them",
                      counted(model_.experts, "expert"), layout_.sizes.expert));
@@ -104,8 +97,8 @@ class Cutting {
           layout_.sizes.tensor *
           (parameter.experts || parameter.key.expert ? 1 : layout_.sizes.expert);
       if (modules > kMostParts || (parts += modules * copies) > kMostParts)
-        refuse(str_format("rank folders for these sizes hold more than {} tensors",
-                          grouped(static_cast<std::uint64_t>(kMostParts))));
+        refuse_argument(str_format("rank folders for these sizes hold more than {} tensors",
+                                   grouped(static_cast<std::uint64_t>(kMostParts))));
     }
   }
 
@@ -121,26 +114,29 @@ class Cutting {
       const std::string& key = metadata_.tensors[parameter.tensor].key;
       const auto axis = tensor_parallel(parameter.key.name);
       if (!axis && layout_.sizes.tensor > 1)
-        unsupported(str_format("how {} tensor-parallel ranks share this parameter is not known; "
-                               "leave it out (--exclude), or write one (--tensor-parallel 1)",
-                               layout_.sizes.tensor),
-                    key);
+        refuse_unsupported(
+            str_format("how {} tensor-parallel ranks share this parameter is not known; "
+                       "leave it out (--exclude), or write one (--tensor-parallel 1)",
+                       layout_.sizes.tensor),
+            key);
       parameter.cut.axis = axis.value_or(TensorParallel::kReplicated);
       if (const auto partner = gated_partner(parameter.key.name)) {
         const auto fc2 = shapes.find(place(parameter, *partner));
         if (fc2 == shapes.end() && layout_.sizes.tensor > 1)
-          unsupported(str_format("whether there is a gate in it, by which tensor-parallel ranks "
-                                 "share it, only {} tells, which is not there; leave this out, too "
-                                 "(--exclude), or write one rank (--tensor-parallel 1)",
-                                 quote(*partner)),
-                      key);
+          refuse_unsupported(
+              str_format("whether there is a gate in it, by which tensor-parallel ranks "
+                         "share it, only {} tells, which is not there; leave this out, too "
+                         "(--exclude), or write one rank (--tensor-parallel 1)",
+                         quote(*partner)),
+              key);
         parameter.cut.gated = fc2 != shapes.end() && is_gated(parameter.shape, *fc2->second);
       }
       if (!local_shape(parameter.cut, parameter.shape, layout_.sizes.tensor))
-        refuse(str_format("{} cannot be shared out evenly to {} tensor-parallel ranks; give a "
-                          "tensor_model_parallel_size (--tensor-parallel) that divides it",
-                          to_string(parameter.shape), layout_.sizes.tensor),
-               key);
+        refuse_argument(
+            str_format("{} cannot be shared out evenly to {} tensor-parallel ranks; give a "
+                       "tensor_model_parallel_size (--tensor-parallel) that divides it",
+                       to_string(parameter.shape), layout_.sizes.tensor),
+            key);
     }
   }
 
@@ -154,7 +150,7 @@ class Cutting {
           !is_flag_set(args_, "group_query_attention") &&
           args_->find("group_query_attention") != nullptr)
         continue;
-      refuse(
+      refuse_argument(
           str_format("{} {} cannot be shared out evenly to {} tensor-parallel ranks; give a "
                      "tensor_model_parallel_size (--tensor-parallel) that divides it",
                      name, *heads, layout_.sizes.tensor));

@@ -18,7 +18,7 @@ namespace dckpt {
 namespace {
 
 /// A message whose sender waits until it is taken.
-struct Offer {
+struct OfferedBytes {
   enum class State { kOpen, kBeingCopied, kTaken };
   ByteView bytes;
   Bytes* whole = nullptr;   ///< the sender's buffer, to be taken instead of copied
@@ -33,8 +33,8 @@ struct Ended {
 
 /// The data that one rank shares with the others.
 struct Member {
-  std::condition_variable changed;                          ///< signals what this rank waits for
-  std::map<std::pair<int, int>, std::deque<Offer*>> inbox;  ///< by channel and sender
+  std::condition_variable changed;  ///< signals what this rank waits for
+  std::map<std::pair<int, int>, std::deque<OfferedBytes*>> inbox;  ///< by channel and sender
   std::optional<Ended> ended;
 };
 
@@ -58,7 +58,7 @@ class ThreadTransport final : public Transport {
   void exchange(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming,
                 const Deadline& deadline) override {
     std::unique_lock lock(network_.mutex);
-    std::vector<Offer> offers;
+    std::vector<OfferedBytes> offers;
     offers.reserve(outgoing.size());
     try {
       for (const Outgoing& message : outgoing) {
@@ -72,9 +72,9 @@ class ThreadTransport final : public Transport {
       wait(deadline, lock, [&] {
         std::vector<int> missing;
         for (std::size_t i = 0; i < offers.size(); ++i) {
-          if (offers[i].state == Offer::State::kTaken) continue;
+          if (offers[i].state == OfferedBytes::State::kTaken) continue;
           missing.push_back(outgoing[i].to);
-          if (offers[i].state == Offer::State::kOpen && incoming.empty())
+          if (offers[i].state == OfferedBytes::State::kOpen && incoming.empty())
             require_receiver(outgoing[i].to);
         }
         return missing;
@@ -124,7 +124,7 @@ class ThreadTransport final : public Transport {
   /// Throws if two ranks send to each other and receive nothing: both would wait until the
   /// deadline.
   void require_receiver(int rank) {
-    const std::deque<Offer*>& theirs = offered_by(rank);
+    const std::deque<OfferedBytes*>& theirs = offered_by(rank);
     if (theirs.empty() || !theirs.front()->only_sends) return;
     throw CheckpointError(
         ErrorCode::kInvalidArgument,
@@ -133,26 +133,26 @@ class ThreadTransport final : public Transport {
                    rank_, rank));
   }
 
-  std::deque<Offer*>& offered_by(int rank) {
+  std::deque<OfferedBytes*>& offered_by(int rank) {
     return network_.member(rank_).inbox[{channel_, rank}];
   }
 
   bool take(const Incoming& message, std::unique_lock<std::mutex>& lock) {
-    std::deque<Offer*>& offers = offered_by(message.from);
+    std::deque<OfferedBytes*>& offers = offered_by(message.from);
     if (offers.empty()) return false;
-    Offer& offer = *offers.front();
+    OfferedBytes& offer = *offers.front();
     offers.pop_front();
     const bool fits = message.whole != nullptr ? offer.whole != nullptr
                                                : offer.bytes.size() == message.bytes.size();
     if (fits && message.whole != nullptr) {
       *message.whole = std::move(*offer.whole);
     } else if (fits) {
-      offer.state = Offer::State::kBeingCopied;
+      offer.state = OfferedBytes::State::kBeingCopied;
       lock.unlock();
       std::memcpy(message.bytes.data(), offer.bytes.data(), message.bytes.size());
       lock.lock();
     }
-    offer.state = Offer::State::kTaken;
+    offer.state = OfferedBytes::State::kTaken;
     network_.member(message.from).changed.notify_all();
     if (!fits) {
       throw CheckpointError(
@@ -182,14 +182,14 @@ class ThreadTransport final : public Transport {
   }
 
   /// Waits for copies in progress, so that nothing refers to the caller's buffers afterwards.
-  void take_back(std::span<const Outgoing> outgoing, std::vector<Offer>& offers,
+  void take_back(std::span<const Outgoing> outgoing, std::vector<OfferedBytes>& offers,
                  std::unique_lock<std::mutex>& lock) {
     for (std::size_t i = 0; i < offers.size(); ++i) {
       auto& inbox = network_.member(outgoing[i].to).inbox;
       if (const auto mine = inbox.find({channel_, rank_}); mine != inbox.end())
         std::erase(mine->second, &offers[i]);
       network_.member(rank_).changed.wait(
-          lock, [&] { return offers[i].state != Offer::State::kBeingCopied; });
+          lock, [&] { return offers[i].state != OfferedBytes::State::kBeingCopied; });
     }
   }
 

@@ -56,8 +56,8 @@ std::string describe(const Layout& layout) {
                     layout.world ? std::to_string(*layout.world) : "unknown");
 }
 
-[[noreturn]] void fail(const Storage& storage, ErrorCode code, const std::string& message,
-                       const std::string& file) {
+[[noreturn]] void refuse_grid(const Storage& storage, ErrorCode code, const std::string& message,
+                              const std::string& file) {
   throw CheckpointError(code, message, {.file = storage.display_path(file)});
 }
 
@@ -68,10 +68,11 @@ void compare(const Storage& storage, std::vector<const RankFile*> files, std::ui
   constexpr std::uint64_t kStep = std::uint64_t{1} << 20;
   for (; files.size() > 1; at += kStep) {
     if (at >= size) {
-      fail(storage, ErrorCode::kCorrupt,
-           str_format("the file is a copy of {}, byte for byte, but ranks hold different parts{}",
-                      quote(files[0]->name()), kAdvice),
-           files[1]->name());
+      refuse_grid(
+          storage, ErrorCode::kCorrupt,
+          str_format("the file is a copy of {}, byte for byte, but ranks hold different parts{}",
+                     quote(files[0]->name()), kAdvice),
+          files[1]->name());
     }
     std::map<std::string, std::vector<const RankFile*>> by_content;
     Bytes bytes(std::min(kStep, size - at));
@@ -101,8 +102,8 @@ class Grid {
   }
 
  private:
-  [[noreturn]] void fail(ErrorCode code, const std::string& message,
-                         const std::string& file) const {
+  [[noreturn]] void refuse_grid(ErrorCode code, const std::string& message,
+                                const std::string& file) const {
     dckpt::fail(storage_, code, message, file);
   }
 
@@ -116,15 +117,16 @@ class Grid {
       if (!file.is_main()) continue;
       const auto [other, inserted] = folders_.emplace(*rank_folder_numbers(file.folder), &file);
       if (!inserted) {
-        fail(ErrorCode::kCorrupt,
-             "there are two main files for one rank: this and " + quote(other->second->name()),
-             file.name());
+        refuse_grid(
+            ErrorCode::kCorrupt,
+            "there are two main files for one rank: this and " + quote(other->second->name()),
+            file.name());
       }
     }
     if (without.empty() && !folders_.empty()) return;
-    fail(ErrorCode::kIncomplete,
-         std::string("the rank's folder has no model_optim_rng.pt") + kAdvice,
-         without.empty() ? files_.front().folder : *without.begin());
+    refuse_grid(ErrorCode::kIncomplete,
+                std::string("the rank's folder has no model_optim_rng.pt") + kAdvice,
+                without.empty() ? files_.front().folder : *without.begin());
   }
 
   void check_same_save() {
@@ -138,19 +140,21 @@ class Grid {
           const auto value = run_arg(of.state, "iteration");
           return value ? std::to_string(*value) : std::string("none");
         };
-        fail(ErrorCode::kCorrupt,
-             str_format("the ranks' files come from different saves: this one has iteration {}, "
-                        "the one in {} has {}{}",
-                        text(file), quote(first.folder), text(first), kAdvice),
-             file.name());
+        refuse_grid(
+            ErrorCode::kCorrupt,
+            str_format("the ranks' files come from different saves: this one has iteration {}, "
+                       "the one in {} has {}{}",
+                       text(file), quote(first.folder), text(first), kAdvice),
+            file.name());
       }
       const Layout layout = layout_of(run_args(*file.state));
       if (layout == layout_) continue;
-      fail(ErrorCode::kCorrupt,
-           str_format("the ranks' files come from different runs: parallel sizes in this one are "
-                      "{}, in {} {}{}",
-                      describe(layout), quote(first.folder), describe(layout_), kAdvice),
-           file.name());
+      refuse_grid(
+          ErrorCode::kCorrupt,
+          str_format("the ranks' files come from different runs: parallel sizes in this one are "
+                     "{}, in {} {}{}",
+                     describe(layout), quote(first.folder), describe(layout_), kAdvice),
+          file.name());
     }
   }
 
@@ -160,10 +164,10 @@ class Grid {
     const std::size_t numbers = folders_.begin()->first.size();
     for (const auto& [coordinate, file] : folders_) {
       if (coordinate.size() == numbers) continue;
-      fail(ErrorCode::kCorrupt,
-           str_format("folders of different layouts are mixed: {} and {}",
-                      quote(folders_.begin()->second->folder), quote(file->folder)),
-           file->folder);
+      refuse_grid(ErrorCode::kCorrupt,
+                  str_format("folders of different layouts are mixed: {} and {}",
+                             quote(folders_.begin()->second->folder), quote(file->folder)),
+                  file->folder);
     }
     const std::int64_t pipeline = layout_.pipeline.value_or(1);
     const std::int64_t expert = layout_.expert.value_or(1);
@@ -183,11 +187,11 @@ class Grid {
              std::ranges::all_of(sizes_, [](std::int64_t size) { return size > 0; });
     if (known_ && sizes_.size() == numbers) return;
     if (known_) {
-      fail(ErrorCode::kCorrupt,
-           str_format("the folder's name has {}, but the run had parallel sizes {}, whose "
-                      "folders have {}{}",
-                      counted(numbers, "number"), describe(layout_), sizes_.size(), kAdvice),
-           folders_.begin()->second->folder);
+      refuse_grid(ErrorCode::kCorrupt,
+                  str_format("the folder's name has {}, but the run had parallel sizes {}, whose "
+                             "folders have {}{}",
+                             counted(numbers, "number"), describe(layout_), sizes_.size(), kAdvice),
+                  folders_.begin()->second->folder);
     }
     sizes_.assign(numbers, 1);
     for (const auto& [coordinate, file] : folders_) {
@@ -200,11 +204,12 @@ class Grid {
     for (const auto& [coordinate, file] : folders_) {
       for (std::size_t axis = 0; axis < coordinate.size(); ++axis) {
         if (coordinate[axis] < sizes_[axis]) continue;
-        fail(ErrorCode::kCorrupt,
-             str_format("there is a folder {}, but the run had parallel sizes {}; it is left over "
-                        "from another save{}",
-                        quote(file->folder), describe(layout_), kAdvice),
-             file->folder);
+        refuse_grid(
+            ErrorCode::kCorrupt,
+            str_format("there is a folder {}, but the run had parallel sizes {}; it is left over "
+                       "from another save{}",
+                       quote(file->folder), describe(layout_), kAdvice),
+            file->folder);
       }
     }
     std::int64_t expected = 1;
@@ -223,11 +228,11 @@ class Grid {
     }
     const std::string why = known_ ? "the run had parallel sizes " + describe(layout_)
                                    : "the other folders' names imply them";
-    fail(ErrorCode::kIncomplete,
-         str_format("found {} of {} rank folders ({}); missing: {}{}", grouped(folders_.size()),
-                    grouped(static_cast<std::uint64_t>(expected)), why, quoted_list(missing),
-                    kAdvice),
-         "");
+    refuse_grid(ErrorCode::kIncomplete,
+                str_format("found {} of {} rank folders ({}); missing: {}{}",
+                           grouped(folders_.size()), grouped(static_cast<std::uint64_t>(expected)),
+                           why, quoted_list(missing), kAdvice),
+                "");
   }
 
   /// Checks that each file was written by its folder's rank. Ranks are numbered tensor-parallel
@@ -244,18 +249,19 @@ class Grid {
       const Value& args = *run_args(*file->state);
       const std::int64_t rank = *run_arg(&args, "rank");
       if (const RankFile* const other = writers.at(rank); other != file) {
-        fail(ErrorCode::kCorrupt,
-             str_format("rank {} wrote the files of {} and of {}: one is a copy{}", rank,
-                        quote(other->folder), quote(file->folder), kAdvice),
-             file->name());
+        refuse_grid(ErrorCode::kCorrupt,
+                    str_format("rank {} wrote the files of {} and of {}: one is a copy{}", rank,
+                               quote(other->folder), quote(file->folder), kAdvice),
+                    file->name());
       }
       const std::vector<int> home = home_of(coordinate, args, rank);
       if (home == coordinate) continue;
-      fail(ErrorCode::kCorrupt,
-           str_format("the file was written by rank {}, which belongs in {}: folders were swapped "
-                      "or renamed (parallel sizes {}){}",
-                      rank, quote(rank_folder_name(home)), describe(layout_), kAdvice),
-           file->name());
+      refuse_grid(
+          ErrorCode::kCorrupt,
+          str_format("the file was written by rank {}, which belongs in {}: folders were swapped "
+                     "or renamed (parallel sizes {}){}",
+                     rank, quote(rank_folder_name(home)), describe(layout_), kAdvice),
+          file->name());
     }
   }
 
@@ -286,9 +292,9 @@ class Grid {
     }
     for (const auto& [coordinate, file] : folders_) {
       if (with.empty() || with.contains(file->folder)) continue;
-      fail(ErrorCode::kIncomplete,
-           "the rank's folder has no distrib_optim.pt, others have" + std::string(kAdvice),
-           file->folder);
+      refuse_grid(ErrorCode::kIncomplete,
+                  "the rank's folder has no distrib_optim.pt, others have" + std::string(kAdvice),
+                  file->folder);
     }
   }
 

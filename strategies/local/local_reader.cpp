@@ -26,8 +26,8 @@
 namespace dckpt {
 namespace {
 
-constexpr std::string_view kPrefix = "iter_";
-constexpr std::string_view kSuffix = "_local.pt";
+constexpr std::string_view kLocalPrefix = "iter_";
+constexpr std::string_view kLocalSuffix = "_local.pt";
 constexpr std::string_view kStateClass =
     "megatron.core.dist_checkpointing.tensor_aware_state_dict.MCoreTensorAwareStateDict";
 constexpr std::string_view kTensorClass = "megatron.core.dist_checkpointing.mapping.ShardedTensor";
@@ -40,9 +40,9 @@ struct LocalName {
 
 /// Parses a file's name: "iter_0000010_3_local.pt".
 std::optional<LocalName> parse_local_name(std::string_view name) {
-  if (!name.starts_with(kPrefix) || !name.ends_with(kSuffix)) return std::nullopt;
-  name.remove_prefix(kPrefix.size());
-  name.remove_suffix(kSuffix.size());
+  if (!name.starts_with(kLocalPrefix) || !name.ends_with(kLocalSuffix)) return std::nullopt;
+  name.remove_prefix(kLocalPrefix.size());
+  name.remove_suffix(kLocalSuffix.size());
   const std::size_t line = name.find('_');
   if (line == std::string_view::npos) return std::nullopt;
   const auto iteration = parse_u64(name.substr(0, line));
@@ -58,7 +58,7 @@ bool is_rank_directory(const FileInfo& entry) {
 using RankFiles = std::map<std::uint64_t, std::string>;  ///< files of an iteration, by rank
 using LocalFiles = std::map<std::uint64_t, RankFiles>;   ///< by iteration
 
-LocalFiles find_files(const Storage& storage) {
+LocalFiles find_local_files(const Storage& storage) {
   LocalFiles files;
   const auto add = [&](const std::string& directory, const FileInfo& entry) {
     const auto name = parse_local_name(entry.name);
@@ -135,7 +135,7 @@ class RankFileJoiner {
   };
 
   RankFiles choose_iteration(std::optional<std::uint64_t> asked) {
-    const LocalFiles files = find_files(result_.storage());
+    const LocalFiles files = find_local_files(result_.storage());
     const std::string directory = result_.storage().display_path("");
     if (files.empty() || (asked && !files.contains(*asked))) {
       std::vector<std::string> numbers;
@@ -344,7 +344,7 @@ bool may_be_local_checkpoint(std::span<const FileInfo> entries) {
 }
 
 bool is_local_checkpoint(const Storage& directory) {
-  return !find_files(directory).empty();
+  return !find_local_files(directory).empty();
 }
 
 std::unique_ptr<CheckpointReader> open_local(std::shared_ptr<const Storage> storage,

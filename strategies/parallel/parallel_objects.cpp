@@ -27,7 +27,7 @@ namespace {
 
 using Transfer = ExchangeSchedule::Transfer;
 
-constexpr const char* kReading = "reading objects";
+constexpr const char* kReadingObjects = "reading objects";
 constexpr std::uint64_t kLongest = std::uint64_t{1} << 48;  // bytes, of an object
 
 class ParallelObjectReader {
@@ -47,11 +47,11 @@ class ParallelObjectReader {
     agree(comm_, "sharing out the reading of objects", [&] { share_out(messages); });
     if (!shared_.empty()) {
       Bytes lengths;
-      Heartbeat(comm_).agree(kReading, [&] { lengths = read_shared(); });
+      Heartbeat(comm_).agree(kReadingObjects, [&] { lengths = read_shared(); });
       const std::vector<Bytes> all_lengths = comm_.all_gather(lengths);
       agree(comm_, "scheduling objects", [&] { schedule(all_lengths); });
     }
-    const ExchangeSteps steps{.what = kReading,
+    const ExchangeSteps steps{.what = kReadingObjects,
                               .prepare = [&](std::uint32_t round) { read(round); },
                               .pack =
                                   [&](std::span<const ExchangeSteps::Outgoing> parts) {

@@ -53,7 +53,7 @@ using Slab = LoadDistribution::Slab;
 using Transfer = ExchangeSchedule::Transfer;
 using Use = LoadDistribution::Use;
 
-constexpr const char* kReading = "reading tensors";
+constexpr const char* kReadingTensors = "reading tensors";
 
 /// The items of one rank, cut to parts of a distribution.
 class OwnItems {
@@ -131,14 +131,14 @@ class ParallelTensorReader {
     own_.emplace(items_, plan->distribution, rank_);
     if (!plan->exchanges) {
       exchanging.reset();
-      Heartbeat(comm_).agree(kReading, [&] {
+      Heartbeat(comm_).agree(kReadingTensors, [&] {
         const PhaseClock::Scope reading(options_.phases, Phase::kRead);
         stats_ = read_all();
       });
       return stats_;
     }
     agree(comm_, "preparing the reading of tensors", [&] { prepare_rounds(); });
-    ExchangeSteps steps{.what = kReading,
+    ExchangeSteps steps{.what = kReadingTensors,
                         .prepare = [&](std::uint32_t round) { prepare(round); },
                         .pack =
                             [&](std::span<const ExchangeSteps::Outgoing> messages) {

@@ -22,7 +22,7 @@ SafetensorsTensor tensor_of(const WriteItem& item) {
 const std::vector<std::pair<std::string, std::string>> kFileMetadata = {
     {kSafetensorsFramework, "pt"}};
 
-struct DataFile {
+struct ModelFile {
   std::string name;
   std::vector<std::size_t> items;  ///< positions in the plan, in the order of the file
   Bytes header{};
@@ -54,9 +54,9 @@ void require_tensor(const WriteItem& item) {
                         {.key = item.key});
 }
 
-std::vector<DataFile> plan_files(int rank, const SavePlan& plan,
-                                 const SafetensorsOptions& options) {
-  std::vector<DataFile> files;
+std::vector<ModelFile> plan_files(int rank, const SavePlan& plan,
+                                  const SafetensorsOptions& options) {
+  std::vector<ModelFile> files;
   std::uint64_t bytes = 0;
   for (std::size_t i = 0; i < plan.size(); ++i) {
     require_tensor(plan[i]);
@@ -69,7 +69,7 @@ std::vector<DataFile> plan_files(int rank, const SavePlan& plan,
     files.back().items.push_back(i);
     bytes += plan[i].nbytes;
   }
-  for (DataFile& file : files) {
+  for (ModelFile& file : files) {
     std::ranges::sort(file.items, [&](std::size_t a, std::size_t b) {
       return precedes_in_safetensors(tensor_of(plan[a]), tensor_of(plan[b]));
     });
@@ -83,10 +83,10 @@ std::vector<DataFile> plan_files(int rank, const SavePlan& plan,
   return files;
 }
 
-WrittenItems places_of(const std::vector<DataFile>& files, const SavePlan& plan) {
+WrittenItems places_of(const std::vector<ModelFile>& files, const SavePlan& plan) {
   WrittenItems written;
   written.places.resize(plan.size());
-  for (const DataFile& file : files) {
+  for (const ModelFile& file : files) {
     std::uint64_t position = file.header.size();
     for (const std::size_t i : file.items) {
       written.places[i] = {static_cast<std::uint32_t>(written.files.size()), position,
@@ -112,9 +112,9 @@ void write_tensor(BufferedFile& file, const WriteItem& item, ItemSource& source)
 WrittenItems write_safetensors(Storage& storage, const std::string& directory, int rank,
                                const SavePlan& plan, ItemSource& source, const WriteOptions& io,
                                const SafetensorsOptions& options) {
-  const std::vector<DataFile> files = plan_files(rank, plan, options);
+  const std::vector<ModelFile> files = plan_files(rank, plan, options);
   parallel_for(files.size(), io.threads, [&](std::size_t index) {
-    const DataFile& planned = files[index];
+    const ModelFile& planned = files[index];
     const PlannedFile file_of_plan{planned.name, plan, planned.items};
     if (source.written(file_of_plan)) return;
     BufferedFile file(

@@ -8,7 +8,7 @@
 namespace dckpt {
 namespace {
 
-constexpr std::size_t kAlignment = 64;  // alignment of ranges in a piece
+constexpr std::size_t kRangeAlignment = 64;  // alignment of ranges in a piece
 
 }  // namespace
 
@@ -103,7 +103,7 @@ void DeviceSequence::fill(Slot& slot) {
     const std::size_t nbytes = static_cast<std::size_t>(end - begin) * size;
     slot.runs.push_back({filled, nbytes});
     filled = std::min(PageLockedPool::kPieceBytes,
-                      (filled + nbytes + kAlignment - 1) / kAlignment * kAlignment);
+                      (filled + nbytes + kRangeAlignment - 1) / kRangeAlignment * kRangeAlignment);
     copied_ += end - begin;
     if (end < range.end) break;
     ++range_;

@@ -11,8 +11,6 @@
 namespace dckpt {
 namespace {
 
-// If other ranks read too: at most one unwanted byte for this many wanted ones.
-constexpr std::uint64_t kSharedGap = 20;
 // Runs from this length on are read straight into place.
 constexpr std::uint64_t kDirectRun = std::uint64_t{64} << 10;
 // Runs from this length on are worth a look at the page cache.

@@ -15,6 +15,9 @@
 
 namespace dckpt {
 
+/// If other ranks read, too: at most one unwanted byte for this many wanted ones.
+constexpr std::uint64_t kSharedGap = 20;
+
 /// Reads the wanted ranges of chunks, for one thread. A long run goes straight into the
 /// destination, past the page cache if the engine says so. A buffer serves many short runs that lie
 /// close together and destinations that do not take reads. Short runs that lie apart are copied out

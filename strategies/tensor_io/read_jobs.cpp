@@ -4,6 +4,8 @@
 #include <tuple>
 #include <utility>
 
+#include "strategies/tensor_io/range_reader.h"
+
 namespace dckpt {
 namespace {
 
@@ -13,8 +15,6 @@ constexpr std::uint64_t kSplitBytes = std::uint64_t{16} << 20;
 constexpr std::uint64_t kSmallChunk = std::uint64_t{256} << 10;
 // … and, unless others read too, up to this size even if little of them is wanted.
 constexpr std::uint64_t kTinyChunk = std::uint64_t{16} << 10;
-// If other ranks read too: at most one unwanted byte for this many wanted ones.
-constexpr std::uint64_t kSharedGap = 20;
 
 std::uint64_t bytes_of_item(const Metadata& metadata, const ReadItem& item) {
   return static_cast<std::uint64_t>(numel(item.sizes)) *

@@ -96,7 +96,7 @@ void check_size(DType dtype, ShapeView shape) {
   }
 }
 
-Placement placement_of(const Value& value) {
+Placement dimension_placement(const Value& value) {
   const std::string& type = text_of(member(value, "type"), "the type of a placement");
   if (type == "Replicate") return Replicate{};
   const auto dim = [&] { return integer_of(member(value, "dim"), "the dim of a placement"); };
@@ -114,7 +114,7 @@ MeshLayout mesh_layout_of(const Value& data) {
     ranks.push_back(rank_of(rank));
   std::vector<Placement> placements;
   for (const Value& placement : list_of(member(data, "placements"), "the list of placements"))
-    placements.push_back(placement_of(placement));
+    placements.push_back(dimension_placement(placement));
   Shape shape = shape_of(member(mesh, "mesh_shape"), "the shape of the mesh");
   if (ranks.empty()) throw_corrupt("the mesh has no ranks");
   return {.mesh = DeviceMesh(std::move(shape), std::move(ranks)),

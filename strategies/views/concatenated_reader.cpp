@@ -22,7 +22,7 @@
 namespace dckpt {
 namespace {
 
-constexpr std::uint64_t kStaging = std::uint64_t{256} << 10;  // of each read
+constexpr std::uint64_t kPartStaging = std::uint64_t{256} << 10;  // of each read
 
 /// Returns the parts of a tensor that have any of its elements [begin, end).
 std::span<const ConcatenatedTensor::Part> parts_in(const ConcatenatedTensor& tensor,
@@ -108,7 +108,7 @@ class JoinedFile final : public ReadableFile {
     }
     with_context({.key = tensor.key}, [&] {
       read_tensors(source_, plan_reads(source_.metadata(), wanted), destinations,
-                   {.threads = 1, .staging = kStaging, .verify = false});
+                   {.threads = 1, .staging = kPartStaging, .verify = false});
     });
   }
 

@@ -13,8 +13,8 @@ namespace {
 /// The largest code of a block: 448 where its scale was computed from its largest magnitude, any of
 /// these where the scale was then rounded up to a power of two.
 constexpr std::array<float, 9> kLargestCodes{448, 416, 384, 352, 320, 288, 256, 240, 224};
-constexpr std::size_t kMostAtOnce = 256;
-using Block = std::array<float, kMostAtOnce>;
+constexpr std::size_t kCodesAtOnce = 256;
+using Block = std::array<float, kCodesAtOnce>;
 
 const std::byte* bytes(const float* values) {
   return reinterpret_cast<const std::byte*>(values);
@@ -34,8 +34,8 @@ void decode(const std::byte* codes, float* values, std::size_t count) {
 /// Calls visit(first, count) for pieces of a block until it returns false.
 template <typename Visit>
 bool all_pieces(std::size_t size, const Visit& visit) {
-  for (std::size_t first = 0; first < size; first += kMostAtOnce) {
-    if (!visit(first, std::min(kMostAtOnce, size - first))) return false;
+  for (std::size_t first = 0; first < size; first += kCodesAtOnce) {
+    if (!visit(first, std::min(kCodesAtOnce, size - first))) return false;
   }
   return true;
 }
@@ -63,7 +63,7 @@ int digits_of(DType dtype) {
 bool come_back(std::span<const float> values, DType dtype, const std::byte* codes, float scale) {
   return all_pieces(values.size(), [&](std::size_t first, std::size_t count) {
     Block products, rounded;
-    std::array<std::byte, kMostAtOnce * sizeof(float)> stored;
+    std::array<std::byte, kCodesAtOnce * sizeof(float)> stored;
     decode(codes + first, products.data(), count);
     for (std::size_t i = 0; i < count; ++i) products[i] *= scale;
     cast_elements(DType::kFloat32, bytes(products.data()), dtype, stored.data(), count);

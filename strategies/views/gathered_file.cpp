@@ -11,7 +11,7 @@
 namespace dckpt {
 namespace {
 
-constexpr std::uint64_t kStaging = std::uint64_t{4} << 20;  // of each read
+constexpr std::uint64_t kElementsStaging = std::uint64_t{4} << 20;  // of each read
 
 }  // namespace
 
@@ -43,7 +43,7 @@ class ChunkGatherer::File final : public ReadableFile {
     with_context({.key = key_}, [&] {
       read_tensors(gatherer_.source_,
                    plan_gathering(gatherer_.source_.metadata(), chunk_, begin, begin + count),
-                   {&elements, 1}, {.threads = 1, .staging = kStaging, .verify = false});
+                   {&elements, 1}, {.threads = 1, .staging = kElementsStaging, .verify = false});
     });
   }
 

@@ -18,10 +18,10 @@
 namespace dckpt {
 namespace {
 
-constexpr std::uint64_t kStaging = std::uint64_t{256} << 10;  // of each read
-constexpr std::uint64_t kTiles = 32;                          // pieces of factors in memory
+constexpr std::uint64_t kFactorStaging = std::uint64_t{256} << 10;  // of each read
+constexpr std::uint64_t kTiles = 32;                                // pieces of factors in memory
 constexpr std::uint64_t kSmallestTile = std::uint64_t{16} << 10;
-constexpr std::int64_t kMostAtOnce = 512;  // elements of a row that are summed up together
+constexpr std::int64_t kElementsAtOnce = 512;  // elements of a row that are summed up together
 
 /// A part of a matrix in float32, row-major.
 struct Tile {
@@ -33,19 +33,20 @@ struct Tile {
 };
 
 /// A range of rows or columns of a factor: [first, second).
-using Range = std::pair<std::int64_t, std::int64_t>;
+using AxisRange = std::pair<std::int64_t, std::int64_t>;
 
-Tile read_tile(const CheckpointReader& factors, const LowRankFactor& factor, Range rows,
-               Range columns) {
+Tile read_tile(const CheckpointReader& factors, const LowRankFactor& factor, AxisRange rows,
+               AxisRange columns) {
   const std::size_t axes = factors.metadata().tensors[factor.tensor].global_shape().size();
-  const auto along = [](Range range) { return range.second - range.first; };
+  const auto along = [](AxisRange range) { return range.second - range.first; };
   Box box{{rows.first, columns.first}, {along(rows), along(columns)}};
   if (factor.transposed) {
     std::swap(box.offsets[0], box.offsets[1]);
     std::swap(box.sizes[0], box.sizes[1]);
   }
   if (axes == 1) box = {{columns.first}, {along(columns)}};
-  const Tensor stored = read_box(factors, factor.tensor, box, {.threads = 1, .staging = kStaging});
+  const Tensor stored =
+      read_box(factors, factor.tensor, box, {.threads = 1, .staging = kFactorStaging});
   Tile tile{along(rows), along(columns),
             std::vector<float>(static_cast<std::size_t>(stored.numel()))};
   cast_elements(stored.dtype(), stored.data(), DType::kFloat32,
@@ -122,9 +123,9 @@ struct Sum {
 };
 
 /// The elements of a chunk, row-major, with the product added.
-class SummedChunk final : public ChangedChunk {
+class LowRankChunk final : public ChangedChunk {
  public:
-  SummedChunk(const ReadableFile& file, ChunkPayload payload, Box box, const Sum& sum)
+  LowRankChunk(const ReadableFile& file, ChunkPayload payload, Box box, const Sum& sum)
       : ChangedChunk(file, std::move(payload), std::move(box)), sum_(sum) {
     if (box_.dims() == 1) {  // a single row
       box_.offsets.insert(box_.offsets.begin(), 0);
@@ -134,7 +135,7 @@ class SummedChunk final : public ChangedChunk {
 
  private:
   void change(std::int64_t first, MutableByteView elements) const override {
-    const Range wanted{first, first + static_cast<std::int64_t>(elements.size() / item())};
+    const AxisRange wanted{first, first + static_cast<std::int64_t>(elements.size() / item())};
     const std::int64_t width = box_.sizes[1];
     const std::int64_t end_row = (wanted.second - 1) / width + 1;
     for (std::int64_t row = wanted.first / width; row < end_row;) {
@@ -145,12 +146,12 @@ class SummedChunk final : public ChangedChunk {
   }
 
   /// Adds the product to the `wanted` elements of the rows, which are in `into`.
-  void add_rows(Range rows, Range wanted, MutableByteView into) const {
+  void add_rows(AxisRange rows, AxisRange wanted, MutableByteView into) const {
     const std::int64_t width = box_.sizes[1];
     const std::int64_t first_column = box_.offsets[1];
     const std::int64_t of_tile = sum_.columns_of_tile();
     const Tile left = sum_.left(box_.offsets[0] + rows.first, box_.offsets[0] + rows.second);
-    std::vector<float> sums(static_cast<std::size_t>(kMostAtOnce));
+    std::vector<float> sums(static_cast<std::size_t>(kElementsAtOnce));
     for (std::int64_t tile_begin = first_column / of_tile * of_tile;
          tile_begin < first_column + width; tile_begin += of_tile) {
       const std::shared_ptr<const Tile> right = sum_.right(tile_begin);
@@ -160,7 +161,7 @@ class SummedChunk final : public ChangedChunk {
         const std::int64_t end =
             std::min({wanted.second, (row + 1) * width, start + tile_begin + right->columns});
         while (at < end) {
-          const std::int64_t count = std::min(end - at, kMostAtOnce);
+          const std::int64_t count = std::min(end - at, kElementsAtOnce);
           multiply(left.row(row - rows.first), *right, at - start - tile_begin, count, sums.data());
           add(sums.data(), into.data() + static_cast<std::size_t>(at - wanted.first) * item(),
               static_cast<std::size_t>(count));
@@ -227,7 +228,7 @@ class LowRankReader final : public ForwardingReader {
     require_row_major(payload, stored.key);
     const DType dtype = payload.dtype;
     const Box box = stored.chunks[chunk];
-    return payload_of(std::make_shared<SummedChunk>(file, std::move(payload), box, found->second),
+    return payload_of(std::make_shared<LowRankChunk>(file, std::move(payload), box, found->second),
                       dtype, box);
   }
 

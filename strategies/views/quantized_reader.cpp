@@ -18,7 +18,7 @@
 namespace dckpt {
 namespace {
 
-constexpr std::uint64_t kStaging = std::uint64_t{1} << 20;  // of each read
+constexpr std::uint64_t kTileStaging = std::uint64_t{1} << 20;  // of each read
 
 std::int64_t blocks_of(std::int64_t extent) {
   return extent / kFp8Block + (extent % kFp8Block != 0 ? 1 : 0);
@@ -47,7 +47,7 @@ class Quantizer {
     const std::int64_t first = row * kFp8Block;
     const std::int64_t rows = std::min(kFp8Block, shape[0] - first);
     const Tensor stored = read_box(source_, tensor, {{first, 0}, {rows, shape[1]}},
-                                   {.threads = 1, .staging = kStaging});
+                                   {.threads = 1, .staging = kTileStaging});
     std::vector<float> values(static_cast<std::size_t>(stored.numel()));
     cast_elements(stored.dtype(), stored.data(), DType::kFloat32,
                   reinterpret_cast<std::byte*>(values.data()), values.size());

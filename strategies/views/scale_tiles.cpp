@@ -16,7 +16,7 @@ namespace dckpt {
 namespace {
 
 constexpr std::int64_t kTileElements = 256 << 10;
-constexpr std::uint64_t kStaging = std::uint64_t{1} << 20;  // of each read
+constexpr std::uint64_t kScaleStaging = std::uint64_t{1} << 20;  // of each read
 
 /// Returns the value of a float8_e8m0fnu: a power of two.
 float power_of_two(std::byte code) {
@@ -60,7 +60,7 @@ ScaleTiles::Tile ScaleTiles::read(const QuantizedWeight& weight, const Box& box)
 }
 
 ScaleTiles::Tile ScaleTiles::floats(std::size_t tensor, const Box& box) const {
-  const Tensor stored = read_box(source_, tensor, box, {.threads = 1, .staging = kStaging});
+  const Tensor stored = read_box(source_, tensor, box, {.threads = 1, .staging = kScaleStaging});
   Tile tile(static_cast<std::size_t>(stored.numel()));
   if (stored.dtype() == DType::kUInt8 || stored.dtype() == DType::kFloat8E8M0FNU)
     std::transform(stored.data(), stored.data() + tile.size(), tile.begin(), power_of_two);
@@ -75,8 +75,8 @@ void ScaleTiles::check_shape(const QuantizedWeight& weight) const {
   const auto axes = static_cast<std::int64_t>(weight.size.size());
   Shape found;
   if (tensor.global_shape() == Shape{axes} && can_cast(tensor.properties.dtype, DType::kInt64)) {
-    const Tensor stored =
-        read_box(source_, *weight.shape, whole(Shape{axes}), {.threads = 1, .staging = kStaging});
+    const Tensor stored = read_box(source_, *weight.shape, whole(Shape{axes}),
+                                   {.threads = 1, .staging = kScaleStaging});
     found = weight.size;
     cast_elements(stored.dtype(), stored.data(), DType::kInt64,
                   reinterpret_cast<std::byte*>(found.data()), found.size());

@@ -7,8 +7,8 @@
 namespace dckpt {
 namespace {
 
-constexpr std::string_view kPrefix = "shard_";
-constexpr std::string_view kSuffix = ".pt";
+constexpr std::string_view kShardPrefix = "shard_";
+constexpr std::string_view kShardSuffix = ".pt";
 
 std::optional<Shape> parse_numbers(std::string_view text) {
   Shape numbers;
@@ -25,14 +25,16 @@ std::optional<Shape> parse_numbers(std::string_view text) {
 }  // namespace
 
 std::optional<ZarrObjectName> parse_zarr_object_name(std::string_view file_name) {
-  if (!file_name.starts_with(kPrefix) || !file_name.ends_with(kSuffix)) return std::nullopt;
-  file_name.remove_prefix(kPrefix.size());
+  if (!file_name.starts_with(kShardPrefix) || !file_name.ends_with(kShardSuffix))
+    return std::nullopt;
+  file_name.remove_prefix(kShardPrefix.size());
   const std::size_t underscore = file_name.find('_');
-  if (underscore == std::string_view::npos || file_name.size() < underscore + 1 + kSuffix.size())
+  if (underscore == std::string_view::npos ||
+      file_name.size() < underscore + 1 + kShardSuffix.size())
     return std::nullopt;
   const auto offset = parse_numbers(file_name.substr(0, underscore));
   const auto shape = parse_numbers(
-      file_name.substr(underscore + 1, file_name.size() - underscore - 1 - kSuffix.size()));
+      file_name.substr(underscore + 1, file_name.size() - underscore - 1 - kShardSuffix.size()));
   if (!offset || !shape) return std::nullopt;
   const bool lost_one = offset->size() >= 2 && shape->size() + 1 == offset->size();
   if (shape->size() != offset->size() && !lost_one) return std::nullopt;

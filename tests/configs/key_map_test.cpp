@@ -7,7 +7,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::key_map_test {
 namespace {
 
 using ::testing::Contains;
@@ -505,4 +505,4 @@ tensors:
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::key_map_test

@@ -5,7 +5,7 @@
 #include "mapping/base/error.h"
 #include "tests/support/expect_error.h"
 
-namespace dckpt {
+namespace dckpt::own_options_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -45,4 +45,4 @@ TEST(OwnOptions, OfYamlAreAMapping) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::own_options_test

@@ -11,7 +11,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::policy_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -130,7 +130,7 @@ TEST(Policy, TheStandardPlannerLetsTheLowestRankWrite) {
 }
 
 TEST(Policy, TheEffectiveOneSaysEverything) {
-  EXPECT_EQ(to_yaml({}), R"(version: 1
+  EXPECT_EQ(to_yaml(Policy{}), R"(version: 1
 save:
   strategy: torch_dist
   compat: megatron
@@ -191,7 +191,7 @@ retention:
 resume:
   allow_dropped_keys: false
 )");
-  EXPECT_EQ(Policy::from_text(to_yaml({})), Policy{});
+  EXPECT_EQ(Policy::from_text(to_yaml(Policy{})), Policy{});
 }
 
 TEST(Policy, TextThatSteersTerminalsIsEscaped) {
@@ -562,11 +562,11 @@ TEST(Policy, TheDocumentationListsEveryFieldWithItsDefault) {
   page << std::ifstream("docs/policies.md").rdbuf();
   ConfigProblems problems;
   std::vector<std::pair<std::string, std::string>> leaves;
-  collect_leaves(*parse_yaml(to_yaml({}), problems), "", leaves);
+  collect_leaves(*parse_yaml(to_yaml(Policy{}), problems), "", leaves);
   ASSERT_EQ(leaves.size(), 51u);
   for (const auto& [path, value] : leaves)
     EXPECT_THAT(page.str(), HasSubstr("\n| `" + path + "` | `" + value + "` |"));
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::policy_test

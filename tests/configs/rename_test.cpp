@@ -5,7 +5,7 @@
 
 #include "tests/support/expect_error.h"
 
-namespace dckpt {
+namespace dckpt::rename_test {
 namespace {
 
 using testing::error_of;
@@ -94,4 +94,4 @@ TEST(Rename, PatternsAndKeysHaveLimits) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::rename_test

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace dckpt {
+namespace dckpt::row_remarks_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -64,4 +64,4 @@ TEST(RowRemarks, TellOfAnOrderOfHeadsThatNothingStates) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::row_remarks_test

@@ -14,7 +14,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::shipped_policies_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -89,4 +89,4 @@ TEST(ShippedPolicyNames, AreSuggested) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::shipped_policies_test

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace dckpt {
+namespace dckpt::yaml_test {
 namespace {
 
 using ::testing::AllOf;
@@ -142,4 +142,4 @@ TEST(Yaml, TextSurvivesBeingWritten) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::yaml_test

@@ -12,7 +12,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/simulated_device.h"
 
-namespace dckpt::testing {
+namespace dckpt::testing::checkpointer_crash_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -223,4 +223,4 @@ TEST_F(CheckpointerCrashTest, ADiskThatIsFullFailsTheSaveAndLeavesWhatWasThere) 
 }
 
 }  // namespace
-}  // namespace dckpt::testing
+}  // namespace dckpt::testing::checkpointer_crash_test

@@ -6,7 +6,7 @@
 #include "tests/dist_checkpointing/training_run.h"
 #include "tests/support/expect_error.h"
 
-namespace dckpt::testing {
+namespace dckpt::testing::checkpointer_dropped_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -170,4 +170,4 @@ TEST_F(Dropped, RenamedKeysAndOtherFormatsAreTheSameTensors) {
 }
 
 }  // namespace
-}  // namespace dckpt::testing
+}  // namespace dckpt::testing::checkpointer_dropped_test

@@ -5,7 +5,7 @@
 #include "tests/dist_checkpointing/training_run.h"
 #include "tests/support/expect_error.h"
 
-namespace dckpt::testing {
+namespace dckpt::testing::checkpointer_latest_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -169,4 +169,4 @@ TEST_F(CheckpointerTest, AMissingIterationIsAnErrorThatNamesWhatIsThere) {
 }
 
 }  // namespace
-}  // namespace dckpt::testing
+}  // namespace dckpt::testing::checkpointer_latest_test

@@ -10,7 +10,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/object_store.h"
 
-namespace dckpt::testing {
+namespace dckpt::testing::checkpointer_objects_test {
 namespace {
 
 using ::testing::Contains;
@@ -135,4 +135,4 @@ TEST(Objects, AConversionCannotBeResumedThere) {
 }
 
 }  // namespace
-}  // namespace dckpt::testing
+}  // namespace dckpt::testing::checkpointer_objects_test

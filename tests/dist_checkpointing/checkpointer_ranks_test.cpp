@@ -9,7 +9,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/watched_communicator.h"
 
-namespace dckpt::testing {
+namespace dckpt::testing::checkpointer_ranks_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -214,4 +214,4 @@ TEST_F(CheckpointerTest, ATrackerThatCannotBeWrittenIsAnErrorThatSaysTheSaveIsCo
 }
 
 }  // namespace
-}  // namespace dckpt::testing
+}  // namespace dckpt::testing::checkpointer_ranks_test

@@ -5,7 +5,7 @@
 #include "tests/dist_checkpointing/training_run.h"
 #include "tests/support/expect_error.h"
 
-namespace dckpt::testing {
+namespace dckpt::testing::checkpointer_retention_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -126,4 +126,4 @@ TEST_F(CheckpointerTest, ARunThatForgetsToLoadIsWarned) {
 }
 
 }  // namespace
-}  // namespace dckpt::testing
+}  // namespace dckpt::testing::checkpointer_retention_test

@@ -7,7 +7,7 @@
 #include "tests/dist_checkpointing/training_run.h"
 #include "tests/support/expect_error.h"
 
-namespace dckpt::testing {
+namespace dckpt::testing::checkpointer_strategy_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -109,4 +109,4 @@ TEST_F(CheckpointerStrategy, MustExist) {
 }
 
 }  // namespace
-}  // namespace dckpt::testing
+}  // namespace dckpt::testing::checkpointer_strategy_test

@@ -12,7 +12,7 @@
 #include "tests/dist_checkpointing/training_run.h"
 #include "tests/support/expect_error.h"
 
-namespace dckpt::testing {
+namespace dckpt::testing::checkpointer_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -273,4 +273,4 @@ TEST_F(CheckpointerTest, AFailureInTheBackgroundIsThrownByTheNextCallUnlessAllHa
 }
 
 }  // namespace
-}  // namespace dckpt::testing
+}  // namespace dckpt::testing::checkpointer_test

@@ -13,7 +13,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::damaged_files_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -119,4 +119,4 @@ INSTANTIATE_TEST_SUITE_P(Formats, DamagedFiles,
                                            "tc-0.1-safetensors", "tc-0.1-single"));
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::damaged_files_test

@@ -14,7 +14,7 @@
 #include "tests/dist_checkpointing/collective_jobs.h"
 #include "tests/support/random.h"
 
-namespace dckpt::testing {
+namespace dckpt::testing::damaged_messages_test {
 namespace {
 
 constexpr int kRanks = 3;
@@ -231,4 +231,4 @@ TEST(DamagedMessages, ADifferenceThatNoRankHasIsOfTheMessages) {
 }
 
 }  // namespace
-}  // namespace dckpt::testing
+}  // namespace dckpt::testing::damaged_messages_test

@@ -8,7 +8,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::data_files_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -52,4 +52,4 @@ TEST_F(DataFilesOf, ADamagedCheckpointAreTold) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::data_files_test

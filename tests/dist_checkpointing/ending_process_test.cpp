@@ -7,7 +7,7 @@
 
 #include "tests/dist_checkpointing/training_run.h"
 
-namespace dckpt::testing {
+namespace dckpt::testing::ending_process_test {
 namespace {
 
 class EndingProcess : public TrainingRun {
@@ -40,4 +40,4 @@ TEST_F(EndingProcess, EndsOnceTheLoadInTheBackgroundIsDone) {
 }
 
 }  // namespace
-}  // namespace dckpt::testing
+}  // namespace dckpt::testing::ending_process_test

@@ -30,7 +30,7 @@
 #include "tests/support/random.h"
 #include "tests/support/simulated_disk.h"
 
-namespace dckpt::testing {
+namespace dckpt::testing::fault_sweep_test {
 namespace {
 
 using ::testing::AnyOf;
@@ -416,4 +416,4 @@ INSTANTIATE_TEST_SUITE_P(All, FaultSweep,
                          [](const auto& job) { return job.param.name; });
 
 }  // namespace
-}  // namespace dckpt::testing
+}  // namespace dckpt::testing::fault_sweep_test

@@ -12,7 +12,7 @@
 #include "tests/dist_checkpointing/training_run.h"
 #include "tests/support/code_of.h"
 
-namespace dckpt::testing {
+namespace dckpt::testing::in_memory_test {
 namespace {
 
 class InMemory : public ::testing::Test {
@@ -81,4 +81,4 @@ TEST_F(InMemory, TheRootOfAStorageIsNoNameForANewCheckpoint) {
 }
 
 }  // namespace
-}  // namespace dckpt::testing
+}  // namespace dckpt::testing::in_memory_test

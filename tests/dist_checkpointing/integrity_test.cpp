@@ -20,7 +20,7 @@
 #include "tests/support/process_usage.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::integrity_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -72,7 +72,9 @@ class VerifiedLoad : public ::testing::Test {
       text += problem.what();
     return text;
   }
-  std::string text_of(const std::string& file) const { return dckpt::text_of(path() / file); }
+  std::string text_of(const std::string& file) const {
+    return integrity_test::text_of(path() / file);
+  }
   void replace(const std::string& file, const std::string& text) {
     std::ofstream(path() / file) << text;
   }
@@ -348,4 +350,4 @@ TEST_F(DamagedData, OfTheManifestIsFoundWhicheverWayTheFilesAreRead) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::integrity_test

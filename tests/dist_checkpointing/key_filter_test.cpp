@@ -12,7 +12,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::key_filter_test {
 namespace {
 
 using testing::counting;
@@ -99,4 +99,4 @@ TEST(KeyFilter, ADiffAcceptsPatternsThatOneSideHas) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::key_filter_test

@@ -13,7 +13,7 @@
 #include "strategies/comm/threads.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::layouts_test {
 namespace {
 
 const Shape kShape{9, 10};
@@ -117,4 +117,4 @@ TEST(Layouts, ARankOutsideTheMeshAsksForNothing) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::layouts_test

@@ -18,7 +18,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::mixed_saves_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -164,4 +164,4 @@ TEST_F(MixedFiles, OfOtherProducersAreNotKnown) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::mixed_saves_test

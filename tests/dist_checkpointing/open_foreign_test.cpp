@@ -17,7 +17,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::open_foreign_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -208,4 +208,4 @@ INSTANTIATE_TEST_SUITE_P(Producers, ForeignGolden,
                                            Foreign{"tc-0.1-single", "torch_checkpointing"}));
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::open_foreign_test

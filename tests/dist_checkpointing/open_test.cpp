@@ -18,7 +18,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::open_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -168,4 +168,4 @@ TEST(Open, ATargetWithTooLongANameIsWrongUsageBeforeAnythingIsRead) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::open_test

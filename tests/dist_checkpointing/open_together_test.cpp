@@ -17,7 +17,7 @@
 #include "tests/support/faulty_storage.h"
 #include "tests/support/golden.h"
 
-namespace dckpt {
+namespace dckpt::open_together_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -323,4 +323,4 @@ TEST_F(OpenTogether, EveryFormatIsOpenedFromWhatOneRankHasRead) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::open_together_test

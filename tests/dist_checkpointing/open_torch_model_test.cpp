@@ -14,7 +14,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::open_torch_model_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -105,4 +105,4 @@ TEST_F(TorchModel, SafetensorsAndOtherCheckpointsComeFirst) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::open_torch_model_test

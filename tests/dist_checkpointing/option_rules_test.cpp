@@ -14,7 +14,7 @@
 #include "dist_checkpointing/rewrite/convert_policy.h"
 #include "tests/dist_checkpointing/save_load.h"
 
-namespace dckpt {
+namespace dckpt::option_rules_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -169,4 +169,4 @@ TEST_F(OptionRules, SayWhichNumberTheyHaveFound) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::option_rules_test

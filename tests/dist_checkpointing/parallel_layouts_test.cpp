@@ -8,7 +8,7 @@
 #include "mapping/state/sharded_tree.h"
 #include "tests/dist_checkpointing/save_load.h"
 
-namespace dckpt {
+namespace dckpt::parallel_layouts_test {
 namespace {
 
 constexpr std::int64_t kHidden = 8, kGroups = 4, kFeedForward = 12, kLayers = 4, kExperts = 4,
@@ -138,4 +138,4 @@ TEST_F(ParallelLayouts, AnyLayoutIsLoadedUnderAnyOther) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::parallel_layouts_test

@@ -8,7 +8,7 @@
 #include "dist_checkpointing/open.h"
 #include "mapping/base/log.h"
 
-namespace dckpt {
+namespace dckpt::plain_dcp_test {
 namespace {
 
 using ::testing::Contains;
@@ -194,4 +194,4 @@ TEST_F(SaveLoad, MetadataOfAPlainDcpDirectoryLoadAsARequestForEverything) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::plain_dcp_test

@@ -25,7 +25,7 @@
 #include "tests/support/arange.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt::testing {
+namespace dckpt::testing::policy_fields_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -378,4 +378,4 @@ TEST(PolicyFieldsOfTheSchema, AllHaveACaseAndTestsThatExist) {
 }
 
 }  // namespace
-}  // namespace dckpt::testing
+}  // namespace dckpt::testing::policy_fields_test

@@ -12,7 +12,7 @@
 #include "tests/dist_checkpointing/errors_of_survivors.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt::testing {
+namespace dckpt::testing::processes_test {
 namespace {
 
 using ::testing::Each;
@@ -130,4 +130,4 @@ INSTANTIATE_TEST_SUITE_P(Gloo, SilentProcesses, ::testing::Values(4),
                          ::testing::PrintToStringParamName());
 
 }  // namespace
-}  // namespace dckpt::testing
+}  // namespace dckpt::testing::processes_test

@@ -7,7 +7,7 @@
 #include "configs/strategy_options.h"
 #include "tests/support/expect_error.h"
 
-namespace dckpt {
+namespace dckpt::registry_test {
 namespace {
 
 using dckpt::testing::error_of;
@@ -163,4 +163,4 @@ TEST_F(StrategyRegistry, EntriesNeedANameAndAFactory) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::registry_test

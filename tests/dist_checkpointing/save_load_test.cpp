@@ -4,7 +4,7 @@
 
 #include "dist_checkpointing/open.h"
 
-namespace dckpt {
+namespace dckpt::save_load_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -377,4 +377,4 @@ TEST_F(SaveLoad, MetadataLoadAsARequestForEverything) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::save_load_test

@@ -16,7 +16,7 @@
 #include "tests/support/random.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::sharded_state_dict_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -241,4 +241,4 @@ INSTANTIATE_TEST_SUITE_P(All, EveryStrictMode,
                          [](const auto& test) { return std::string(to_string(test.param)); });
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::sharded_state_dict_test

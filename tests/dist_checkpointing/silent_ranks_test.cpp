@@ -22,7 +22,7 @@
 #include "tests/dist_checkpointing/errors_of_survivors.h"
 #include "tests/support/random.h"
 
-namespace dckpt::testing {
+namespace dckpt::testing::silent_ranks_test {
 namespace {
 
 constexpr int kRanks = 4;
@@ -239,4 +239,4 @@ TEST(SilentRanks, AreNamedByAllSurvivorsWithWhatTheyWereDoing) {
 }
 
 }  // namespace
-}  // namespace dckpt::testing
+}  // namespace dckpt::testing::silent_ranks_test

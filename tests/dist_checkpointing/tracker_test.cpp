@@ -9,12 +9,12 @@
 #include "tests/support/code_of.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::tracker_test {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::ElementsAre;
-using testing::IsEmpty;
+using ::testing::ElementsAre;
+using ::testing::IsEmpty;
 
 TEST(TrainingRoot, NamesOfIterationsHaveSevenDigitsOrMore) {
   EXPECT_EQ(iteration_directory(0), "iter_0000000");
@@ -47,7 +47,7 @@ TEST(TrainingRoot, AnIterationIsNamedInDecimalDigitsAsADirectoryOrAsRelease) {
     EXPECT_EQ(parse_iteration_name(text), std::nullopt) << text;
 }
 
-class TrackerFile : public testing::Test {
+class TrackerFile : public ::testing::Test {
  protected:
   std::optional<std::string> read(const std::string& content) {
     std::ofstream(root_ / kTrackerFile, std::ios::trunc) << content;
@@ -146,4 +146,4 @@ TEST(TrainingRoot, DescribesTheNewestIterations) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::tracker_test

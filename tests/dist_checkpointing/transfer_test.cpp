@@ -16,7 +16,7 @@
 #include "tests/support/random_transfer.h"
 #include "tests/support/watched_communicator.h"
 
-namespace dckpt {
+namespace dckpt::transfer_test {
 namespace {
 
 using ::testing::AllOf;
@@ -303,4 +303,4 @@ TEST(Transfer, PlansWithoutDataForOtherTransports) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::transfer_test

@@ -11,7 +11,7 @@
 #include "tools/dckpt/program.h"
 #include "tools/dckpt/shell_words.h"
 
-namespace dckpt::tool {
+namespace dckpt::tool::completion_test {
 namespace {
 
 using ::testing::AllOf;
@@ -210,4 +210,4 @@ TEST(CompletionScript, IsReadByZsh) {
 }
 
 }  // namespace
-}  // namespace dckpt::tool
+}  // namespace dckpt::tool::completion_test

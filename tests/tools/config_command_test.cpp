@@ -10,7 +10,7 @@
 #include "tests/support/golden.h"
 #include "tests/tools/run_tool.h"
 
-namespace dckpt {
+namespace dckpt::config_command_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -220,4 +220,4 @@ TEST(ToolConfig, ASlipInTheNameOfAMapLeadsToTheMap) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::config_command_test

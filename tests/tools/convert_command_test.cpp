@@ -12,7 +12,7 @@
 #include "tests/tools/goldens.h"
 #include "tests/tools/run_tool.h"
 
-namespace dckpt {
+namespace dckpt::convert_command_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -240,4 +240,4 @@ TEST(ToolConvert, ADryRunRefusesAFileAsDestinationAsTheConversionDoes) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::convert_command_test

@@ -7,7 +7,7 @@
 #include "tests/tools/goldens.h"
 #include "tests/tools/run_tool.h"
 
-namespace dckpt {
+namespace dckpt::diff_command_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -97,4 +97,4 @@ TEST(ToolDiff, AnIterationForBothSidesIsRefusedIfBothHaveTheirOwn) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::diff_command_test

@@ -4,7 +4,7 @@
 
 #include "tests/tools/pictures/picture_text.h"
 
-namespace dckpt::tool {
+namespace dckpt::tool::diff_layers_test {
 namespace {
 
 using testing::kNarrow;
@@ -67,4 +67,4 @@ TEST(DiffLayers, OfOtherDifferencesThereIsNoPicture) {
 }
 
 }  // namespace
-}  // namespace dckpt::tool
+}  // namespace dckpt::tool::diff_layers_test

@@ -7,7 +7,7 @@
 #include "tests/tools/goldens.h"
 #include "tests/tools/run_tool.h"
 
-namespace dckpt {
+namespace dckpt::doctor_command_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -188,4 +188,4 @@ TEST(ToolFleet, RefusesWhatHasNoEffect) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::doctor_command_test

@@ -7,7 +7,7 @@
 #include "tests/tools/goldens.h"
 #include "tests/tools/run_tool.h"
 
-namespace dckpt {
+namespace dckpt::extract_command_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -95,4 +95,4 @@ TEST(ToolExtract, SaysThatThereIsNoCommonState) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::extract_command_test

@@ -10,7 +10,7 @@
 #include "tools/dckpt/man_page.h"
 #include "tools/dckpt/program.h"
 
-namespace dckpt::tool {
+namespace dckpt::tool::help_command_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -77,4 +77,4 @@ TEST(Version, SaysWhereTheToolComesFrom) {
 }
 
 }  // namespace
-}  // namespace dckpt::tool
+}  // namespace dckpt::tool::help_command_test

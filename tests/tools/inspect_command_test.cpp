@@ -10,7 +10,7 @@
 #include "tests/tools/goldens.h"
 #include "tests/tools/run_tool.h"
 
-namespace dckpt {
+namespace dckpt::inspect_command_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -238,4 +238,4 @@ TEST(ToolExplain, PolicyAndSettingsAreNotIgnored) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::inspect_command_test

@@ -9,7 +9,7 @@
 #include "tests/tools/goldens.h"
 #include "tests/tools/run_tool.h"
 
-namespace dckpt {
+namespace dckpt::json_test {
 namespace {
 
 using testing::kModel;
@@ -118,4 +118,4 @@ TEST(ToolJson, SchemasListTheNamesThatTheLibraryHas) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::json_test

@@ -5,7 +5,7 @@
 
 #include <algorithm>
 
-namespace dckpt::tool {
+namespace dckpt::tool::key_rows_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -57,4 +57,4 @@ TEST(KeyRows, LeadingZerosAndHugeNumbersAreNoNumbers) {
 }
 
 }  // namespace
-}  // namespace dckpt::tool
+}  // namespace dckpt::tool::key_rows_test

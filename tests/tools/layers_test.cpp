@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace dckpt::tool {
+namespace dckpt::tool::layers_test {
 namespace {
 
 std::string layer_text(std::string_view key) {
@@ -47,4 +47,4 @@ TEST(Layers, SharePartsOfTensorsThatHoldThemAll) {
 }
 
 }  // namespace
-}  // namespace dckpt::tool
+}  // namespace dckpt::tool::layers_test

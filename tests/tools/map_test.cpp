@@ -6,7 +6,7 @@
 
 #include "tests/tools/run_tool.h"
 
-namespace dckpt {
+namespace dckpt::map_test {
 namespace {
 
 using ::testing::AllOf;
@@ -190,4 +190,4 @@ TEST(ToolMap, ConfigChecksAndShowsMaps) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::map_test

@@ -3,7 +3,7 @@
 #include "tools/dckpt/progress_line.h"
 #include "tools/dckpt/terminal.h"
 
-namespace dckpt::tool {
+namespace dckpt::tool::progress_text_test {
 namespace {
 
 constexpr std::uint64_t kMiB = 1 << 20;
@@ -26,4 +26,4 @@ TEST(SafeMessage, KeepsLayoutAndEscapesAndDropsWhatATerminalObeys) {
 }
 
 }  // namespace
-}  // namespace dckpt::tool
+}  // namespace dckpt::tool::progress_text_test

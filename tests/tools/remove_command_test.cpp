@@ -8,7 +8,7 @@
 #include "tests/tools/goldens.h"
 #include "tests/tools/run_tool.h"
 
-namespace dckpt {
+namespace dckpt::remove_command_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -86,4 +86,4 @@ TEST(ToolRemove, OtherFormatsAreRefused) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::remove_command_test

@@ -7,7 +7,7 @@
 #include "tests/support/temp_dir.h"
 #include "tests/tools/run_tool.h"
 
-namespace dckpt {
+namespace dckpt::report_command_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -114,4 +114,4 @@ TEST(ToolReport, WhatIsNotThereHasNoPage) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::report_command_test

@@ -9,7 +9,7 @@
 #include "tests/tools/goldens.h"
 #include "tests/tools/run_tool.h"
 
-namespace dckpt {
+namespace dckpt::root_table_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -178,4 +178,4 @@ TEST(ToolRootTable, IterationsStandAlongTimeWithinTheTerminal) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::root_table_test

@@ -13,7 +13,7 @@
 
 // The output that users see: the tool on terminals of several widths.
 
-namespace dckpt {
+namespace dckpt::terminal_test {
 namespace {
 
 using testing::Copy;
@@ -234,4 +234,4 @@ TEST(ToolOnATerminal, TimingIsAWaterfall) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::terminal_test

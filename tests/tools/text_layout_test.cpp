@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace dckpt::tool {
+namespace dckpt::tool::text_layout_test {
 namespace {
 
 TEST(TextLayout, CountsColumnsRatherThanBytes) {
@@ -44,4 +44,4 @@ TEST(TextLayout, NamesLoseTheirMiddle) {
 }
 
 }  // namespace
-}  // namespace dckpt::tool
+}  // namespace dckpt::tool::text_layout_test

@@ -6,7 +6,7 @@
 #include <limits>
 #include <vector>
 
-namespace dckpt::tool {
+namespace dckpt::tool::time_line_test {
 namespace {
 
 TEST(TimeLine, MarksStandWhereTheirTimesAre) {
@@ -46,4 +46,4 @@ TEST(TimeLine, AgesAreInTheLargestUnitThatSaysSomething) {
 }
 
 }  // namespace
-}  // namespace dckpt::tool
+}  // namespace dckpt::tool::time_line_test

@@ -15,7 +15,7 @@
 #include "tools/dckpt/exit_code.h"
 #include "tools/dckpt/text_layout.h"
 
-namespace dckpt {
+namespace dckpt::tool_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -255,4 +255,4 @@ TEST(Tool, ClosedPipeIsNoFailureButAFullDiskIs) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::tool_test

@@ -7,7 +7,7 @@
 #include "tests/tools/goldens.h"
 #include "tests/tools/run_tool.h"
 
-namespace dckpt {
+namespace dckpt::verify_command_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -114,4 +114,4 @@ TEST(ToolVerify, AllContradictsAnIterationAlsoTheLatest) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::verify_command_test

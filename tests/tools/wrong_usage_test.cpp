@@ -4,7 +4,7 @@
 #include "tests/tools/goldens.h"
 #include "tests/tools/run_tool.h"
 
-namespace dckpt {
+namespace dckpt::wrong_usage_test {
 namespace {
 
 using ::testing::AllOf;
@@ -104,4 +104,4 @@ TEST(WrongUsage, NothingThatIsGivenIsDroppedSilently) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::wrong_usage_test

@@ -98,7 +98,7 @@ Candidates settings_of(const std::string& map) {
 
 /// Returns the words at the first branching of the keys that begin with `prefix`, with the number
 /// of keys of each.
-Candidates branches(const Candidates& keys, std::string prefix) {
+Candidates completed_branches(const Candidates& keys, std::string prefix) {
   for (;;) {
     std::map<std::string, std::size_t> counts;
     for (const Candidate& key : keys) {
@@ -241,7 +241,7 @@ class Completer {
       return !key.word.starts_with(begun) || key.word.starts_with('-') ||
              !needs_no_quotes(key.word);
     });
-    return keys.size() > kManyKeys ? branches(keys, begun) : keys;
+    return keys.size() > kManyKeys ? completed_branches(keys, begun) : keys;
   }
 
   CommandLine line_;

@@ -19,7 +19,7 @@
 namespace dckpt::tool {
 namespace {
 
-struct Options {
+struct ConfigArguments {
   std::string action;
   PolicyArgument policy;
   bool json = false;
@@ -33,7 +33,8 @@ ExitCode code_of(const ConfigProblems& problems) {
   return unsupported ? kUnsupported : kDiffers;
 }
 
-void report_problems(const Options& options, const ConfigProblems& problems, bool is_listed) {
+void report_problems(const ConfigArguments& options, const ConfigProblems& problems,
+                     bool is_listed) {
   print_problem_count(problems.size(), options.policy.name,
                       to_string(problems.front(), options.policy.name), is_listed);
 }
@@ -108,7 +109,7 @@ Checked check(const PolicyText& text) {
   return {std::move(checked.problems)};
 }
 
-int run_check(const Options& options) {
+int run_check(const ConfigArguments& options) {
   const auto [problems, remarks] = check(text_of(options.policy.name));
   for (const MapRemark& remark : remarks) {
     const ConfigProblem shown{.place = remark.place.place,
@@ -128,7 +129,7 @@ int run_check(const Options& options) {
   return code_of(problems);
 }
 
-int run_show(const Options& options) {
+int run_show(const ConfigArguments& options) {
   const PolicyText text = text_of(options.policy.name);
   const auto show = [&](const auto& checked, const auto& shown) -> int {
     if (!checked.problems.empty()) {
@@ -154,7 +155,7 @@ int run_show(const Options& options) {
 }  // namespace
 
 Command add_config(CLI::App& program) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<ConfigArguments>();
   Parser command(program, "config",
                  "Check or show a policy (how to save and load) or a map of keys");
   std::string names;

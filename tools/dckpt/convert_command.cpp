@@ -37,7 +37,7 @@ struct LayoutOption {
   std::string value;
 };
 
-struct Options {
+struct ConvertArguments {
   std::string source;
   std::string destination;
   ConvertOptions convert;
@@ -61,7 +61,7 @@ struct Options {
 
 /// Combines the command line with the policy, which it overrides. Policy fields without meaning for
 /// a conversion are added to `unused`.
-ConvertOptions merged(const Options& options, std::vector<std::string>& unused) {
+ConvertOptions merged(const ConvertArguments& options, std::vector<std::string>& unused) {
   if (options.policy.name.empty()) {
     ConvertOptions given = options.convert;
     given.limits.io.threads = all_cores();
@@ -111,7 +111,7 @@ bool writes_rank_folders(const ConvertOptions& options, const std::string& sourc
 }
 
 /// Returns the merged options with the values that CLI11 left as text parsed.
-ConvertOptions parsed(const Options& options, std::vector<std::string>& unused) {
+ConvertOptions parsed(const ConvertArguments& options, std::vector<std::string>& unused) {
   ConvertOptions parsed = merged(options, unused);
   const auto refuse = [](const std::string& option, const std::string& text,
                          const std::string& expected) {
@@ -166,7 +166,7 @@ Finding unused_fields(const std::vector<std::string>& fields) {
           "the conversion has no use for these fields of the policy: " + joined(fields), fields};
 }
 
-int run_convert(const Options& options, Communicator& ranks) {
+int run_convert(const ConvertArguments& options, Communicator& ranks) {
   std::vector<std::string> unused;
   ConvertOptions convert_options = parsed(options, unused);
   if (!unused.empty() &&
@@ -234,7 +234,7 @@ constexpr const char* kFooter =
     "  dckpt convert iter_0001000 for_fsdp --to fsdp_dtensor --optimizer fully_reshardable\n"
     "  dckpt convert old new --to torch_dist --compat megatron-0.19 --max-memory 4GiB";
 
-void add_places(Parser command, Options& options) {
+void add_places(Parser command, ConvertArguments& options) {
   command
       .add_option("SRC", options.source,
                   "Checkpoint directory, training root, or a file of a checkpoint")
@@ -249,7 +249,7 @@ void add_places(Parser command, Options& options) {
 }
 
 /// Adds the options of the output format.
-void add_form(Parser command, Options& options) {
+void add_form(Parser command, ConvertArguments& options) {
   ConvertOptions& convert = options.convert;
   command
       .add_option("--to", convert.target.strategy,
@@ -294,7 +294,7 @@ void add_form(Parser command, Options& options) {
 }
 
 /// Adds the options of the target layout of ranks.
-void add_layout(Parser command, const std::shared_ptr<Options>& options) {
+void add_layout(Parser command, const std::shared_ptr<ConvertArguments>& options) {
   add_number(command, "--ranks", "Cut every tensor anew for this many ranks", kMaxRanks,
              [options](int ranks) { options->convert.target.ranks = ranks; });
   for (const auto& [flag, name, what] :
@@ -323,7 +323,7 @@ void add_layout(Parser command, const std::shared_ptr<Options>& options) {
 }
 
 /// Adds the options that select what is taken from the source.
-void add_selection(Parser command, Options& options) {
+void add_selection(Parser command, ConvertArguments& options) {
   ConvertOptions& convert = options.convert;
   add_model_files(command, convert.target.model_files,
                   "Folder of config.json, for the map, and tokenizer, to copy; by default SRC");
@@ -349,7 +349,7 @@ std::vector<std::string> codes_of_conversions() {
 }
 
 /// Adds the options of resources and safety.
-void add_conduct(Parser command, const std::shared_ptr<Options>& options) {
+void add_conduct(Parser command, const std::shared_ptr<ConvertArguments>& options) {
   ConvertOptions& convert = options->convert;
   command.add_option("--max-memory", options->max_memory, "For tensor bytes in flight [256MiB]")
       .type_name("SIZE");
@@ -391,7 +391,7 @@ void add_conduct(Parser command, const std::shared_ptr<Options>& options) {
 }  // namespace
 
 Command add_convert(CLI::App& program) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<ConvertArguments>();
   Parser command(program, "convert",
                  "Write a checkpoint anew: another format, other shards, fewer keys");
   command.footer(kFooter);

@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::size_t kShownDifferences = 200;
 
-struct Options {
+struct DiffArguments {
   CheckpointArgument a;
   CheckpointArgument b;
   std::optional<IterationName> both{};  // --iteration
@@ -59,7 +59,7 @@ void print_difference(const Difference& difference) {
 }
 
 /// Returns the keys of the tensors that were compared.
-std::vector<std::string> keys_of(const Options& options, const CheckpointReader& a,
+std::vector<std::string> keys_of(const DiffArguments& options, const CheckpointReader& a,
                                  const CheckpointReader& b) {
   std::vector<std::string> keys;
   for (const CheckpointReader* const reader : {&a, &b}) {
@@ -69,15 +69,15 @@ std::vector<std::string> keys_of(const Options& options, const CheckpointReader&
   return keys;
 }
 
-void print_layers(const DiffReport& report, const std::vector<std::string>& keys) {
+void print_differing_layers(const DiffReport& report, const std::vector<std::string>& keys) {
   const Picture picture = layer_heat(keys, report, picture_style());
   if (picture.empty()) return;
   print(picture);
   print("\n");
 }
 
-void print_report(const Options& options, const DiffReport& report,
-                  const std::vector<std::string>& keys) {
+void print_diff(const DiffArguments& options, const DiffReport& report,
+                const std::vector<std::string>& keys) {
   if (!report.equal()) {
     print(str_format("A  {}\nB  {}\n\n", shown(options.a.resolved()), shown(options.b.resolved())));
     for (std::size_t i = 0; i < std::min(report.differences.size(), kShownDifferences); ++i)
@@ -86,7 +86,7 @@ void print_report(const Options& options, const DiffReport& report,
       print(str_format("… and {} more (--json lists all)\n",
                        grouped(report.differences.size() - kShownDifferences)));
     print("\n");
-    print_layers(report, keys);
+    print_differing_layers(report, keys);
   }
   print(str_format("{} and {} in both{}\n", counted(report.tensors_compared, "tensor"),
                    counted(report.objects_compared, "object are", "objects are"),
@@ -99,7 +99,7 @@ void print_report(const Options& options, const DiffReport& report,
 
 /// Completes the two sides: --iteration applies to each side without an iteration of its own, and B
 /// is A if left out.
-void complete_sides(Options& options, const Parser& command) {
+void complete_sides(DiffArguments& options, const Parser& command) {
   const auto given = [&](const char* option) { return command.given(option); };
   if (given("--iteration") && given("--iteration-a") && given("--iteration-b"))
     throw CheckpointError(
@@ -126,7 +126,7 @@ void complete_sides(Options& options, const Parser& command) {
   }
 }
 
-int run_diff(const Options& options, Communicator& ranks) {
+int run_diff(const DiffArguments& options, Communicator& ranks) {
   const auto a = options.a.open(ranks);
   const auto b = open_to_compare(*a, options.a, options.b, ranks);
   DiffOptions diff_options = options.diff;
@@ -142,14 +142,14 @@ int run_diff(const Options& options, Communicator& ranks) {
   if (options.json)
     print_json(to_json(report));
   else
-    print_report(options, report, keys_of(options, *a, *b));
+    print_diff(options, report, keys_of(options, *a, *b));
   return report.equal() ? kOk : kDiffers;
 }
 
 }  // namespace
 
 Command add_diff(CLI::App& program) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<DiffArguments>();
   Parser command(program, "diff", "Compare two checkpoints of any formats and shardings");
   command.footer(
       "Compares keys, shapes, dtypes, every element, objects and the common state. Exit code 1 if "

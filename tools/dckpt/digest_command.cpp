@@ -13,7 +13,7 @@
 namespace dckpt::tool {
 namespace {
 
-struct Options {
+struct DigestArguments {
   CheckpointArgument checkpoint;
   DigestOptions digest;
   bool json = false;
@@ -36,7 +36,7 @@ void print_table(const Digests& digests) {
   table.print();
 }
 
-int run_digest(const Options& options, Communicator& ranks) {
+int run_digest(const DigestArguments& options, Communicator& ranks) {
   const auto reader = options.checkpoint.open(ranks);
   DigestOptions digest_options = options.digest;
   Digests digests;
@@ -58,7 +58,7 @@ int run_digest(const Options& options, Communicator& ranks) {
 }  // namespace
 
 Command add_digest(CLI::App& program) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<DigestArguments>();
   Parser command(program, "digest", "SHA-256 of each tensor as a whole and of each object");
   command.footer(
       "A tensor is assembled from its chunks in C order, little-endian, so that its digest does "

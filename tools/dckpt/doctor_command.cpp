@@ -22,7 +22,7 @@ namespace {
 
 using Owner = UnfinishedWork::State;
 
-struct Options {
+struct DoctorArguments {
   CheckpointArgument root;
   Treatment treatment;
   bool dry_run = false;
@@ -145,7 +145,8 @@ bool can_repair(const RootDiagnosis& found, const std::string& root, Treatment r
 }
 
 /// Prints what may help.
-void print_advice(const RootDiagnosis& found, const Options& options, const Treatment& treatment) {
+void print_advice(const RootDiagnosis& found, const DoctorArguments& options,
+                  const Treatment& treatment) {
   std::string actions;
   const bool is_lost =
       !found.tracker_problem.empty() && !can_repair(found, options.root.path, treatment);
@@ -177,7 +178,7 @@ void print_advice(const RootDiagnosis& found, const Options& options, const Trea
   }
 }
 
-void require_useful(const Options& options) {
+void require_useful(const DoctorArguments& options) {
   const Treatment& treatment = options.treatment;
   if (options.has_action()) return;
   for (const auto& [given, name] :
@@ -191,7 +192,7 @@ void require_useful(const Options& options) {
   }
 }
 
-int run(const Options& options) {
+int run(const DoctorArguments& options) {
   const std::string& root = options.root.path;
   Treatment treatment = options.treatment;
   treatment.diagnose.strategy = options.root.open_options().strategy;
@@ -238,7 +239,7 @@ std::function<std::string(const std::string&)> take_iteration(
 }  // namespace
 
 Command add_doctor(CLI::App& program) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<DoctorArguments>();
   Treatment& treatment = options->treatment;
   Parser command(program, "doctor", "Find and treat what is wrong with a training root");
   command.footer(
@@ -284,7 +285,7 @@ Command add_doctor(CLI::App& program) {
 }
 
 Command add_prune(CLI::App& program) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<DoctorArguments>();
   const auto given = std::make_shared<Retention>();
   Parser command(program, "prune", "Remove old iterations of a training root");
   command.footer(

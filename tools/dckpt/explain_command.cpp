@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::size_t kShownKeys = 10;
 
-struct Options {
+struct ExplainArguments {
   CheckpointArgument checkpoint;
   std::string key;
   bool json = false;
@@ -124,7 +124,7 @@ void print_explanation(const Explanation& explanation) {
   if (explanation.rule) print_rule(*explanation.rule);
 }
 
-int run_explain(const Options& options) {
+int run_explain(const ExplainArguments& options) {
   const CheckpointArgument& checkpoint = options.checkpoint;
   const Explanation explanation = with_context({.file = checkpoint.path}, [&] {
     return explain(checkpoint.path, checkpoint.open_options(), options.key);
@@ -139,7 +139,7 @@ int run_explain(const Options& options) {
 }  // namespace
 
 Command add_explain(CLI::App& program) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<ExplainArguments>();
   Parser command(program, "explain",
                  "Where one tensor's bytes are, how it is cut, and what belongs to it");
   command.footer(

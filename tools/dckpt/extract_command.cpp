@@ -15,7 +15,7 @@
 namespace dckpt::tool {
 namespace {
 
-struct Options {
+struct ExtractArguments {
   CheckpointArgument checkpoint;
   std::string key;
   bool common = false;
@@ -45,7 +45,7 @@ bool names_tensor_file(const std::string& output) {
 }
 
 /// Throws if the output is a tensor file, which holds tensors only.
-void require_no_tensor_file(const Options& options) {
+void require_no_tensor_file(const ExtractArguments& options) {
   if (!names_tensor_file(options.output)) return;
   throw CheckpointError(ErrorCode::kInvalidArgument,
                         str_format("{} would be a file of a tensor, which this is not; name a file "
@@ -53,14 +53,14 @@ void require_no_tensor_file(const Options& options) {
                                    quote(options.output)));
 }
 
-void write_json(const Options& options, const std::string& text) {
+void write_json(const ExtractArguments& options, const std::string& text) {
   require_no_tensor_file(options);
   OutputFile file(options.output.empty() ? "-" : options.output);
   file.write(as_bytes(text));
   file.commit();
 }
 
-TensorFileFormat file_format(const Options& options, const CheckpointReader& reader,
+TensorFileFormat file_format(const ExtractArguments& options, const CheckpointReader& reader,
                              std::size_t tensor) {
   if (options.output.ends_with(".safetensors")) return TensorFileFormat::kSafetensors;
   if (options.output.ends_with(".npy")) return TensorFileFormat::kNpy;
@@ -81,7 +81,8 @@ TensorFileFormat file_format(const Options& options, const CheckpointReader& rea
                  options.output.empty() ? "" : ", not " + quote(options.output)));
 }
 
-void extract_tensor(const Options& options, const CheckpointReader& reader, std::size_t tensor) {
+void extract_tensor(const ExtractArguments& options, const CheckpointReader& reader,
+                    std::size_t tensor) {
   if (options.json)
     throw CheckpointError(
         ErrorCode::kInvalidArgument,
@@ -105,7 +106,7 @@ void extract_tensor(const Options& options, const CheckpointReader& reader, std:
 
 /// Extracts an object. One that stands for bytes (Transformer Engine's _extra_state) is written as
 /// those bytes.
-void extract_object(const Options& options, const Value& object) {
+void extract_object(const ExtractArguments& options, const Value& object) {
   require_no_tensor_file(options);
   const bool as_json = options.json || options.output.empty() || options.output == "-" ||
                        options.output.ends_with(".json");
@@ -116,7 +117,7 @@ void extract_object(const Options& options, const Value& object) {
   file.commit();
 }
 
-int run_extract(const Options& options) {
+int run_extract(const ExtractArguments& options) {
   if ((options.key.empty() ? 0 : 1) + (options.common ? 1 : 0) + (options.objects ? 1 : 0) != 1) {
     throw CheckpointError(ErrorCode::kInvalidArgument,
                           "name exactly one thing to extract: a KEY, --common or --objects");
@@ -146,7 +147,7 @@ int run_extract(const Options& options) {
 }  // namespace
 
 Command add_extract(CLI::App& program) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<ExtractArguments>();
   Parser command(program, "extract", "Take out one tensor, an object, or the common state");
   command.footer(
       "A tensor becomes a .npy or .safetensors file, by the ending of FILE; numpy has no bfloat16 "

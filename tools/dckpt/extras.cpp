@@ -14,7 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void write(const fs::path& path, std::string_view text) {
+void write_text(const fs::path& path, std::string_view text) {
   std::error_code error;
   fs::create_directories(path.parent_path(), error);
   if (error)
@@ -31,12 +31,13 @@ int write_extras(Program& program, const std::string& folder) {
   const fs::path share = folder;
   CLI::App& app = *program.app;
   const auto page = [&](CLI::App& command) {
-    write(share / "man" / "man1" / (man_page_name(app, command) + ".1"), man_page(app, command));
+    write_text(share / "man" / "man1" / (man_page_name(app, command) + ".1"),
+               man_page(app, command));
   };
   page(app);
   for (CLI::App* const command : app.get_subcommands({})) page(*command);
   for (const CompletionScript& script : completion_scripts())
-    write(share / script.file, script.text);
+    write_text(share / script.file, script.text);
   return kOk;
 }
 

@@ -9,12 +9,12 @@
 namespace dckpt::tool {
 namespace {
 
-struct Options {
+struct HelpArguments {
   std::string command;
   bool man = false;
 };
 
-int run_help(CLI::App& program, const Options& options) {
+int run_help(CLI::App& program, const HelpArguments& options) {
   CLI::App* const named = find_command(program, options.command);
   CLI::App& shown = named == nullptr ? program : *named;
   if (options.man) {
@@ -29,7 +29,7 @@ int run_help(CLI::App& program, const Options& options) {
 }  // namespace
 
 Command add_help(CLI::App& program) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<HelpArguments>();
   CLI::App& command = *program.add_subcommand(
       "help", "Explain a command, as COMMAND --help does, or print its manual page");
   command.footer(

@@ -31,7 +31,7 @@
 namespace dckpt::tool {
 namespace {
 
-struct Options {
+struct InspectArguments {
   CheckpointArgument checkpoint;
   InspectOptions inspect;
   std::string sort = "key";
@@ -132,7 +132,8 @@ void print_groups(const CheckpointSummary& summary) {
   print_layers(summary);
 }
 
-void print_head(const Options& options, const CheckpointSummary& summary, const Resume& resume) {
+void print_head(const InspectArguments& options, const CheckpointSummary& summary,
+                const Resume& resume) {
   print(styled(Style::kBold, shown(options.checkpoint.resolved())) + "\n");
   std::uint64_t bytes = 0;
   for (const FileSummary& file : summary.files) bytes += file.bytes;
@@ -246,7 +247,8 @@ std::string state_of_weights(const TensorSummary& tensor,
   return tensor.key.substr(0, tensor.key.size() - weight.size()) + "*";
 }
 
-std::vector<TensorRow> tensor_rows(const Options& options, const CheckpointSummary& summary) {
+std::vector<TensorRow> tensor_rows(const InspectArguments& options,
+                                   const CheckpointSummary& summary) {
   const std::vector<std::size_t> order = sorted(summary, options.sort);
   const bool alone = options.unfold || options.inspect.chunks;
   std::unordered_map<std::string_view, const Shape*> weights;
@@ -280,7 +282,7 @@ std::vector<TensorRow> tensor_rows(const Options& options, const CheckpointSumma
   return rows;
 }
 
-void print_tensors(const Options& options, const CheckpointSummary& summary) {
+void print_tensors(const InspectArguments& options, const CheckpointSummary& summary) {
   if (summary.tensors.empty()) return;
   const std::vector<TensorRow> rows = tensor_rows(options, summary);
   if (rows.size() > kMostRows && options.sort == "key" && !options.unfold &&
@@ -321,7 +323,7 @@ void print_tensors(const Options& options, const CheckpointSummary& summary) {
         "space they are stored in.\n");
 }
 
-void print_objects(const Options& options, const CheckpointSummary& summary) {
+void print_objects(const InspectArguments& options, const CheckpointSummary& summary) {
   if (summary.objects.empty()) return;
   std::vector<ObjectSummary> objects = summary.objects;
   if (options.sort != "stored") std::ranges::sort(objects, natural_less, &ObjectSummary::key);
@@ -367,7 +369,8 @@ void print_rest(const CheckpointSummary& summary) {
 
 /// Opens the checkpoint. If that fails on a training root, prints what a run that starts there
 /// would resume from, since the tracker may name the damaged checkpoint.
-std::unique_ptr<CheckpointReader> open(const Options& options, const Resume& resume) {
+std::unique_ptr<CheckpointReader> open_inspected(const InspectArguments& options,
+                                                 const Resume& resume) {
   try {
     return options.checkpoint.open();
   } catch (const CheckpointError&) {
@@ -377,7 +380,7 @@ std::unique_ptr<CheckpointReader> open(const Options& options, const Resume& res
 }
 
 /// Returns nothing for a path that is not a training root.
-std::optional<RootSurvey> survey(const Options& options) {
+std::optional<RootSurvey> survey(const InspectArguments& options) {
   const std::string& path = options.checkpoint.path;
   const bool is_root = is_training_root(path);
   if (options.all && !is_root) {
@@ -395,14 +398,14 @@ std::optional<RootSurvey> survey(const Options& options) {
   return survey_root(path, survey_options);
 }
 
-int run_inspect(const Options& options) {
+int run_inspect(const InspectArguments& options) {
   if (options.timing) return show_timing(options.checkpoint, options.json);
   const std::optional<RootSurvey> root = survey(options);
   // --iteration may select a checkpoint other than the one that a run would resume from.
   const bool says_resume = root && (options.json || !options.checkpoint.iteration);
   const Resume resume = says_resume ? Resume(root->resume) : std::nullopt;
   if (root && !options.json) print_root(*root, options.checkpoint.path, options.all);
-  const auto reader = open(options, resume);
+  const auto reader = open_inspected(options, resume);
   const CheckpointSummary summary = with_context({.file = options.checkpoint.path},
                                                  [&] { return inspect(*reader, options.inspect); });
   if (options.json) {
@@ -425,7 +428,7 @@ int run_inspect(const Options& options) {
 }  // namespace
 
 Command add_inspect(CLI::App& program) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<InspectArguments>();
   Parser command(program, "inspect", "Show what a checkpoint holds");
   command.footer(
       "A training root begins with a table of its iterations. With --policy it also says which of "

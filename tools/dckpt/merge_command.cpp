@@ -13,7 +13,7 @@
 namespace dckpt::tool {
 namespace {
 
-struct Options {
+struct MergeArguments {
   std::vector<std::string> models;
   std::string destination;
   std::string weights;
@@ -37,7 +37,7 @@ std::vector<double> parse_weights(const std::string& text) {
   return weights;
 }
 
-int run(const Options& options, bool joins, Communicator& ranks) {
+int run_merge(const MergeArguments& options, bool joins, Communicator& ranks) {
   ConvertOptions convert_options = options.convert;
   convert_options.limits.io.threads = all_cores();
   auto& others = joins ? convert_options.source.join : convert_options.source.average;
@@ -64,7 +64,7 @@ int run(const Options& options, bool joins, Communicator& ranks) {
   return kOk;
 }
 
-void add_models(Parser command, Options& options) {
+void add_models(Parser command, MergeArguments& options) {
   command.add_option("MODEL", options.models, "Two or more checkpoints of any formats")
       .required()
       .type_name("")
@@ -88,7 +88,7 @@ void add_models(Parser command, Options& options) {
 }  // namespace
 
 Command add_merge(CLI::App& program) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<MergeArguments>();
   Parser command(program, "merge", "Average models: sums of weight × element");
   command.footer(
       "All models must have the same tensors in the same shapes; formats and dtypes may differ. "
@@ -101,11 +101,12 @@ Command add_merge(CLI::App& program) {
   add_models(command, *options);
   command.add_option("--weights", options->weights, "A weight for each model, sum 1 [equal]")
       .type_name("W,W");
-  return {&command.app(), [options](Communicator& ranks) { return run(*options, false, ranks); }};
+  return {&command.app(),
+          [options](Communicator& ranks) { return run_merge(*options, false, ranks); }};
 }
 
 Command add_join(CLI::App& program) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<MergeArguments>();
   Parser command(program, "join", "Put the tensors of several checkpoints into one");
   command.footer(
       "A tensor that several models have is taken from the first of them, and a note says so. "
@@ -114,7 +115,8 @@ Command add_join(CLI::App& program) {
       "Examples:\n"
       "  dckpt join trained_language_model original_model -o whole");
   add_models(command, *options);
-  return {&command.app(), [options](Communicator& ranks) { return run(*options, true, ranks); }};
+  return {&command.app(),
+          [options](Communicator& ranks) { return run_merge(*options, true, ranks); }};
 }
 
 }  // namespace dckpt::tool

@@ -12,7 +12,7 @@
 namespace dckpt::tool {
 namespace {
 
-struct Options {
+struct RemoveArguments {
   CheckpointArgument checkpoint;
   std::string prefix;
   bool dry_run = false;
@@ -34,7 +34,7 @@ void print_report(const RemovedTensors& removed, bool dry_run) {
                 : styled(Style::kGreen, "removed") + "\n");
 }
 
-int run_remove(const Options& options, const std::stop_token& stop) {
+int run_remove(const RemoveArguments& options, const std::stop_token& stop) {
   const RemovedTensors removed = with_context({.file = options.checkpoint.path}, [&] {
     return remove_sharded_tensors(
         options.checkpoint.path, options.prefix,
@@ -50,7 +50,7 @@ int run_remove(const Options& options, const std::stop_token& stop) {
 }  // namespace
 
 Command add_remove(CLI::App& program) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<RemoveArguments>();
   Parser command(program, "remove",
                  "Take the tensors and objects with a prefix out of a checkpoint, in place");
   command.footer(

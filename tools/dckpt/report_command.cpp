@@ -15,7 +15,7 @@
 namespace dckpt::tool {
 namespace {
 
-struct Options {
+struct ReportArguments {
   CheckpointArgument checkpoint;
   CheckpointArgument compare;
   std::string output;
@@ -23,7 +23,7 @@ struct Options {
   std::optional<int> threads;
 };
 
-void write_page(const Options& options, const PageData& page) {
+void write_page(const ReportArguments& options, const PageData& page) {
   const std::string html = page_html(page);
   OutputFile file(options.output);
   file.write(as_bytes(html));
@@ -40,7 +40,7 @@ bool is_damaged(const CheckpointArgument& checkpoint, const CheckpointError& err
 }
 
 /// Opens the checkpoint. Writes a page about what is there before it throws.
-std::unique_ptr<CheckpointReader> open_or_write(const Options& options) {
+std::unique_ptr<CheckpointReader> open_or_write(const ReportArguments& options) {
   try {
     return options.checkpoint.open();
   } catch (const CheckpointError& error) {
@@ -50,7 +50,7 @@ std::unique_ptr<CheckpointReader> open_or_write(const Options& options) {
   }
 }
 
-std::unique_ptr<CheckpointReader> open_compared(const Options& options,
+std::unique_ptr<CheckpointReader> open_compared(const ReportArguments& options,
                                                 const CheckpointReader& reader) {
   if (options.compare.path.empty()) return nullptr;
   if (lead_to_the_same(options.checkpoint, options.compare))
@@ -61,7 +61,7 @@ std::unique_ptr<CheckpointReader> open_compared(const Options& options,
   return open_to_compare(reader, options.checkpoint, options.compare, *single_rank());
 }
 
-int run_report(const Options& options) {
+int run_report(const ReportArguments& options) {
   require_outside(options.output, options.checkpoint);
   if (!options.compare.path.empty()) require_outside(options.output, options.compare);
   const auto reader = open_or_write(options);
@@ -94,7 +94,7 @@ int run_report(const Options& options) {
 }  // namespace
 
 Command add_report(CLI::App& program) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<ReportArguments>();
   Parser command(program, "report", "Write a page for a browser that shows what is in there");
   command.footer(
       "The page is one HTML file without a link to anything else: the verdict of verify, sizes by "

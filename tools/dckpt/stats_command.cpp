@@ -21,7 +21,7 @@ namespace {
 
 constexpr std::size_t kShownTensors = 20;
 
-struct Options {
+struct StatsArguments {
   CheckpointArgument checkpoint;
   StatsOptions stats;
   std::optional<int> threads;
@@ -67,7 +67,7 @@ std::vector<std::string> cells(const ElementStats& stats, std::string last) {
           std::move(last)};
 }
 
-void print_tensors(const StatsReport& report, bool all) {
+void print_tensor_stats(const StatsReport& report, bool all) {
   const std::vector<TensorStats> tensors = outliers_first(report.tensors);
   const std::size_t shown_tensors = all ? tensors.size() : std::min(tensors.size(), kShownTensors);
   Table table = table_of(Table::names("KEY"));
@@ -86,7 +86,7 @@ void print_tensors(const StatsReport& report, bool all) {
                      counted(without, "tensor has", "tensors have")));
 }
 
-void print_layers(const StatsReport& report) {
+void print_layer_stats(const StatsReport& report) {
   Table table = table_of({"LAYER"});
   for (const LayerStats& layer : report.layers)
     table.add(cells(layer.elements, str_format("{} {}", shown(layer.stack), layer.layer)));
@@ -94,7 +94,7 @@ void print_layers(const StatsReport& report) {
   table.print();
 }
 
-int run_stats(const Options& options, Communicator& ranks) {
+int run_stats(const StatsArguments& options, Communicator& ranks) {
   const auto reader = options.checkpoint.open(ranks);
   StatsOptions stats_options = options.stats;
   stats_options.threads = options.threads.value_or(all_cores());
@@ -110,7 +110,7 @@ int run_stats(const Options& options, Communicator& ranks) {
   if (options.json) {
     print_json(to_json(report));
   } else {
-    options.layers ? print_layers(report) : print_tensors(report, options.all);
+    options.layers ? print_layer_stats(report) : print_tensor_stats(report, options.all);
     for (const Finding& finding : report.findings)
       print(str_format("{}  {}\n", styled(Style::kRed, name_of(kFindingCodeNames, finding.code)),
                        safe_message(finding.message)));
@@ -123,7 +123,7 @@ int run_stats(const Options& options, Communicator& ranks) {
 }  // namespace
 
 Command add_stats(CLI::App& program) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<StatsArguments>();
   Parser command(program, "stats", "Mean, deviation, extremes, NaN and zeros of each tensor");
   command.footer(
       "FURTHEST is the distance of the furthest element from the mean, in deviations. Tensors with "

@@ -33,7 +33,7 @@ void check(bool ok) {
                         std::string("cannot write to standard output: ") + std::strerror(errno));
 }
 
-void write(const void* data, std::size_t size) {
+void write_bytes(const void* data, std::size_t size) {
   if (!reader_is_gone && output_is != Output::kNone)
     check(std::fwrite(data, 1, size, stdout) == size);
 }
@@ -42,7 +42,7 @@ std::string unfinished_line;  // printed, but not yet complete enough to wrap
 
 void write_unfinished_line() {
   const std::string line = wrapped(std::exchange(unfinished_line, ""), columns_of_stream(stdout));
-  write(line.data(), line.size());
+  write_bytes(line.data(), line.size());
 }
 
 /// Wraps every line of a text, its last one included.
@@ -150,19 +150,19 @@ std::string safe_message(std::string_view text) {
 
 void print_bytes(const void* data, std::size_t size) {
   if (!unfinished_line.empty()) write_unfinished_line();
-  write(data, size);
+  write_bytes(data, size);
 }
 
 void print(std::string_view text) {
   const std::size_t columns = columns_of_stream(stdout);
-  if (columns == kUnlimited) return write(text.data(), text.size());
+  if (columns == kUnlimited) return write_bytes(text.data(), text.size());
   const std::size_t end = text.rfind('\n');
   if (end == std::string_view::npos) return void(unfinished_line += text);
   const std::string lines =
       wrapped_lines(std::exchange(unfinished_line, "") + std::string(text.substr(0, end)),
                     columns) +
       '\n';
-  write(lines.data(), lines.size());
+  write_bytes(lines.data(), lines.size());
   unfinished_line = text.substr(end + 1);
 }
 

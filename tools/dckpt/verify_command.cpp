@@ -26,7 +26,7 @@ namespace {
 constexpr std::size_t kShownProblems = 100;
 constexpr const char* kReadElements = "elements searched for NaN and infinity";
 
-struct Options {
+struct VerifyArguments {
   CheckpointArgument checkpoint;
   FleetArguments fleet;
   VerifyOptions verify;
@@ -132,7 +132,7 @@ void print_report(const Verified& verified) {
   if (report.ok()) print(str_format("{}  {}\n", styled(Style::kGreen, "OK"), shown(verified.path)));
 }
 
-Verified verified(const Options& options, const CheckpointArgument& checkpoint,
+Verified verified(const VerifyArguments& options, const CheckpointArgument& checkpoint,
                   Communicator& ranks) {
   const auto reader = checkpoint.open(ranks);
   VerifyOptions verify_options = options.verify;
@@ -176,7 +176,7 @@ std::vector<CheckpointArgument> checkpoints_of(const CheckpointArgument& root,
 
 /// Verifies a checkpoint. If it cannot be opened, returns that as its problem, so that others are
 /// still verified.
-Verified verified_or_problem(const Options& options, const CheckpointArgument& checkpoint,
+Verified verified_or_problem(const VerifyArguments& options, const CheckpointArgument& checkpoint,
                              Communicator& ranks) {
   try {
     return verified(options, checkpoint, ranks);
@@ -263,7 +263,7 @@ class FoldedReport {
   std::string first_, last_;
 };
 
-int run_all(const Options& options, Communicator& ranks) {
+int run_all(const VerifyArguments& options, Communicator& ranks) {
   const std::string& root = options.checkpoint.path;
   if (options.has_iteration || !is_training_root(root)) {
     throw CheckpointError(ErrorCode::kInvalidArgument,
@@ -293,7 +293,7 @@ int run_all(const Options& options, Communicator& ranks) {
   return damaged == checkpoints.end() ? kOk : failed(*damaged, !options.json);
 }
 
-int run_verify(const Options& options, Communicator& ranks) {
+int run_verify(const VerifyArguments& options, Communicator& ranks) {
   if (!options.fleet.list.empty()) {
     require_one_rank(ranks, "verify --fleet");
     return run_fleet(options.fleet, options.json);
@@ -314,7 +314,7 @@ int run_verify(const Options& options, Communicator& ranks) {
 }  // namespace
 
 Command add_verify(CLI::App& program) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<VerifyArguments>();
   Parser command(program, "verify", "Check that a checkpoint is complete and sound");
   command.footer(
       "Without --deep no tensor is read: it checks files, byte ranges, the coverage of every "

@@ -15,14 +15,14 @@
 namespace dckpt::tool {
 namespace {
 
-struct Options {
+struct WorkersArguments {
   std::string directory;
   bool remove = false;
   bool json = false;
 };
 
 /// Returns "41 s", "12 min" or "3 h 05 min".
-std::string duration(double seconds) {
+std::string rough_duration(double seconds) {
   constexpr std::uint64_t kMinute = 60, kHour = 3600;
   const auto whole = static_cast<std::uint64_t>(std::llround(std::min(seconds, 1e15)));
   if (whole < kMinute) return str_format("{} s", whole);
@@ -34,7 +34,7 @@ std::string units_text(const SurveyedWorker& worker) {
   if (worker.units.empty()) return "-";
   std::string text = shown(worker.units.front());
   if (worker.units.size() > 1) text += str_format(" and {} more", worker.units.size() - 1);
-  return str_format("{}, for {}", text, duration(worker.seconds));
+  return str_format("{}, for {}", text, rough_duration(worker.seconds));
 }
 
 void print_survey(const WorkerSurvey& survey) {
@@ -43,11 +43,12 @@ void print_survey(const WorkerSurvey& survey) {
   facts.add({"done", str_format("{} of {}, {} of {}", grouped(survey.units_done),
                                 counted(survey.units, "unit"), human_bytes(survey.bytes_done),
                                 human_bytes(survey.bytes))});
-  facts.add({"time",
-             str_format("{} so far, {}/s in the last minute{}", duration(survey.seconds),
-                        human_bytes(static_cast<std::uint64_t>(survey.bytes_per_second)),
-                        survey.seconds_left ? ", about " + duration(*survey.seconds_left) + " left"
-                                            : "")});
+  facts.add(
+      {"time",
+       str_format("{} so far, {}/s in the last minute{}", rough_duration(survey.seconds),
+                  human_bytes(static_cast<std::uint64_t>(survey.bytes_per_second)),
+                  survey.seconds_left ? ", about " + rough_duration(*survey.seconds_left) + " left"
+                                      : "")});
   facts.print();
   using Align = Table::Align;
   Table workers({{"HOST"},
@@ -74,7 +75,7 @@ std::string removed_text(const std::string& directory) {
                     quoted_list(names));
 }
 
-int run_workers(const Options& options) {
+int run_workers(const WorkersArguments& options) {
   return with_context({.file = options.directory}, [&] {
     if (options.remove) {
       remove_workers(options.directory);
@@ -93,7 +94,7 @@ int run_workers(const Options& options) {
 }  // namespace
 
 Command add_workers(CLI::App& program) {
-  const auto options = std::make_shared<Options>();
+  const auto options = std::make_shared<WorkersArguments>();
   Parser command(program, "workers", "Who does what in a conversion that several processes share");
   command.footer(
       "DIR is the directory that convert --workers was given. A worker is silent if its process "

@@ -52,7 +52,6 @@ namespace {
 constexpr const char* kRecordsFile = "records";
 constexpr const char* kPiecesSuffix = ".pieces";
 constexpr const char* kCommitFile = "commit.json";
-constexpr std::uint64_t kMaxFileBytes = std::uint64_t{256} << 20;
 constexpr std::uint64_t kMaxOwnerBytes = 4096;
 constexpr std::size_t kMaxGenerations = 1'000'000;
 
@@ -80,7 +79,7 @@ std::string job_text(const PooledJob& job) {
 
 PooledJob parse_job(ByteView text, const std::string& file) {
   return read_pool_file(file, [&] {
-    const Value json = parse_json(text, file, {kMaxFileBytes});
+    const Value json = parse_json(text, file, {kMaxPoolFileBytes});
     PooledJob job{.facts = pairs_from(json.at("facts")),
                   .destination = json.at("destination").as_str(),
                   .staging = name_from(json.at("staging")),
@@ -129,7 +128,7 @@ ClaimText parse_claim(ByteView content) {
 
 Commitment parse_commitment(ByteView content, const std::string& file) {
   return read_pool_file(file, [&] {
-    const Value json = parse_json(content, file, {kMaxFileBytes});
+    const Value json = parse_json(content, file, {kMaxPoolFileBytes});
     Commitment commitment{
         .token = json.at("token").as_str(), .files = {}, .renamed = pairs_from(json.at("renamed"))};
     for (const Value& named : json.at("files").items()) {
@@ -158,7 +157,7 @@ PooledJob read_job(const Location& directory) {
                           "no workers have begun here: there is no job.json; give the directory "
                           "that convert --workers was given",
                           {.file = directory.display()});
-  return parse_job(read_file(*storage->open(kJobFile), kMaxFileBytes),
+  return parse_job(read_file(*storage->open(kJobFile), kMaxPoolFileBytes),
                    storage->display_path(kJobFile));
 }
 
@@ -293,7 +292,7 @@ bool WorkerPool::is_done(const std::string& unit) {
   const std::string name = done_name(numbers_.at(unit));
   if (!storage_->stat(name)) return false;
   FinishedUnit finished =
-      parse_done(read_file(*storage_->open(name), kMaxFileBytes), storage_->display_path(name));
+      parse_done(read_file(*storage_->open(name), kMaxPoolFileBytes), storage_->display_path(name));
   const std::lock_guard lock(mutex_);
   done_.emplace(unit, std::move(finished));
   return true;
@@ -328,7 +327,7 @@ std::vector<std::pair<std::string, Bytes>> WorkerPool::pieces_of_others() {
   for (const FileInfo& entry : storage_->list("")) {
     if (!entry.name.ends_with(kPiecesSuffix) || entry.name == token_ + kPiecesSuffix) continue;
     pieces.emplace_back(storage_->display_path(entry.name),
-                        read_file(*storage_->open(entry.name), kMaxFileBytes));
+                        read_file(*storage_->open(entry.name), kMaxPoolFileBytes));
   }
   return pieces;
 }
@@ -356,7 +355,7 @@ void WorkerPool::note_commitment(const Commitment& commitment) {
 
 std::optional<Commitment> WorkerPool::commitment() {
   if (!storage_->stat(kCommitFile)) return std::nullopt;
-  return parse_commitment(read_file(*storage_->open(kCommitFile), kMaxFileBytes),
+  return parse_commitment(read_file(*storage_->open(kCommitFile), kMaxPoolFileBytes),
                           storage_->display_path(kCommitFile));
 }
 

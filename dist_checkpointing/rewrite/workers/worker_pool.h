@@ -17,6 +17,9 @@
 
 namespace dckpt {
 
+/// Larger files of a pool are refused.
+constexpr std::uint64_t kMaxPoolFileBytes = std::uint64_t{256} << 20;
+
 /// A part of a job that one worker does at a time: a data file to write, or a file of the source to
 /// compare with its manifest.
 struct WorkUnit {

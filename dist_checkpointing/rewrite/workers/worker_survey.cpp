@@ -17,7 +17,6 @@ namespace {
 
 constexpr double kNanosecond = 1e-9;
 constexpr std::int64_t kMinute = std::int64_t{60} * 1'000'000'000;
-constexpr std::uint64_t kMaxFileBytes = std::uint64_t{256} << 20;
 constexpr const char* kPublication = "publication";
 
 /// Splits "HOST-PROCESS-START-RANDOM".
@@ -84,7 +83,7 @@ class Survey {
     ++survey_.units_done;
     survey_.bytes_done += bytes;
     if (now_ - done->second.modified < kMinute) lately_ += bytes;
-    const std::string path = parse_done(read_file(*storage_.open(done->first), kMaxFileBytes),
+    const std::string path = parse_done(read_file(*storage_.open(done->first), kMaxPoolFileBytes),
                                         storage_.display_path(done->first))
                                  .path;
     if (path.empty()) return;
@@ -97,7 +96,8 @@ class Survey {
   void look_at_claims(const std::string& prefix, const std::string& unit) {
     for (auto file = files_.lower_bound(prefix);
          file != files_.end() && file->first.starts_with(prefix); ++file) {
-      const ClaimText claim = parse_claim(read_file(*storage_.open(file->first), kMaxFileBytes));
+      const ClaimText claim =
+          parse_claim(read_file(*storage_.open(file->first), kMaxPoolFileBytes));
       if (claim.token.empty()) continue;
       SurveyedWorker& by = worker(claim.token);
       by.state = is_current(claim, file->second.modified, now_) ? SurveyedWorker::State::kWorking
@@ -132,7 +132,7 @@ void require_idle(Storage& pool, const Location& directory) {
   const std::int64_t now = storage_time(pool, kProbePrefix + staging_token());
   for (const FileInfo& entry : pool.list("")) {
     if (entry.name.find(".claim-") == entry.name.npos) continue;
-    const ClaimText claim = parse_claim(read_file(*pool.open(entry.name), kMaxFileBytes));
+    const ClaimText claim = parse_claim(read_file(*pool.open(entry.name), kMaxPoolFileBytes));
     if (claim.token.empty() || !is_current(claim, entry.modified, now)) continue;
     const SurveyedWorker worker = worker_of(claim.token);
     throw CheckpointError(ErrorCode::kAborted,

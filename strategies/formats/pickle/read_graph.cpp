@@ -23,7 +23,7 @@ namespace dckpt::pickle {
 namespace {
 
 using Id = Graph::Id;
-using Kind = Graph::Kind;
+using NodeKind = Graph::Kind;
 using Part = GraphBuilder::Part;
 
 // Out of line, so that the code that runs for every opcode stays small.
@@ -133,26 +133,26 @@ class Machine {
   std::span<const Id> above(std::size_t position) const {
     return {stack_.data() + position, stack_.size() - position};
   }
-  void push_container(Kind kind, std::size_t first) {
+  void push_container(NodeKind kind, std::size_t first) {
     const Id id = graph_.container(kind, above(first));
     stack_.shrink(first);
     push(id);
   }
-  void push_fixed(Kind kind, std::size_t first) {
+  void push_fixed(NodeKind kind, std::size_t first) {
     const Id id = graph_.fixed(kind, above(first));
     stack_.shrink(first);
     push(id);
   }
   void push_tuple(std::size_t count) {
     need(count);
-    push_fixed(Kind::kTuple, stack_.size() - count);
+    push_fixed(NodeKind::kTuple, stack_.size() - count);
   }
   void push_mark() {
     if (marks_.size() >= limits_.max_depth) too_many_marks(limits_.max_depth);
     floor_ = stack_.size();
     marks_.push_back(floor_);
   }
-  void push_object(Kind kind, std::size_t parts);
+  void push_object(NodeKind kind, std::size_t parts);
   void push_instance(Id callable, std::size_t first, std::size_t first_argument);
 
   // Values.
@@ -193,15 +193,15 @@ Graph Machine::run() {
       case Op::kBinInt2: push(graph_.integer(std::int64_t{in.number<std::uint16_t>()})); break;
       case Op::kShortBinUnicode: push_utf8(in.take(in.number<std::uint8_t>())); break;
       case Op::kBinUnicode: push_utf8(in.take(in.number<std::uint32_t>())); break;
-      case Op::kEmptyTuple: push(graph_.constant(Kind::kTuple)); break;
-      case Op::kEmptyDict: push(graph_.container(Kind::kDict)); break;
-      case Op::kTuple: push_fixed(Kind::kTuple, pop_mark()); break;
+      case Op::kEmptyTuple: push(graph_.constant(NodeKind::kTuple)); break;
+      case Op::kEmptyDict: push(graph_.container(NodeKind::kDict)); break;
+      case Op::kTuple: push_fixed(NodeKind::kTuple, pop_mark()); break;
       case Op::kTuple1: push_tuple(1); break;
       case Op::kTuple2: push_tuple(2); break;
       case Op::kTuple3: push_tuple(3); break;
       case Op::kSetItems: add_dict_items(pop_mark()); break;
-      case Op::kReduce: push_object(Kind::kCall, 2); break;
-      case Op::kNewObj: push_object(Kind::kNew, 2); break;
+      case Op::kReduce: push_object(NodeKind::kCall, 2); break;
+      case Op::kNewObj: push_object(NodeKind::kNew, 2); break;
       case Op::kBuild: build(); break;
       case Op::kBinPut: put(in.number<std::uint8_t>()); break;
       case Op::kLongBinPut: put(in.number<std::uint32_t>()); break;
@@ -243,15 +243,15 @@ void Machine::execute(Op op, Cursor& in) {
     case Op::kPopMark: return stack_.shrink(pop_mark());
     case Op::kDup: return push(top());
 
-    case Op::kNone: return push(graph_.constant(Kind::kNone));
-    case Op::kNewTrue: return push(graph_.constant(Kind::kTrue));
-    case Op::kNewFalse: return push(graph_.constant(Kind::kFalse));
+    case Op::kNone: return push(graph_.constant(NodeKind::kNone));
+    case Op::kNewTrue: return push(graph_.constant(NodeKind::kTrue));
+    case Op::kNewFalse: return push(graph_.constant(NodeKind::kFalse));
     case Op::kLong1: return push(graph_.integer(as_bytes(in.take(in.number<std::uint8_t>()))));
     case Op::kLong4: return push(graph_.integer(as_bytes(in.take(in.length_of_long4()))));
     case Op::kInt: {
       const std::string_view text = in.line();
-      if (text == "00") return push(graph_.constant(Kind::kFalse));
-      if (text == "01") return push(graph_.constant(Kind::kTrue));
+      if (text == "00") return push(graph_.constant(NodeKind::kFalse));
+      if (text == "01") return push(graph_.constant(NodeKind::kTrue));
       return push_decimal(text, "INT");
     }
     case Op::kLong: {
@@ -272,10 +272,10 @@ void Machine::execute(Op op, Cursor& in) {
     case Op::kBinUnicode8: return push_utf8(in.take(in.number<std::uint64_t>()));
     case Op::kUnicode: {
       const std::string_view spelt = in.line();
-      if (is_plain_ascii(spelt)) return push(graph_.text(Kind::kStr, spelt));
+      if (is_plain_ascii(spelt)) return push(graph_.text(NodeKind::kStr, spelt));
       std::optional<Bytes> text = decode_raw_unicode_escape(spelt);
       if (!text) corrupt("UNICODE holds a wrong \\u escape");
-      return push(graph_.owned_text(Kind::kStr, std::move(*text)));
+      return push(graph_.owned_text(NodeKind::kStr, std::move(*text)));
     }
     case Op::kShortBinString: return push_python2_text(in.take(in.number<std::uint8_t>()));
     case Op::kBinString: return push_python2_text(in.take(in.length_of_long4()));
@@ -283,25 +283,26 @@ void Machine::execute(Op op, Cursor& in) {
       std::optional<Bytes> text = decode_quoted(in.line());
       if (!text) corrupt("STRING is not a quoted literal as repr() writes it");
       push_python2_text(as_text(*text));
-      stack_.back() = graph_.owned_text(Kind::kStr, std::move(*text));
+      stack_.back() = graph_.owned_text(NodeKind::kStr, std::move(*text));
       return;
     }
     case Op::kShortBinBytes:
-      return push(graph_.text(Kind::kBytes, in.take(in.number<std::uint8_t>())));
-    case Op::kBinBytes: return push(graph_.text(Kind::kBytes, in.take(in.number<std::uint32_t>())));
+      return push(graph_.text(NodeKind::kBytes, in.take(in.number<std::uint8_t>())));
+    case Op::kBinBytes:
+      return push(graph_.text(NodeKind::kBytes, in.take(in.number<std::uint32_t>())));
     case Op::kBinBytes8:
-      return push(graph_.text(Kind::kBytes, in.take(in.number<std::uint64_t>())));
+      return push(graph_.text(NodeKind::kBytes, in.take(in.number<std::uint64_t>())));
     case Op::kByteArray8:
-      return push(graph_.text(Kind::kByteArray, in.take(in.number<std::uint64_t>())));
+      return push(graph_.text(NodeKind::kByteArray, in.take(in.number<std::uint64_t>())));
 
-    case Op::kEmptyList: return push(graph_.container(Kind::kList));
-    case Op::kEmptySet: return push(graph_.container(Kind::kSet));
-    case Op::kList: return push_container(Kind::kList, pop_mark());
-    case Op::kFrozenSet: return push_fixed(Kind::kFrozenSet, pop_mark());
+    case Op::kEmptyList: return push(graph_.container(NodeKind::kList));
+    case Op::kEmptySet: return push(graph_.container(NodeKind::kSet));
+    case Op::kList: return push_container(NodeKind::kList, pop_mark());
+    case Op::kFrozenSet: return push_fixed(NodeKind::kFrozenSet, pop_mark());
     case Op::kDict: {
       const std::size_t first = pop_mark();
       if (above(first).size() % 2 != 0) corrupt("DICT has a key without a value");
-      return push_container(Kind::kDict, first);
+      return push_container(NodeKind::kDict, first);
     }
     case Op::kAppend: need(2); return add_list_items(stack_.size() - 1);
     case Op::kAppends: return add_list_items(pop_mark());
@@ -315,11 +316,11 @@ void Machine::execute(Op op, Cursor& in) {
     case Op::kStackGlobal: {
       const Id name = pop();
       const Id module = pop();
-      if (graph_.kind(module) != Kind::kStr || graph_.kind(name) != Kind::kStr)
+      if (graph_.kind(module) != NodeKind::kStr || graph_.kind(name) != NodeKind::kStr)
         corrupt("STACK_GLOBAL needs two strings");
       return push_global(graph_.text(module), graph_.text(name));
     }
-    case Op::kNewObjEx: return push_object(Kind::kNew, 3);
+    case Op::kNewObjEx: return push_object(NodeKind::kNew, 3);
     case Op::kInst: {
       const std::size_t first = pop_mark();
       const std::string_view module = in.line();
@@ -333,9 +334,9 @@ void Machine::execute(Op op, Cursor& in) {
     }
     case Op::kPersId: {
       push_utf8(in.line());
-      return push_fixed(Kind::kPersistent, stack_.size() - 1);
+      return push_fixed(NodeKind::kPersistent, stack_.size() - 1);
     }
-    case Op::kBinPersId: need(1); return push_fixed(Kind::kPersistent, stack_.size() - 1);
+    case Op::kBinPersId: need(1); return push_fixed(NodeKind::kPersistent, stack_.size() - 1);
 
     case Op::kPut: return put(text_index(in.line()));
     case Op::kGet: return get(text_index(in.line()));
@@ -366,15 +367,15 @@ void Machine::execute(Op op, Cursor& in) {
   }
 }
 
-void Machine::push_object(Kind kind, std::size_t parts) {
+void Machine::push_object(NodeKind kind, std::size_t parts) {
   need(parts);
   const std::size_t first = stack_.size() - parts;
-  const Kind callable = graph_.kind(stack_[first]);
-  if (callable != Kind::kGlobal && callable != Kind::kPersistent &&
+  const NodeKind callable = graph_.kind(stack_[first]);
+  if (callable != NodeKind::kGlobal && callable != NodeKind::kPersistent &&
       !graph_.is_object(stack_[first]))
     corrupt("callee is not callable");
-  if (graph_.kind(stack_[first + 1]) != Kind::kTuple) corrupt("call arguments must be a tuple");
-  if (parts == 3 && graph_.kind(stack_[first + 2]) != Kind::kDict)
+  if (graph_.kind(stack_[first + 1]) != NodeKind::kTuple) corrupt("call arguments must be a tuple");
+  if (parts == 3 && graph_.kind(stack_[first + 2]) != NodeKind::kDict)
     corrupt("keyword arguments must be a dict");
   const Id id = graph_.object(kind, above(first));
   stack_.shrink(first);
@@ -383,8 +384,8 @@ void Machine::push_object(Kind kind, std::size_t parts) {
 
 /// Handles INST and OBJ. Python makes a class without arguments by __new__ alone.
 void Machine::push_instance(Id callable, std::size_t first, std::size_t first_argument) {
-  const Kind kind = above(first_argument).empty() ? Kind::kNew : Kind::kCall;
-  const Id arguments = graph_.fixed(Kind::kTuple, above(first_argument));
+  const NodeKind kind = above(first_argument).empty() ? NodeKind::kNew : NodeKind::kCall;
+  const Id arguments = graph_.fixed(NodeKind::kTuple, above(first_argument));
   stack_.shrink(first);
   push(callable);
   push(arguments);
@@ -393,7 +394,7 @@ void Machine::push_instance(Id callable, std::size_t first, std::size_t first_ar
 
 void Machine::push_utf8(std::string_view text) {
   if (!is_utf8(text, Surrogates::kPass)) corrupt("a string is not UTF-8");
-  push(graph_.text(Kind::kStr, text));
+  push(graph_.text(NodeKind::kStr, text));
 }
 
 void Machine::push_python2_text(std::string_view text) {
@@ -402,7 +403,7 @@ void Machine::push_python2_text(std::string_view text) {
         ErrorCode::kUnsupported,
         "a string written by Python 2 is not UTF-8, and its encoding is not recorded; load the "
         "file in Python with encoding='latin1' and save it again");
-  push(graph_.text(Kind::kStr, text));
+  push(graph_.text(NodeKind::kStr, text));
 }
 
 void Machine::push_decimal(std::string_view text, const char* opcode) {
@@ -419,14 +420,14 @@ void Machine::push_global(std::string_view module, std::string_view name) {
   if (protocol_ < 3) std::tie(module, name) = python3_name(module, name);
   push_utf8(module);
   push_utf8(name);
-  push_fixed(Kind::kGlobal, stack_.size() - 2);
+  push_fixed(NodeKind::kGlobal, stack_.size() - 2);
 }
 
 void Machine::add_list_items(std::size_t first) {
   const std::span<const Id> items = above(first);
   need(items.size() + 1);
   const Id target = stack_[first - 1];
-  if (graph_.kind(target) == Kind::kList) {
+  if (graph_.kind(target) == NodeKind::kList) {
     graph_.extend(target, items);
   } else if (graph_.is_object(target)) {
     graph_.extend(target, Part::kListItems, items);
@@ -441,7 +442,7 @@ void Machine::add_dict_items(std::size_t first) {
   need(items.size() + 1);
   if (items.size() % 2 != 0) corrupt("a dict key without a value");
   const Id target = stack_[first - 1];
-  if (graph_.kind(target) == Kind::kDict) {
+  if (graph_.kind(target) == NodeKind::kDict) {
     graph_.extend(target, items);
   } else if (graph_.is_object(target)) {
     graph_.extend(target, Part::kDictItems, items);
@@ -454,7 +455,7 @@ void Machine::add_dict_items(std::size_t first) {
 void Machine::add_set_items(std::size_t first) {
   const std::span<const Id> items = above(first);
   need(items.size() + 1);
-  if (graph_.kind(stack_[first - 1]) != Kind::kSet)
+  if (graph_.kind(stack_[first - 1]) != NodeKind::kSet)
     corrupt("members are added to a value that is not a set");
   graph_.extend(stack_[first - 1], items);
   stack_.shrink(first);

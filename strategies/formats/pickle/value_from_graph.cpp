@@ -21,7 +21,7 @@ namespace dckpt::pickle {
 namespace {
 
 using Id = Graph::Id;
-using Kind = Graph::Kind;
+using NodeKind = Graph::Kind;
 
 std::uint64_t saturating_add(std::uint64_t a, std::uint64_t b) {
   return checked_add(a, b).value_or(std::numeric_limits<std::uint64_t>::max());
@@ -104,15 +104,15 @@ class GraphValues::Impl {
   /// Returns the text in `_codecs.encode(text, 'latin1')`, the form of bytes in protocol 2. The
   /// bytes may be large, so no value is made of the text.
   std::optional<std::string_view> latin1_text(Id id) const {
-    if (graph_.kind(id) != Kind::kCall || !has_no_extras(id)) return std::nullopt;
+    if (graph_.kind(id) != NodeKind::kCall || !has_no_extras(id)) return std::nullopt;
     const std::span<const Id> call = graph_.children(id);
-    if (call.size() != 2 || graph_.kind(call[0]) != Kind::kGlobal ||
-        graph_.kind(call[1]) != Kind::kTuple)
+    if (call.size() != 2 || graph_.kind(call[0]) != NodeKind::kGlobal ||
+        graph_.kind(call[1]) != NodeKind::kTuple)
       return std::nullopt;
     const std::span<const Id> name = graph_.children(call[0]);
     const std::span<const Id> args = graph_.children(call[1]);
     if (graph_.text(name[0]) != "_codecs" || graph_.text(name[1]) != "encode" || args.size() != 2 ||
-        graph_.kind(args[0]) != Kind::kStr || graph_.kind(args[1]) != Kind::kStr ||
+        graph_.kind(args[0]) != NodeKind::kStr || graph_.kind(args[1]) != NodeKind::kStr ||
         (graph_.text(args[1]) != "latin1" && graph_.text(args[1]) != "latin-1"))
       return std::nullopt;
     return graph_.text(args[0]);
@@ -185,9 +185,9 @@ class GraphValues::Impl {
     }
   }
 
-  static bool is_text(Kind kind) {
-    return kind == Kind::kStr || kind == Kind::kBytes || kind == Kind::kByteArray ||
-           kind == Kind::kLong;
+  static bool is_text(NodeKind kind) {
+    return kind == NodeKind::kStr || kind == NodeKind::kBytes || kind == NodeKind::kByteArray ||
+           kind == NodeKind::kLong;
   }
 
   ValueList values(std::span<const Id> ids) const {
@@ -208,30 +208,30 @@ class GraphValues::Impl {
   Value make(Id id) const {
     const std::span<const Id> children = graph_.children(id);
     switch (graph_.kind(id)) {
-      case Kind::kNone: return {};
-      case Kind::kFalse: return false;
-      case Kind::kTrue: return true;
-      case Kind::kInt: return graph_.integer(id);
-      case Kind::kLong: return BigInt{copy(graph_.bytes(id))};
-      case Kind::kFloat: return graph_.real(id);
-      case Kind::kStr: return graph_.text(id);
-      case Kind::kBytes: return Value::bytes(copy(graph_.bytes(id)));
-      case Kind::kByteArray: return Value::byte_array(copy(graph_.bytes(id)));
-      case Kind::kList: return Value::list(values(children));
-      case Kind::kTuple: return Value::tuple(values(children));
-      case Kind::kSet: return make_set(values(children), false);
-      case Kind::kFrozenSet: return make_set(values(children), true);
-      case Kind::kDict: return make_dict(pairs(children));
-      case Kind::kGlobal:
+      case NodeKind::kNone: return {};
+      case NodeKind::kFalse: return false;
+      case NodeKind::kTrue: return true;
+      case NodeKind::kInt: return graph_.integer(id);
+      case NodeKind::kLong: return BigInt{copy(graph_.bytes(id))};
+      case NodeKind::kFloat: return graph_.real(id);
+      case NodeKind::kStr: return graph_.text(id);
+      case NodeKind::kBytes: return Value::bytes(copy(graph_.bytes(id)));
+      case NodeKind::kByteArray: return Value::byte_array(copy(graph_.bytes(id)));
+      case NodeKind::kList: return Value::list(values(children));
+      case NodeKind::kTuple: return Value::tuple(values(children));
+      case NodeKind::kSet: return make_set(values(children), false);
+      case NodeKind::kFrozenSet: return make_set(values(children), true);
+      case NodeKind::kDict: return make_dict(pairs(children));
+      case NodeKind::kGlobal:
         return Global{std::string(graph_.text(children[0])), std::string(graph_.text(children[1]))};
-      case Kind::kCall:
-      case Kind::kNew: return make_object(id);
-      case Kind::kPersistent:
+      case NodeKind::kCall:
+      case NodeKind::kNew: return make_object(id);
+      case NodeKind::kPersistent:
         if (!hooks_.persistent)
           throw CheckpointError(ErrorCode::kCorrupt,
                                 "the pickle has a persistent id, which has no meaning here");
         return hooks_.persistent(made(children[0]));
-      case Kind::kRow: break;  // only in graphs that are not made into values
+      case NodeKind::kRow: break;  // only in graphs that are not made into values
     }
     return {};
   }
@@ -240,7 +240,7 @@ class GraphValues::Impl {
     const std::span<const Id> children = graph_.children(id);
     const Graph::Extras extras = graph_.extras(id);
     Opaque object;
-    object.form = graph_.kind(id) == Kind::kCall ? Opaque::Form::kCall : Opaque::Form::kNew;
+    object.form = graph_.kind(id) == NodeKind::kCall ? Opaque::Form::kCall : Opaque::Form::kNew;
     object.callable = made(children[0]);
     if (!is_callable(object.callable)) {
       throw CheckpointError(ErrorCode::kCorrupt, std::string("the pickle calls a value of kind ") +

@@ -8,7 +8,7 @@ namespace dckpt::pickle {
 namespace {
 
 using Id = Graph::Id;
-using Kind = Graph::Kind;
+using NodeKind = Graph::Kind;
 using Slot = PickleWriter::Slot;
 
 constexpr int kMaxDepth = 1000;
@@ -28,15 +28,15 @@ class GraphWriter {
 
   void value(Id id) {
     switch (graph_.kind(id)) {
-      case Kind::kNone: return out_.none();
-      case Kind::kFalse: return out_.boolean(false);
-      case Kind::kTrue: return out_.boolean(true);
-      case Kind::kInt: return out_.integer(graph_.integer(id));
-      case Kind::kFloat: return out_.real(graph_.real(id));
-      case Kind::kGlobal:
+      case NodeKind::kNone: return out_.none();
+      case NodeKind::kFalse: return out_.boolean(false);
+      case NodeKind::kTrue: return out_.boolean(true);
+      case NodeKind::kInt: return out_.integer(graph_.integer(id));
+      case NodeKind::kFloat: return out_.real(graph_.real(id));
+      case NodeKind::kGlobal:
         return out_.global(graph_.text(graph_.children(id)[0]),
                            graph_.text(graph_.children(id)[1]));
-      case Kind::kStr:
+      case NodeKind::kStr:
         if (graph_.text(id).size() <= PickleWriter::kLongestSharedText)
           return out_.text(graph_.text(id));  // equal texts are written once
         break;
@@ -55,37 +55,37 @@ class GraphWriter {
   /// so that they may contain themselves.
   void shared(Id id) {
     switch (graph_.kind(id)) {
-      case Kind::kLong:
+      case NodeKind::kLong:
         out_.big_integer(graph_.bytes(id));
         remember(id);
         return;
-      case Kind::kStr:
+      case NodeKind::kStr:
         out_.text(graph_.text(id));
         remember(id);
         return;
-      case Kind::kBytes:
+      case NodeKind::kBytes:
         out_.bytes(graph_.bytes(id));
         remember(id);
         return;
-      case Kind::kByteArray:
+      case NodeKind::kByteArray:
         out_.byte_array(graph_.bytes(id));
         remember(id);
         return;
-      case Kind::kList:
+      case NodeKind::kList:
         out_.empty_list();
         remember(id);
         return list_items(id, graph_.children(id));
-      case Kind::kSet:
+      case NodeKind::kSet:
         out_.empty_set();
         remember(id);
         out_.mark();
         members(id, graph_.children(id));
         return out_.add_items();
-      case Kind::kDict:
+      case NodeKind::kDict:
         out_.empty_dict();
         remember(id);
         return dict_items(id, graph_.children(id));
-      case Kind::kTuple:
+      case NodeKind::kTuple:
         if (graph_.children(id).empty()) {
           out_.empty_tuple();
         } else {
@@ -95,14 +95,14 @@ class GraphWriter {
         }
         remember(id);
         return;
-      case Kind::kFrozenSet:
+      case NodeKind::kFrozenSet:
         out_.mark();
         members(id, graph_.children(id));
         out_.frozen_set();
         remember(id);
         return;
-      case Kind::kCall:
-      case Kind::kNew: return object(id);
+      case NodeKind::kCall:
+      case NodeKind::kNew: return object(id);
       default:
         throw CheckpointError(ErrorCode::kCorrupt,
                               "the pickle has a persistent id, which has no meaning here");
@@ -112,7 +112,7 @@ class GraphWriter {
   void object(Id id) {
     const auto parts = graph_.children(id);
     for (const Id part : parts) value(part);
-    if (graph_.kind(id) == Kind::kCall) {
+    if (graph_.kind(id) == NodeKind::kCall) {
       out_.reduce();
     } else if (parts.size() == 2) {
       out_.new_object();

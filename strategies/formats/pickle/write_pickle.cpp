@@ -13,7 +13,7 @@ namespace {
 
 using Kind = Value::Kind;
 
-constexpr int kMaxDepth = 1100;  // the limit of value_from_graph, and the levels that tensors add
+constexpr int kMaxNesting = 1100;  // the limit of value_from_graph, and the levels that tensors add
 
 class ValueWriter {
  public:
@@ -44,10 +44,10 @@ class ValueWriter {
     if (const auto known = slots_.find(value.identity()); known != slots_.end())
       return out_.get(known->second);
     if (value.label() != 0) labeled_.insert_or_assign(value.label(), &value);
-    if (++depth_ > kMaxDepth) {
+    if (++depth_ > kMaxNesting) {
       throw CheckpointError(
           ErrorCode::kInvalidArgument,
-          str_format("values nested more than {} deep cannot be pickled", kMaxDepth));
+          str_format("values nested more than {} deep cannot be pickled", kMaxNesting));
     }
     shared(value);
     --depth_;

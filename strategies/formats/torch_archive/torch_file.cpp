@@ -20,7 +20,7 @@ namespace dckpt {
 namespace {
 
 constexpr std::uint64_t kMaxPickleBytes = std::uint64_t{1} << 30;
-constexpr std::uint64_t kAlignment = 64;  // alignment of storages, as in torch
+constexpr std::uint64_t kStorageAlignment = 64;  // alignment of storages, as in torch
 constexpr std::string_view kZipStart = "PK\3\4";
 /// LONG1 with the ten bytes of 0x1950a86a20f9469cfc6c, then STOP. PROTO precedes it, and from
 /// protocol 4 on possibly FRAME.
@@ -168,7 +168,7 @@ void write_archive(const Value& value, const TensorElements& elements,
         str_format("cannot save a tensor of shape {} that has no data in CPU memory",
                    to_string(tensor.shape())));
   });
-  TorchArchiveWriter archive(options.prefix, std::move(pickled.pickle), kAlignment,
+  TorchArchiveWriter archive(options.prefix, std::move(pickled.pickle), kStorageAlignment,
                              {.crc = options.crc}, records);
   std::size_t without_data = 0;
   for (const TorchStorage& storage : pickled.storages) {
@@ -222,7 +222,7 @@ std::uint64_t torch_file_size(const Value& value, const TorchSaveOptions& option
   });
   Bytes records;
   std::uint64_t elements = 0;
-  TorchArchiveWriter archive(options.prefix, std::move(pickled.pickle), kAlignment,
+  TorchArchiveWriter archive(options.prefix, std::move(pickled.pickle), kStorageAlignment,
                              {.crc = options.crc}, records);
   for (const TorchStorage& storage : pickled.storages) {
     const std::uint64_t size = storage.elements.nbytes();

@@ -7,7 +7,7 @@
 
 #include "strategies/comm/threads.h"
 
-namespace dckpt {
+namespace dckpt::communicator_conformance_test {
 namespace {
 
 using ::testing::Contains;
@@ -84,4 +84,4 @@ TEST(CheckCommunicator, OneRankIsNotEnough) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::communicator_conformance_test

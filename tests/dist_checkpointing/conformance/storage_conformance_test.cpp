@@ -16,12 +16,12 @@
 #include "tests/support/simulated_disk.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::storage_conformance_test {
 namespace {
 
-using testing::AllOf;
-using testing::Contains;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::HasSubstr;
 
 /// Returns a storage that keeps its directory as long as it is used.
 std::shared_ptr<Storage> storage_in_temp_dir() {
@@ -68,7 +68,7 @@ const World kWorlds[] = {
 TEST(StorageConformance, OurStoragesConform) {
   for (const World& world : kWorlds) {
     const ConformanceReport report = check_storage(world.make, world.above);
-    EXPECT_THAT(report.problems, testing::IsEmpty()) << world.name;
+    EXPECT_THAT(report.problems, ::testing::IsEmpty()) << world.name;
     EXPECT_GT(report.checks, 25);
   }
 }
@@ -95,4 +95,4 @@ TEST(StorageConformance, MistakesAreReported) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::storage_conformance_test

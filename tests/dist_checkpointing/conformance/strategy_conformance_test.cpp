@@ -21,7 +21,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::strategy_conformance_test {
 namespace {
 
 using dckpt::testing::error_of;
@@ -215,4 +215,4 @@ TEST_F(StrategyConformance, RubbishInTheIndexOfTheExampleIsAnError) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::strategy_conformance_test

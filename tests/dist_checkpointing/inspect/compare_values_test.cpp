@@ -5,7 +5,7 @@
 
 #include "dist_checkpointing/inspect/extract/render.h"
 
-namespace dckpt {
+namespace dckpt::compare_values_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -65,4 +65,4 @@ TEST(CompareValues, StopsAtTheLimit) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::compare_values_test

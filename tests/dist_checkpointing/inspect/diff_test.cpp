@@ -12,7 +12,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::diff_test {
 namespace {
 
 using testing::counting;
@@ -188,4 +188,4 @@ TEST(Diff, AGoldenEqualsItself) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::diff_test

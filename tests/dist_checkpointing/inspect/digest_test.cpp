@@ -14,7 +14,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::digest_test {
 namespace {
 
 using testing::counting;
@@ -93,4 +93,4 @@ TEST(Digest, NamesTheTensorThatCannotBeRead) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::digest_test

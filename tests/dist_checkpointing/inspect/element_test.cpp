@@ -9,7 +9,7 @@
 #include "dist_checkpointing/inspect/extract/render.h"
 #include "mapping/base/hash.h"
 
-namespace dckpt {
+namespace dckpt::element_test {
 namespace {
 
 /// Returns the SHA-256 of the Python reprs, joined by commas, of every bit pattern of a small float
@@ -79,4 +79,4 @@ TEST(Element, IntegersKeepAllTheirBits) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::element_test

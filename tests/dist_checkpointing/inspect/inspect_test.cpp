@@ -16,7 +16,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::inspect_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -276,4 +276,4 @@ TEST(Explain, AKeyThatIsNotThereHasNearOnes) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::inspect_test

@@ -13,7 +13,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::modelopt_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -110,4 +110,4 @@ TEST(ModelOpt, AFolderWithoutFilesIsNoState) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::modelopt_test

@@ -12,7 +12,7 @@
 #include "mapping/state/sharded_tensor.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::root_survey_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -167,4 +167,4 @@ TEST_F(Survey, TellsLeftoversFromWorkThatGoesOn) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::root_survey_test

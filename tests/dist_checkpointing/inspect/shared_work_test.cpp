@@ -20,7 +20,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::shared_work_test {
 namespace {
 
 using ::testing::Each;
@@ -148,4 +148,4 @@ TEST(SharedWork, DamageIsReportedAsByOneRank) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::shared_work_test

@@ -11,7 +11,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/golden.h"
 
-namespace dckpt {
+namespace dckpt::stats_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -122,4 +122,4 @@ TEST(Stats, APatternThatMatchesNothingIsAnError) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::stats_test

@@ -6,7 +6,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/random.h"
 
-namespace dckpt {
+namespace dckpt::stream_test {
 namespace {
 
 using testing::counting;
@@ -81,4 +81,4 @@ TEST(TensorStream, RefusesATensorWithAHole) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::stream_test

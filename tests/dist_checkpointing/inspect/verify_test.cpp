@@ -17,7 +17,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::verify_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -237,4 +237,4 @@ TEST(Verify, GivesTheSameOrderWithManyThreads) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::verify_test

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace dckpt {
+namespace dckpt::root_json_test {
 namespace {
 
 TEST(RootJson, TimesAreInUtcAndNoneIfUnknown) {
@@ -21,4 +21,4 @@ TEST(RootJson, WhatWasNotExaminedHasNoSize) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::root_json_test

@@ -10,7 +10,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::access_check_test {
 namespace {
 
 using ::testing::AllOf;
@@ -126,4 +126,4 @@ TEST_F(AccessCheck, WithoutItRanksAskForWhateverTheyLike) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::access_check_test

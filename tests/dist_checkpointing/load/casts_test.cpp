@@ -13,7 +13,7 @@
 #include "mapping/geometry/cast.h"
 #include "tests/dist_checkpointing/save_load.h"
 
-namespace dckpt {
+namespace dckpt::casts_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -136,4 +136,4 @@ TEST_F(SaveLoad, AFloatIsNotCastToAnInteger) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::casts_test

@@ -22,7 +22,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::dcp_leaves_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -225,4 +225,4 @@ TEST_F(DcpLeaves, EmptyContainersAreKept) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::dcp_leaves_test

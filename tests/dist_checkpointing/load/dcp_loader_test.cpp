@@ -20,7 +20,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::dcp_loader_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -334,4 +334,4 @@ TEST_F(DcpLoader, WhatWasNotFlattenedIsConvertedToAFlattenedCheckpoint) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::dcp_loader_test

@@ -9,7 +9,7 @@
 #include "strategies/comm/threads.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::edge_padding_test {
 namespace {
 
 /// Returns element (i, j) of an endless tensor of which (rows, columns) are stored; beyond, the
@@ -110,4 +110,4 @@ TEST_F(PaddedLoad, RanksPaddedDifferentlyAllGetZerosBeyondWhatIsStored) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::edge_padding_test

@@ -8,7 +8,7 @@
 #include "mapping/base/log.h"
 #include "strategies/comm/threads.h"
 
-namespace dckpt {
+namespace dckpt::key_check_test {
 namespace {
 
 using ::testing::Each;
@@ -172,4 +172,4 @@ All of them are stored under other names. This in the policy gives them the name
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::key_check_test

@@ -5,7 +5,7 @@
 
 #include "configs/rename.h"
 
-namespace dckpt {
+namespace dckpt::key_groups_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -110,4 +110,4 @@ TEST(SuggestRename, OnlyARuleThatExplainsAll) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::key_groups_test

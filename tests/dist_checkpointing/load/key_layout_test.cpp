@@ -4,7 +4,7 @@
 
 #include "configs/rename.h"
 
-namespace dckpt {
+namespace dckpt::key_layout_test {
 namespace {
 
 using ::testing::AllOf;
@@ -57,4 +57,4 @@ TEST(KeyLayout, OtherKeysAreNotExplained) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::key_layout_test

@@ -13,7 +13,7 @@
 #include "tests/dist_checkpointing/save_load.h"
 #include "tests/support/code_of.h"
 
-namespace dckpt::testing {
+namespace dckpt::testing::load_async_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -243,4 +243,4 @@ TEST_F(AsyncLoad, TheLoaderWaitsForALoadThatNobodyAsksFor) {
 }
 
 }  // namespace
-}  // namespace dckpt::testing
+}  // namespace dckpt::testing::load_async_test

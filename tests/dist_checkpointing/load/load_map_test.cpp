@@ -11,7 +11,7 @@
 #include "strategies/tensor_io/read_tensors.h"
 #include "tests/dist_checkpointing/save_load.h"
 
-namespace dckpt {
+namespace dckpt::load_map_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -158,4 +158,4 @@ TEST_F(LoadQuantized, EveryRankGetsTheValuesOfItsPart) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::load_map_test

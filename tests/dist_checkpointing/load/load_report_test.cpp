@@ -14,7 +14,7 @@
 #include "tests/support/page_cache.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::load_report_test {
 namespace {
 
 using ::testing::AllOf;
@@ -134,4 +134,4 @@ TEST_F(LoadReportTest, ItsPhasesAreToldToTheSink) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::load_report_test

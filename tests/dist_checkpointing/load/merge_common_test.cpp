@@ -8,7 +8,7 @@
 #include "tests/support/arange.h"
 #include "tests/support/expect_error.h"
 
-namespace dckpt {
+namespace dckpt::merge_common_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -155,4 +155,4 @@ TEST(MergeCommon, AShardedLeafIsNeverReplacedByAStoredValue) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::merge_common_test

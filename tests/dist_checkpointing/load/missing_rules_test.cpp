@@ -7,7 +7,7 @@
 #include "mapping/state/sharded_tree.h"
 #include "tests/dist_checkpointing/save_load.h"
 
-namespace dckpt {
+namespace dckpt::missing_rules_test {
 namespace {
 
 using ::testing::AllOf;
@@ -164,4 +164,4 @@ TEST(MissingRule, NeedsBothParts) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::missing_rules_test

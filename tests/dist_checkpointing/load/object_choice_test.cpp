@@ -10,7 +10,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::object_choice_test {
 namespace {
 
 using ::testing::AllOf;
@@ -202,4 +202,4 @@ TEST_F(ObjectChoice, AnEmptyStateLoadsNothingOfAPlainDcpDirectoryAndAWarningSays
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::object_choice_test

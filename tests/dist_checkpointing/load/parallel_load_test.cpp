@@ -19,7 +19,7 @@
 #include "tests/support/random.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::parallel_load_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -343,4 +343,4 @@ INSTANTIATE_TEST_SUITE_P(Exchanges, ParallelLoad, Values(Exchange::kAuto, Exchan
                          });
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::parallel_load_test

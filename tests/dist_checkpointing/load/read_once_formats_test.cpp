@@ -18,7 +18,7 @@
 #include "tests/support/arange.h"
 #include "tests/support/golden.h"
 
-namespace dckpt {
+namespace dckpt::read_once_formats_test {
 namespace {
 
 /// Files in memory whose reads are counted.
@@ -146,4 +146,4 @@ TEST(ReadOnceFormats, SharesOfEveryGoldenCheckpointAreWhatTheyAreAlone) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::read_once_formats_test

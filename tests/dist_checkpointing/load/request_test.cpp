@@ -13,7 +13,7 @@
 #include "mapping/state/dlpack.h"
 #include "tests/support/expect_error.h"
 
-namespace dckpt {
+namespace dckpt::request_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -364,4 +364,4 @@ TEST_F(SaveLoad, ATruncatedDataFileIsNamedBeforeTheFirstByteMoves) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::request_test

@@ -7,7 +7,7 @@
 #include "dist_checkpointing/load/load.h"
 #include "tests/dist_checkpointing/save_load.h"
 
-namespace dckpt {
+namespace dckpt::requested_shapes_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -72,4 +72,4 @@ INSTANTIATE_TEST_SUITE_P(Forms, RequestedShapesTest,
                                             ::testing::Bool()));
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::requested_shapes_test

@@ -4,7 +4,7 @@
 
 #include "tests/support/expect_error.h"
 
-namespace dckpt {
+namespace dckpt::select_keys_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -69,4 +69,4 @@ TEST(ChooseKeys, NamesThatChooseNothingAreReturned) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::select_keys_test

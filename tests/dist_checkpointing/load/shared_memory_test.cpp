@@ -10,7 +10,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::shared_memory_test {
 namespace {
 
 using ::testing::AllOf;
@@ -80,4 +80,4 @@ TEST_F(SharedMemory, ComparesWhatACastMakesOfTheValues) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::shared_memory_test

@@ -5,7 +5,7 @@
 #include "mapping/base/error.h"
 #include "tests/support/expect_error.h"
 
-namespace dckpt {
+namespace dckpt::stored_keys_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -46,4 +46,4 @@ TEST(StoredKeys, RefusesRulesThatMakeTwoKeysOne) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::stored_keys_test

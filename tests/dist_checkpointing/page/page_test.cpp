@@ -14,7 +14,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::page_test {
 namespace {
 
 using ::testing::Contains;
@@ -352,4 +352,4 @@ TEST(Page, Base64IsThatOfTheStandard) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::page_test

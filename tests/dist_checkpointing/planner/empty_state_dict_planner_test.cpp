@@ -7,7 +7,7 @@
 #include "mapping/state/sharded_tree.h"
 #include "tests/dist_checkpointing/save_load.h"
 
-namespace dckpt::testing {
+namespace dckpt::testing::empty_state_dict_planner_test {
 namespace {
 
 using ::testing::AllOf;
@@ -103,4 +103,4 @@ TEST_F(EmptyStateDict, ALoadThatFailsLeavesItEmptyForTheNext) {
 }
 
 }  // namespace
-}  // namespace dckpt::testing
+}  // namespace dckpt::testing::empty_state_dict_planner_test

@@ -12,7 +12,7 @@
 #include "mapping/state/sharded_tree.h"
 #include "tests/dist_checkpointing/save_load.h"
 
-namespace dckpt::testing {
+namespace dckpt::testing::encryption_test {
 namespace {
 
 using ::testing::AllOf;
@@ -143,4 +143,4 @@ TEST_F(Encryption, ConformsInLoads) {
 }
 
 }  // namespace
-}  // namespace dckpt::testing
+}  // namespace dckpt::testing::encryption_test

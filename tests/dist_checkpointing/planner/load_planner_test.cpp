@@ -18,7 +18,7 @@
 #include "tests/dist_checkpointing/save_load.h"
 #include "tests/support/expect_error.h"
 
-namespace dckpt::testing {
+namespace dckpt::testing::load_planner_test {
 namespace {
 
 using ::testing::AllOf;
@@ -593,4 +593,4 @@ TEST_F(LoadPlanners, AnErrorInTheHookIsTheLoads) {
 }
 
 }  // namespace
-}  // namespace dckpt::testing
+}  // namespace dckpt::testing::load_planner_test

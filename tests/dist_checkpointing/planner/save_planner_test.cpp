@@ -19,7 +19,7 @@
 #include "tests/support/code_of.h"
 #include "tests/support/expect_error.h"
 
-namespace dckpt::testing {
+namespace dckpt::testing::save_planner_test {
 namespace {
 
 using ::testing::AllOf;
@@ -519,4 +519,4 @@ TEST_F(Planners, AreNamedByPolicies) {
 }
 
 }  // namespace
-}  // namespace dckpt::testing
+}  // namespace dckpt::testing::save_planner_test

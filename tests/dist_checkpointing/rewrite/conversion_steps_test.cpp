@@ -14,7 +14,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::conversion_steps_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -133,4 +133,4 @@ TEST(Findings, AreExplainedInTheDocumentation) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::conversion_steps_test

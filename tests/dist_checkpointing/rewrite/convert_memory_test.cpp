@@ -13,7 +13,7 @@
 #include "tests/support/process_usage.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::convert_memory_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -140,4 +140,4 @@ TEST_F(ConvertMemory, ALargeItemIsThereTwice) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::convert_memory_test

@@ -22,7 +22,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/process_usage.h"
 
-namespace dckpt {
+namespace dckpt::convert_models_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -366,4 +366,4 @@ TEST_F(ConvertModels, OptionsThatSafetensorsHaveNoUseForAreRefused) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::convert_models_test

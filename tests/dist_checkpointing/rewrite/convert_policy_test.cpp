@@ -7,7 +7,7 @@
 
 #include "mapping/base/error.h"
 
-namespace dckpt {
+namespace dckpt::convert_policy_test {
 namespace {
 
 using ::testing::Contains;
@@ -133,4 +133,4 @@ TEST(PolicyForConversion, TakesEveryPolicyThatComesWithTheLibrary) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::convert_policy_test

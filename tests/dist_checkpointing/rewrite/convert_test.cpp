@@ -24,7 +24,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/process_usage.h"
 
-namespace dckpt {
+namespace dckpt::convert_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -581,4 +581,4 @@ TEST_F(Convert, WhatZarrCannotHoldIsRefused) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::convert_test

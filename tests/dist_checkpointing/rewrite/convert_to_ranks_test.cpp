@@ -20,7 +20,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::convert_to_ranks_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -369,4 +369,4 @@ TEST_F(ConvertToRanks, ADryRunTellsFiles) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::convert_to_ranks_test

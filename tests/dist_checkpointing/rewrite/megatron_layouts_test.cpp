@@ -9,7 +9,7 @@
 
 // The shipped map "megatron" converts one layout of Megatron's keys to another.
 
-namespace dckpt {
+namespace dckpt::megatron_layouts_test {
 namespace {
 
 using testing::golden;
@@ -74,4 +74,4 @@ TEST(MegatronLayouts, NormsOfLocalLayersBecomeThoseOfTransformerEngineAndBack) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::megatron_layouts_test

@@ -12,7 +12,7 @@
 #include "mapping/base/finding.h"
 #include "tests/dist_checkpointing/rewrite/conversions.h"
 
-namespace dckpt {
+namespace dckpt::quantized_models_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -139,4 +139,4 @@ TEST_F(Float8Models, AreWrittenForHuggingFaceOnly) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::quantized_models_test

@@ -23,7 +23,7 @@
 #include "tests/support/simulated_disk.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::remove_sharded_tensors_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -320,4 +320,4 @@ INSTANTIATE_TEST_SUITE_P(AllFaults, RemoveSweep,
                          });
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::remove_sharded_tensors_test

@@ -24,7 +24,7 @@
 #include "tests/support/random.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::resume_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -305,4 +305,4 @@ TEST_F(Resume, AFormatThatAlwaysStartsAnewRefusesIt) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::resume_test

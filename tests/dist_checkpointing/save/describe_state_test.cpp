@@ -9,7 +9,7 @@
 #include "mapping/state/sharded_tensor.h"
 #include "strategies/formats/torch_archive/torch_file.h"
 
-namespace dckpt {
+namespace dckpt::describe_state_test {
 namespace {
 
 using ::testing::UnorderedElementsAre;
@@ -100,4 +100,4 @@ TEST(DescribeState, UnevenPiecesMakeOneTensorWhateverGridEachOfThemFits) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::describe_state_test

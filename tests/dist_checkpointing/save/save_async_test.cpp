@@ -22,7 +22,7 @@
 #include "tests/dist_checkpointing/save/gated_saves.h"
 #include "tests/support/expect_error.h"
 
-namespace dckpt {
+namespace dckpt::save_async_test {
 namespace {
 
 using testing::error_of;
@@ -329,4 +329,4 @@ TEST_F(SaveAsync, WhatFollowsThePublicationRunsInTheBackgroundToo) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::save_async_test

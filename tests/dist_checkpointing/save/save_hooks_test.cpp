@@ -12,7 +12,7 @@
 #include "tests/dist_checkpointing/training_run.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt::testing {
+namespace dckpt::testing::save_hooks_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -178,4 +178,4 @@ TEST_F(SaveHooksTest, ACheckpointerPassesThemToEverySave) {
 }
 
 }  // namespace
-}  // namespace dckpt::testing
+}  // namespace dckpt::testing::save_hooks_test

@@ -5,7 +5,7 @@
 #include "mapping/base/error.h"
 #include "tests/support/code_of.h"
 
-namespace dckpt {
+namespace dckpt::save_messages_test {
 namespace {
 
 const WrittenByRank kWritten{
@@ -40,4 +40,4 @@ TEST(SaveMessages, APlaceIsInOneOfTheFiles) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::save_messages_test

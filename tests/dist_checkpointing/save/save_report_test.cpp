@@ -21,7 +21,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::save_report_test {
 namespace {
 
 using dckpt::testing::error_of;
@@ -336,4 +336,4 @@ TEST_F(SaveReportTest, CancellingWhatIsPublishedChangesNothing) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::save_report_test

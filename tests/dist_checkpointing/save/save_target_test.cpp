@@ -8,7 +8,7 @@
 #include "mapping/base/log.h"
 #include "tests/support/object_store.h"
 
-namespace dckpt {
+namespace dckpt::save_target_test {
 namespace {
 
 using ::testing::AllOf;
@@ -217,4 +217,4 @@ TEST_F(SaveLoad, ADirectoryWithoutANameIsRefused) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::save_target_test

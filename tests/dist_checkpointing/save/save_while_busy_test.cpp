@@ -20,7 +20,7 @@
 #include "tests/dist_checkpointing/save/gated_saves.h"
 #include "tests/support/expect_error.h"
 
-namespace dckpt {
+namespace dckpt::save_while_busy_test {
 namespace {
 
 using ::testing::AllOf;
@@ -276,4 +276,4 @@ TEST_F(SaveWhileBusy, ACancelledSaveThatIsQueuedLetsTheStateGoAtOnce) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::save_while_busy_test

@@ -15,7 +15,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::warm_plan_cache_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -316,4 +316,4 @@ TEST_F(WarmPlanCache, ACheckpointThatIsNotThereFailsOnEveryRank) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::warm_plan_cache_test

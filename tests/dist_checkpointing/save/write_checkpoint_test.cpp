@@ -8,7 +8,7 @@
 #include "mapping/base/hash.h"
 #include "strategies/storage/memory.h"
 
-namespace dckpt {
+namespace dckpt::write_checkpoint_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -78,4 +78,4 @@ TEST_F(WriteCheckpoint, WhatIsStoppedAtLastLeavesNothing) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::write_checkpoint_test

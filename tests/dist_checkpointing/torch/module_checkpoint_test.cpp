@@ -12,7 +12,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::module_checkpoint_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -215,4 +215,4 @@ TEST_F(ModuleCheckpoint, AStateOfOtherOptionsIsNotRestored) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::module_checkpoint_test

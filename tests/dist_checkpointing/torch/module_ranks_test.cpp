@@ -10,7 +10,7 @@
 #include "tests/dist_checkpointing/torch/trainer.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::module_ranks_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -241,4 +241,4 @@ TEST_F(ModuleRanks, StagesOfAPipelineStackTheirLayers) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::module_ranks_test

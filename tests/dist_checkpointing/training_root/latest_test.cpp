@@ -9,7 +9,7 @@
 #include "tests/support/code_of.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::latest_test {
 namespace {
 
 TEST(Latest, ABugOfAReaderIsNoReasonToCallACheckpointIncomplete) {
@@ -28,4 +28,4 @@ TEST(Latest, ABugOfAReaderIsNoReasonToCallACheckpointIncomplete) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::latest_test

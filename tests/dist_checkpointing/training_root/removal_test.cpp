@@ -14,7 +14,7 @@
 #include "tests/support/code_of.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::removal_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -205,4 +205,4 @@ TEST(StagingToken, TellsWhetherItsProcessRuns) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::removal_test

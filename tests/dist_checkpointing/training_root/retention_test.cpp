@@ -7,7 +7,7 @@
 
 #include "tests/support/random.h"
 
-namespace dckpt {
+namespace dckpt::retention_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -106,4 +106,4 @@ TEST(Retention, KeepsItsPromisesInAnyRoot) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::retention_test

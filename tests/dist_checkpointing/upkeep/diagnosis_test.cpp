@@ -8,7 +8,7 @@
 #include "tests/dist_checkpointing/upkeep/kept_root.h"
 #include "tests/support/expect_error.h"
 
-namespace dckpt::testing {
+namespace dckpt::testing::diagnosis_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -201,4 +201,4 @@ TEST_F(Diagnosis, RefusesWhatIsNoTrainingRoot) {
 }
 
 }  // namespace
-}  // namespace dckpt::testing
+}  // namespace dckpt::testing::diagnosis_test

@@ -6,7 +6,7 @@
 #include "tests/dist_checkpointing/upkeep/kept_root.h"
 #include "tests/support/expect_error.h"
 
-namespace dckpt::testing {
+namespace dckpt::testing::fleet_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -182,4 +182,4 @@ TEST_F(Fleet, WhatIsGoneIsForgotten) {
 }
 
 }  // namespace
-}  // namespace dckpt::testing
+}  // namespace dckpt::testing::fleet_test

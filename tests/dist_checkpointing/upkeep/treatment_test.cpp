@@ -12,7 +12,7 @@
 #include "tests/support/object_store.h"
 #include "tests/support/random.h"
 
-namespace dckpt::testing {
+namespace dckpt::testing::treatment_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -417,4 +417,4 @@ TEST_F(Prune, RefusesToGuess) {
 }
 
 }  // namespace
-}  // namespace dckpt::testing
+}  // namespace dckpt::testing::treatment_test

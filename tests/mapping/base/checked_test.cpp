@@ -4,7 +4,7 @@
 
 #include <limits>
 
-namespace dckpt {
+namespace dckpt::checked_test {
 namespace {
 
 constexpr auto kMax = std::numeric_limits<std::int64_t>::max();
@@ -31,4 +31,4 @@ TEST(Checked, RangesFitWithoutOverflow) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::checked_test

@@ -10,7 +10,7 @@
 
 #include "tests/support/expect_error.h"
 
-namespace dckpt {
+namespace dckpt::error_boundary_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -62,4 +62,4 @@ TEST(ErrorBoundary, TheCauseIsTheExceptionItself) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::error_boundary_test

@@ -6,7 +6,7 @@
 
 #include "tests/support/expect_error.h"
 
-namespace dckpt {
+namespace dckpt::error_test {
 namespace {
 
 TEST(CheckpointError, SaysWhereAfterWhat) {
@@ -68,4 +68,4 @@ TEST(CheckpointError, ContextPassesResultsThrough) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::error_test

@@ -6,7 +6,7 @@
 #include "mapping/base/log.h"
 #include "mapping/base/wire.h"
 
-namespace dckpt {
+namespace dckpt::finding_test {
 namespace {
 
 const Finding kKept{FindingCode::kValuesKept, "'lr' is kept", {"lr"}};
@@ -64,4 +64,4 @@ TEST(Findings, AreLoggedAsWarningsAndKept) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::finding_test

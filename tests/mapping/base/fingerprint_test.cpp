@@ -4,7 +4,7 @@
 
 #include <algorithm>
 
-namespace dckpt {
+namespace dckpt::fingerprint_test {
 namespace {
 
 TEST(Fingerprint, IsXxh3) {
@@ -32,4 +32,4 @@ TEST(Fingerprint, DiffersWhereOneBitDoes) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::fingerprint_test

@@ -4,7 +4,7 @@
 
 #include <limits>
 
-namespace dckpt {
+namespace dckpt::format_test {
 namespace {
 
 TEST(Format, PutsArgumentsInTheirPlaces) {
@@ -21,4 +21,4 @@ TEST(Format, KeepsWholeNumbersWhole) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::format_test

@@ -4,7 +4,7 @@
 
 #include <string>
 
-namespace dckpt {
+namespace dckpt::hash_test {
 namespace {
 
 std::string numbers(std::size_t count) {
@@ -53,4 +53,4 @@ TEST(Sha256, TakesBytesInPiecesAndStartsAnew) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::hash_test

@@ -4,7 +4,7 @@
 
 #include "tests/support/code_of.h"
 
-namespace dckpt {
+namespace dckpt::local_path_test {
 namespace {
 
 TEST(LocalPath, OrdinaryPathsStayAsTheyAre) {
@@ -26,4 +26,4 @@ TEST(LocalPath, OtherSchemesAreUnsupported) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::local_path_test

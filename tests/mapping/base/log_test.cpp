@@ -6,7 +6,7 @@
 #include <thread>
 #include <vector>
 
-namespace dckpt {
+namespace dckpt::log_test {
 namespace {
 
 class LogTest : public ::testing::Test {
@@ -46,4 +46,4 @@ TEST_F(LogTest, DefaultSinkPrintsNoticesAndWarnings) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::log_test

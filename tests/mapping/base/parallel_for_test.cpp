@@ -25,7 +25,7 @@ extern "C" int pthread_create(pthread_t* thread, const pthread_attr_t* attribute
 }
 #endif
 
-namespace dckpt {
+namespace dckpt::parallel_for_test {
 namespace {
 
 TEST(ParallelFor, CallsEachOnceHoweverManyThreadsTheSystemStarts) {
@@ -39,4 +39,4 @@ TEST(ParallelFor, CallsEachOnceHoweverManyThreadsTheSystemStarts) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::parallel_for_test

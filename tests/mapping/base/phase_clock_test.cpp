@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-namespace dckpt {
+namespace dckpt::phase_clock_test {
 namespace {
 
 class PhaseClockTest : public ::testing::Test {
@@ -112,4 +112,4 @@ TEST_F(PhaseClockTest, ASinkThatThrowsDoesNoHarmAndWithoutAClockNothingHappens) 
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::phase_clock_test

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace dckpt {
+namespace dckpt::problem_list_test {
 namespace {
 
 std::string message_of(const ProblemList& problems) {
@@ -36,4 +36,4 @@ TEST(ProblemList, CountsWhatItDoesNotShow) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::problem_list_test

@@ -5,7 +5,7 @@
 #include <numeric>
 #include <vector>
 
-namespace dckpt {
+namespace dckpt::ranks_text_test {
 namespace {
 
 TEST(RanksText, NamesTheFirstOfMany) {
@@ -20,4 +20,4 @@ TEST(RanksText, NamesTheFirstOfMany) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::ranks_text_test

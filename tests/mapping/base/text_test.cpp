@@ -6,7 +6,7 @@
 
 #include "tests/support/random.h"
 
-namespace dckpt {
+namespace dckpt::text_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -126,4 +126,4 @@ TEST(Split, KeepsEmptyParts) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::text_test

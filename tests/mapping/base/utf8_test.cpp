@@ -4,7 +4,7 @@
 
 #include <string>
 
-namespace dckpt {
+namespace dckpt::utf8_test {
 namespace {
 
 std::string encoded(std::uint32_t code_point) {
@@ -46,4 +46,4 @@ TEST(Utf8, PassesSurrogatesIfToldTo) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::utf8_test

@@ -4,7 +4,7 @@
 
 #include "mapping/base/error.h"
 
-namespace dckpt {
+namespace dckpt::wire_test {
 namespace {
 
 TEST(Wire, ReadsBackWhatWasWritten) {
@@ -25,4 +25,4 @@ TEST(Wire, ACountIsComparedWithTheBytesBehindIt) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::wire_test

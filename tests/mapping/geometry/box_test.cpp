@@ -6,7 +6,7 @@
 
 #include "tests/support/random.h"
 
-namespace dckpt {
+namespace dckpt::box_test {
 namespace {
 
 constexpr auto kMax = std::numeric_limits<std::int64_t>::max();
@@ -94,4 +94,4 @@ TEST(BoxList, CountsBoxesOfZeroDimTensors) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::box_test

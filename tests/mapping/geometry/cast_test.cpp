@@ -13,7 +13,7 @@
 #include "mapping/base/bytes.h"
 #include "mapping/base/hash.h"
 
-namespace dckpt {
+namespace dckpt::cast_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -195,4 +195,4 @@ TEST(Cast, AnyStridesOnBothSides) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::cast_test

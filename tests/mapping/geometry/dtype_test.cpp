@@ -6,7 +6,7 @@
 
 #include "mapping/geometry/dtype_of.h"
 
-namespace dckpt {
+namespace dckpt::dtype_test {
 namespace {
 
 static_assert(dtype_of<bool>() == DType::kBool);
@@ -67,4 +67,4 @@ TEST(DType, RefusesOtherNames) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::dtype_test

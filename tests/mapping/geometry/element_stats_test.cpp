@@ -10,7 +10,7 @@
 
 #include "mapping/geometry/cast.h"
 
-namespace dckpt {
+namespace dckpt::element_stats_test {
 namespace {
 
 template <typename T>
@@ -217,4 +217,4 @@ TEST(ElementStats, PartsMakeUpTheWhole) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::element_stats_test

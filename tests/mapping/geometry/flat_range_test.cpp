@@ -6,7 +6,7 @@
 
 #include "tests/support/random.h"
 
-namespace dckpt {
+namespace dckpt::flat_range_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -87,4 +87,4 @@ TEST(FlatRange, NothingGivesNoPieces) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::flat_range_test

@@ -8,7 +8,7 @@
 #include "mapping/geometry/overlay.h"
 #include "tests/support/random.h"
 
-namespace dckpt {
+namespace dckpt::join_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -76,4 +76,4 @@ TEST(JoinBoxes, EveryBoxIsInOneAnswerThatHoldsItAndHardlyMore) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::join_test

@@ -9,7 +9,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/random.h"
 
-namespace dckpt {
+namespace dckpt::layout_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -324,4 +324,4 @@ TEST(DeviceMesh, RefusesWhatIsNoMesh) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::layout_test

@@ -5,7 +5,7 @@
 
 #include "tests/support/random.h"
 
-namespace dckpt {
+namespace dckpt::overlay_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -88,4 +88,4 @@ TEST(Overlay, EveryElementIsInOnePartWhoseMembersAreTheBoxesThatHoldIt) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::overlay_test

@@ -4,7 +4,7 @@
 
 #include "tests/support/expect_error.h"
 
-namespace dckpt {
+namespace dckpt::parallel_layout_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -84,4 +84,4 @@ TEST(ParallelLayout, AnOrderHasEachDimensionOnce) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::parallel_layout_test

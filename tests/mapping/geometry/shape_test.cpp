@@ -4,7 +4,7 @@
 
 #include <limits>
 
-namespace dckpt {
+namespace dckpt::shape_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -59,4 +59,4 @@ TEST(Shape, ATensorWithoutElementsMayHaveExtentsWhoseProductOverflows) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::shape_test

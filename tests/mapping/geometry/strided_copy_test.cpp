@@ -9,7 +9,7 @@
 
 #include "tests/support/random.h"
 
-namespace dckpt {
+namespace dckpt::strided_copy_test {
 namespace {
 
 /// Returns the strides of a tensor whose axes are in random order in memory, with occasional gaps.
@@ -112,4 +112,4 @@ TEST(PlanRuns, OneElementIsOneRun) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::strided_copy_test

@@ -8,7 +8,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/random.h"
 
-namespace dckpt {
+namespace dckpt::tensor_map_test {
 namespace {
 
 using testing::error_of;
@@ -110,4 +110,4 @@ TEST(TensorMap, RefusesWhatIsMissingOrContradictory) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::tensor_map_test

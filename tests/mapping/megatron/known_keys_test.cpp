@@ -9,7 +9,7 @@
 
 #include "mapping/base/text.h"
 
-namespace dckpt {
+namespace dckpt::known_keys_test {
 namespace {
 
 using ::testing::Contains;
@@ -82,4 +82,4 @@ TEST(KnownKeys, AreInTheDocumentation) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::known_keys_test

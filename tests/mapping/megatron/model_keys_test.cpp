@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace dckpt {
+namespace dckpt::model_keys_test {
 namespace {
 
 TEST(ModelKeys, PathsOfARankComeBackUnderBothKindsOfModules) {
@@ -82,4 +82,4 @@ TEST(ModelKeys, OneGrammarReadsBothSpellings) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::model_keys_test

@@ -4,7 +4,7 @@
 
 #include <limits>
 
-namespace dckpt {
+namespace dckpt::parameter_cut_test {
 namespace {
 
 constexpr ParameterCut kRows{.axis = TensorParallel::kRows};
@@ -48,4 +48,4 @@ TEST(ParameterCut, GatesAreToldByTheOtherMatrix) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::parameter_cut_test

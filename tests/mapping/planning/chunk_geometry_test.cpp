@@ -5,7 +5,7 @@
 #include "mapping/planning/load/read_plan.h"
 #include "tests/support/random.h"
 
-namespace dckpt {
+namespace dckpt::chunk_geometry_test {
 namespace {
 
 TensorStorageMetadata stored(Shape size, const Box& chunk) {
@@ -69,4 +69,4 @@ TEST(ChunkGeometry, FindsWhatALoadPlanReads) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::chunk_geometry_test

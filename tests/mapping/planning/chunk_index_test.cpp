@@ -4,7 +4,7 @@
 
 #include "tests/support/random.h"
 
-namespace dckpt {
+namespace dckpt::chunk_index_test {
 namespace {
 
 using testing::Random;
@@ -41,4 +41,4 @@ TEST(ChunkIndex, FindsWhatComparingEveryChunkFinds) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::chunk_index_test

@@ -10,7 +10,7 @@
 #include "mapping/planning/validate.h"
 #include "tests/support/random.h"
 
-namespace dckpt {
+namespace dckpt::reshard_test {
 namespace {
 
 using testing::Random;
@@ -131,4 +131,4 @@ TEST(RankOfFile, ReadsTheNamesThatDcpAndMegatronGive) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::reshard_test

@@ -10,7 +10,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/random_layouts.h"
 
-namespace dckpt {
+namespace dckpt::transfer_plan_test {
 namespace {
 
 using ::testing::AllOf;
@@ -224,4 +224,4 @@ TEST(TransferPlan, OfRandomLayoutsMovesEachElementOnce) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::transfer_plan_test

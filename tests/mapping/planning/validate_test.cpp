@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <random>
 
-namespace dckpt {
+namespace dckpt::validate_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -219,4 +219,4 @@ TEST(ValidateCoverage, RefusesToGuessAboutIrregularCutsAlongManyAxes) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::validate_test

@@ -5,7 +5,7 @@
 #include "mapping/state/value.h"
 #include "tests/support/random.h"
 
-namespace dckpt {
+namespace dckpt::dict_test {
 namespace {
 
 std::vector<Value> keys(const Dict& dict) {
@@ -83,4 +83,4 @@ TEST(Dict, ManyKeysAreFoundInConstantTime) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::dict_test

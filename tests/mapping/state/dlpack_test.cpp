@@ -27,7 +27,7 @@ struct DLManagedTensorVersioned {
   std::uint64_t byte_offset;
 };
 
-namespace dckpt {
+namespace dckpt::dlpack_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -187,4 +187,4 @@ TEST(Dlpack, ExportsNothingThatHasNoElementsOrNoName) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::dlpack_test

@@ -6,7 +6,7 @@
 #include "tests/mapping/state/recorded.h"
 #include "tests/support/expect_error.h"
 
-namespace dckpt {
+namespace dckpt::flatten_test {
 namespace {
 
 using testing::decode;
@@ -120,4 +120,4 @@ TEST(UnflattenStateDict, HostilePathsCannotMakeHugeLists) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::flatten_test

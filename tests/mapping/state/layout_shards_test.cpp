@@ -6,7 +6,7 @@
 
 #include "tests/support/expect_error.h"
 
-namespace dckpt {
+namespace dckpt::layout_shards_test {
 namespace {
 
 using testing::error_of;
@@ -98,4 +98,4 @@ TEST(LayoutShards, ARankOutsideTheRankListOfATensorMapCannotSave) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::layout_shards_test

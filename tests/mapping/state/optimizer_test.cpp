@@ -5,7 +5,7 @@
 #include "mapping/state/sharded_tree.h"
 #include "tests/support/expect_error.h"
 
-namespace dckpt {
+namespace dckpt::optimizer_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -106,4 +106,4 @@ TEST_F(OptimizerTest, StateOfAnotherShapeIsAnError) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::optimizer_test

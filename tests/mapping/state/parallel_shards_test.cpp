@@ -7,7 +7,7 @@
 #include "mapping/state/sharded_tree.h"
 #include "tests/support/expect_error.h"
 
-namespace dckpt {
+namespace dckpt::parallel_shards_test {
 namespace {
 
 using testing::error_of;
@@ -155,4 +155,4 @@ TEST(OptimizerBucket, DataParallelRanksShareEachParameter) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::parallel_shards_test

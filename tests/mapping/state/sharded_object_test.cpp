@@ -5,7 +5,7 @@
 #include "tests/mapping/state/recorded.h"
 #include "tests/support/expect_error.h"
 
-namespace dckpt {
+namespace dckpt::sharded_object_test {
 namespace {
 
 using testing::error_of;
@@ -70,4 +70,4 @@ TEST(ShardedObject, TheCellMustLieInTheGrid) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::sharded_object_test

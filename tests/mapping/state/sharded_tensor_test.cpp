@@ -8,7 +8,7 @@
 #include "tests/mapping/state/recorded.h"
 #include "tests/support/expect_error.h"
 
-namespace dckpt {
+namespace dckpt::sharded_tensor_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -313,4 +313,4 @@ TEST(ShardedTensor, GivesItsElementsByTypeAndNamesTheKeyIfTheyAreOthers) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::sharded_tensor_test

@@ -5,7 +5,7 @@
 #include "tests/mapping/state/recorded.h"
 #include "tests/support/expect_error.h"
 
-namespace dckpt {
+namespace dckpt::sharded_tree_test {
 namespace {
 
 using testing::decode;
@@ -157,4 +157,4 @@ TEST(ShardedTree, MergeErrorsNameThePlace) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::sharded_tree_test

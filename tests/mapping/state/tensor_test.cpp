@@ -11,7 +11,7 @@
 
 #include "tests/support/expect_error.h"
 
-namespace dckpt {
+namespace dckpt::tensor_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -198,4 +198,4 @@ TEST(Tensor, StridesMustMatchTheShape) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::tensor_test

@@ -6,7 +6,7 @@
 #include "tests/mapping/state/recorded.h"
 #include "tests/support/expect_error.h"
 
-namespace dckpt {
+namespace dckpt::tree_test {
 namespace {
 
 using testing::decode;
@@ -218,4 +218,4 @@ TEST(FindElement, GivesNullWhereNothingIs) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::tree_test

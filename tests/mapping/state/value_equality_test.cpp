@@ -8,7 +8,7 @@
 #include "tests/mapping/state/recorded.h"
 #include "tests/support/expect_error.h"
 
-namespace dckpt {
+namespace dckpt::value_equality_test {
 namespace {
 
 using testing::decode;
@@ -111,4 +111,4 @@ TEST(BigInt, HugeNumbersAreHexadecimal) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::value_equality_test

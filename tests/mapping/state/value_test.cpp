@@ -7,7 +7,7 @@
 #include "mapping/state/sharded_object.h"
 #include "tests/support/expect_error.h"
 
-namespace dckpt {
+namespace dckpt::value_test {
 namespace {
 
 using testing::error_of;
@@ -138,4 +138,4 @@ TEST(MappingItems, SeeOrderedDictsFromPickles) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::value_test

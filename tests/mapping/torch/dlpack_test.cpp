@@ -7,7 +7,7 @@
 
 #include "mapping/torch/tensor.h"
 
-namespace dckpt {
+namespace dckpt::dlpack_test {
 namespace {
 
 const at::ScalarType kTypes[] = {at::kBool,
@@ -61,4 +61,4 @@ TEST(TorchDlpack, EveryElementTypeComesAndGoes) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::dlpack_test

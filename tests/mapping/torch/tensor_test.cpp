@@ -13,11 +13,11 @@
 #include "mapping/base/error.h"
 #include "mapping/state/producer_stream.h"
 
-namespace dckpt {
+namespace dckpt::tensor_test {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 /// Replaces torch's CUDA part, which a CPU-only libtorch lacks: stream 1 is current on device 0,
 /// stream 2 on device 1.
@@ -162,4 +162,4 @@ TEST(TorchTensorTest, RefusesWhatHasNoPlainElements) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::tensor_test

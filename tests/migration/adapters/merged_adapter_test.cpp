@@ -10,7 +10,7 @@
 #include "tests/migration/adapters/adapter_folder.h"
 #include "tests/support/expect_error.h"
 
-namespace dckpt {
+namespace dckpt::merged_adapter_test {
 namespace {
 
 using testing::adapter_data;
@@ -193,4 +193,4 @@ TEST(MergedAdapter, SaysWhatWasRoundedAndWhatHadNoEffect) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::merged_adapter_test

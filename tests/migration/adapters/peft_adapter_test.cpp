@@ -8,7 +8,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::peft_adapter_test {
 namespace {
 
 using ::testing::AllOf;
@@ -99,4 +99,4 @@ TEST_F(PeftAdapters, AModuleNeedsBothOfItsMatrices) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::peft_adapter_test

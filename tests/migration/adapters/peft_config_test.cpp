@@ -6,7 +6,7 @@
 #include "strategies/formats/json/json.h"
 #include "tests/support/expect_error.h"
 
-namespace dckpt {
+namespace dckpt::peft_config_test {
 namespace {
 
 using ::testing::AllOf;
@@ -99,4 +99,4 @@ TEST(PeftConfig, FieldsOfAnotherTypeAreCorrupt) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::peft_config_test

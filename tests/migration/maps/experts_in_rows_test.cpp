@@ -6,7 +6,7 @@
 #include "configs/key_map.h"
 #include "tests/migration/maps/small_model.h"
 
-namespace dckpt {
+namespace dckpt::experts_in_rows_test {
 namespace {
 
 using testing::contents_of;
@@ -99,4 +99,4 @@ TEST(ExpertsInRows, IsTheFirstStepOfRowsOfExperts) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::experts_in_rows_test

@@ -5,11 +5,12 @@
 #include <gtest/gtest.h>
 
 #include "configs/key_map.h"
+#include "mapping/base/format.h"
 #include "migration/maps/mapped_reader.h"
 #include "strategies/storage/memory.h"
 #include "tests/migration/maps/small_model.h"
 
-namespace dckpt {
+namespace dckpt::hf_pair_test {
 namespace {
 
 using testing::bytes_of;
@@ -140,4 +141,4 @@ TEST(HfPairs, KimiK2HasTheMapOfDeepSeekV3) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::hf_pair_test

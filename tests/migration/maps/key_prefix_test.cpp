@@ -8,7 +8,7 @@
 #include "migration/maps/mapped_reader.h"
 #include "tests/migration/maps/small_model.h"
 
-namespace dckpt {
+namespace dckpt::key_prefix_test {
 namespace {
 
 using ::testing::AllOf;
@@ -102,4 +102,4 @@ TEST(KeyPrefix, TowersCountNoFurtherThanTheLimit) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::key_prefix_test

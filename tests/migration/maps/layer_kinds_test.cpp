@@ -6,7 +6,7 @@
 #include "tests/migration/maps/small_model.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::layer_kinds_test {
 namespace {
 
 using ::testing::Contains;
@@ -140,4 +140,4 @@ TEST(LayerKinds, ModulesHaveAnExtraStateInLayersThatHaveThem) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::layer_kinds_test

@@ -10,7 +10,7 @@
 
 #include "tests/migration/maps/small_model.h"
 
-namespace dckpt {
+namespace dckpt::map_numbers_test {
 namespace {
 
 using testing::add_file;
@@ -305,4 +305,4 @@ TEST(MapNumbers, SettingsAreChecked) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::map_numbers_test

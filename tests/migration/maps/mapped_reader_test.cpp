@@ -12,7 +12,7 @@
 #include "tests/migration/maps/small_model.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::mapped_reader_test {
 namespace {
 
 using testing::add_file;
@@ -433,4 +433,4 @@ TEST(MappedReader, KeysMayGetThePrefixOfALanguageModel) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::mapped_reader_test

@@ -9,7 +9,7 @@
 #include "tests/migration/maps/small_model.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::mapped_values_test {
 namespace {
 
 using testing::add_file;
@@ -323,4 +323,4 @@ TEST_F(Norms, GetNothingAddedWhereANumberSaysSo) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::mapped_values_test

@@ -8,7 +8,7 @@
 #include "migration/maps/mapped_reader.h"
 #include "tests/migration/maps/small_model.h"
 
-namespace dckpt {
+namespace dckpt::multi_token_prediction_test {
 namespace {
 
 using testing::add_file;
@@ -251,4 +251,4 @@ TEST(MultiTokenPredictionMaps, MayHaveKeysWithoutANumber) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::multi_token_prediction_test

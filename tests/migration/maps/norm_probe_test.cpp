@@ -7,7 +7,7 @@
 
 #include "tests/migration/maps/small_model.h"
 
-namespace dckpt {
+namespace dckpt::norm_probe_test {
 namespace {
 
 using testing::add_file;
@@ -169,4 +169,4 @@ TEST(NormProbe, AMapOfTheOtherKindThanConfigJsonNamesIsRefused) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::norm_probe_test

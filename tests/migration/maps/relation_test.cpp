@@ -5,7 +5,7 @@
 
 #include "tests/support/expect_error.h"
 
-namespace dckpt {
+namespace dckpt::relation_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -194,4 +194,4 @@ TEST_F(RopeSteps, HeadsThatDoNotFitAreRefused) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::relation_test

@@ -4,7 +4,7 @@
 #include "configs/key_map.h"
 #include "tests/migration/maps/small_model.h"
 
-namespace dckpt {
+namespace dckpt::stepped_layers_test {
 namespace {
 
 using testing::contents_of;
@@ -115,4 +115,4 @@ tensors:
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::stepped_layers_test

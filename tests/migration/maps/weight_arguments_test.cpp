@@ -5,7 +5,7 @@
 
 #include "tests/migration/maps/small_model.h"
 
-namespace dckpt {
+namespace dckpt::weight_arguments_test {
 namespace {
 
 using testing::add_file;
@@ -270,4 +270,4 @@ TEST(Singleton, RowsOfGateAndUpAreGated) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::weight_arguments_test

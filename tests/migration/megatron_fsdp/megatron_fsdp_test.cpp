@@ -18,7 +18,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::megatron_fsdp_test {
 namespace {
 
 using ::testing::Contains;
@@ -386,4 +386,4 @@ TEST(MegatronFsdp, SavesDoNotMakeItsKeys) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::megatron_fsdp_test

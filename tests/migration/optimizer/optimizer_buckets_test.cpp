@@ -14,7 +14,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/golden.h"
 
-namespace dckpt {
+namespace dckpt::optimizer_buckets_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -306,4 +306,4 @@ TEST(OptimizerBuckets, WhatIsNotTheModelsIsRefused) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::optimizer_buckets_test

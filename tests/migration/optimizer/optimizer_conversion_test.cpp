@@ -13,7 +13,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::optimizer_conversion_test {
 namespace {
 
 using testing::counting;
@@ -124,4 +124,4 @@ TEST(OptimizerConversion, WhatCannotBeConvertedIsRefused) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::optimizer_conversion_test

@@ -15,7 +15,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/golden.h"
 
-namespace dckpt {
+namespace dckpt::join_ranks_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -335,4 +335,4 @@ TEST(JoinRanks, FoldersWithoutAModelStayAsTheyAre) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::join_ranks_test

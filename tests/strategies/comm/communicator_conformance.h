@@ -15,7 +15,7 @@
 // The requirements on every Communicator. One file of a test program includes this header and
 // instantiates the suite:
 //   INSTANTIATE_TEST_SUITE_P(Threads, CommunicatorConformance,
-//       testing::Values(CommunicatorWorld{"threads", run_ranks}), name_of_world);
+//       ::testing::Values(CommunicatorWorld{"threads", run_ranks}), name_of_world);
 namespace dckpt {
 
 /// An implementation of Communicator, with a function that starts its ranks.
@@ -33,11 +33,11 @@ struct CommunicatorWorld {
 inline void PrintTo(const CommunicatorWorld& world, std::ostream* out) {
   *out << world.name;
 }
-inline std::string name_of_world(const testing::TestParamInfo<CommunicatorWorld>& info) {
+inline std::string name_of_world(const ::testing::TestParamInfo<CommunicatorWorld>& info) {
   return info.param.name;
 }
 
-class CommunicatorConformance : public testing::TestWithParam<CommunicatorWorld> {
+class CommunicatorConformance : public ::testing::TestWithParam<CommunicatorWorld> {
  protected:
   static void on_ranks(int size, const std::function<void(Communicator&)>& body) {
     GetParam().run(size, body, std::chrono::seconds(60));

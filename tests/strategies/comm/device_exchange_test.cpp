@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-namespace dckpt {
+namespace dckpt::device_exchange_test {
 namespace {
 
 TEST(DeviceBox, AnyBytesOfItAreRowsOfTheTensor) {
@@ -65,4 +65,4 @@ TEST(MessageParts, AStretchIsFoundInAllPartsThatItTouches) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::device_exchange_test

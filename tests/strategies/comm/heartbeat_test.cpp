@@ -11,7 +11,7 @@
 #include "strategies/comm/threads.h"
 #include "tests/support/expect_error.h"
 
-namespace dckpt {
+namespace dckpt::heartbeat_test {
 namespace {
 
 using dckpt::testing::error_of;
@@ -205,4 +205,4 @@ TEST(Heartbeat, OneRankAloneCanBeStoppedToo) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::heartbeat_test

@@ -10,10 +10,10 @@
 #include "tests/strategies/comm/communicator_conformance.h"
 #include "tests/strategies/comm/run_transports.h"
 
-namespace dckpt {
+namespace dckpt::point_to_point_test {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 void run_ranks_on_network(int size, const std::function<void(Communicator&)>& body,
                           std::chrono::milliseconds timeout) {
@@ -23,7 +23,7 @@ void run_ranks_on_network(int size, const std::function<void(Communicator&)>& bo
 }
 
 INSTANTIATE_TEST_SUITE_P(PointToPoint, CommunicatorConformance,
-                         testing::Values(CommunicatorWorld{"checked", run_ranks_on_network}),
+                         ::testing::Values(CommunicatorWorld{"checked", run_ranks_on_network}),
                          name_of_world);
 
 /// Returns the error of rank 0 when rank 1 sends it `messages` while it gathers.
@@ -183,4 +183,4 @@ TEST(PointToPoint, WhatMakesNoGroupIsRefused) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::point_to_point_test

@@ -7,10 +7,10 @@
 #include <random>
 #include <string>
 
-namespace dckpt {
+namespace dckpt::rounds_test {
 namespace {
 
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 std::vector<std::string> rounds(std::vector<std::size_t> lengths) {
   std::vector<std::string> lines;
@@ -65,4 +65,4 @@ TEST(Rounds, EveryByteTravelsOnceAndNothingOverlaps) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::rounds_test

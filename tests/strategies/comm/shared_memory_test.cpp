@@ -11,10 +11,10 @@
 #include "tests/strategies/comm/communicator_conformance.h"
 #include "tests/strategies/comm/run_transports.h"
 
-namespace dckpt {
+namespace dckpt::shared_memory_test {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 /// Counts the traffic of the network. If `spoils`, damages the first byte of each message received
 /// in the first exchange, so that no rank accepts an offer.
@@ -52,7 +52,7 @@ void run_sharing_ranks(int size, const std::function<void(Communicator&)>& body,
 }
 
 INSTANTIATE_TEST_SUITE_P(SharedMemory, CommunicatorConformance,
-                         testing::Values(CommunicatorWorld{"shared_memory", run_sharing_ranks}),
+                         ::testing::Values(CommunicatorWorld{"shared_memory", run_sharing_ranks}),
                          name_of_world);
 
 Bytes pattern(std::size_t size, int seed) {
@@ -205,7 +205,7 @@ TEST(SharedMemory, CountersThatCannotBeAreAnError) {
       both.arrive_and_wait();
     }
   });
-  EXPECT_THAT(errors, testing::Each(HasSubstr(
+  EXPECT_THAT(errors, ::testing::Each(HasSubstr(
                           "the counters in the memory shared with another rank are impossible")));
 }
 
@@ -222,4 +222,4 @@ TEST(SharedMemory, NothingStaysOpen) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::shared_memory_test

@@ -4,7 +4,7 @@
 #include "strategies/comm/agree.h"
 #include "strategies/comm/communicator.h"
 
-namespace dckpt {
+namespace dckpt::single_rank_test {
 namespace {
 
 TEST(SingleRank, EveryOperationReturnsItsOwnBuffer) {
@@ -49,4 +49,4 @@ TEST(SingleRank, AgreeTurnsOtherExceptionsIntoCheckpointErrors) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::single_rank_test

@@ -10,13 +10,14 @@
 #include "tests/strategies/comm/communicator_conformance.h"
 #include "tests/support/no_threads.h"
 
-namespace dckpt {
+namespace dckpt::threads_test {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 INSTANTIATE_TEST_SUITE_P(Threads, CommunicatorConformance,
-                         testing::Values(CommunicatorWorld{"run_ranks", run_ranks}), name_of_world);
+                         ::testing::Values(CommunicatorWorld{"run_ranks", run_ranks}),
+                         name_of_world);
 
 std::string error_of(int size, const std::function<void(Communicator&)>& body,
                      std::chrono::milliseconds timeout = std::chrono::minutes(1)) {
@@ -185,4 +186,4 @@ TEST(Threads, TheLongestTimeoutDoesNotOverflow) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::threads_test

@@ -24,7 +24,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::cuda_runtime_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -197,4 +197,4 @@ TEST_F(CudaRuntime, WithoutGpusRegisteringIsAnError) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::cuda_runtime_test

@@ -19,7 +19,7 @@
 #include "tests/support/simulated_device.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::device_faults_test {
 namespace {
 
 using testing::counting;
@@ -149,4 +149,4 @@ TEST(DeviceFaults, OfALoadAreErrorsOnAllRanks) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::device_faults_test

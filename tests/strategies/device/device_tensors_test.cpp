@@ -30,7 +30,7 @@
 #include "tests/support/simulated_device.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::device_tensors_test {
 namespace {
 
 using testing::counting;
@@ -539,4 +539,4 @@ TEST(UnregisteredDevice, IsNamedWithWhatToLink) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::device_tensors_test

@@ -13,7 +13,7 @@
 #include "strategies/device/cuda/runtime.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::gpu_test {
 namespace {
 
 class Gpu : public ::testing::Test {
@@ -63,4 +63,4 @@ TEST_F(Gpu, TensorsInItsMemoryGoToTheCheckpointAndBack) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::gpu_test

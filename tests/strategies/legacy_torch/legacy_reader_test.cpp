@@ -12,7 +12,7 @@
 #include "strategies/storage/posix.h"
 #include "tests/support/golden.h"
 
-namespace dckpt {
+namespace dckpt::legacy_reader_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -212,4 +212,4 @@ TEST(TakeApart, OpensOrderedDictsAndParameters) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::legacy_reader_test

@@ -10,7 +10,7 @@
 #include "strategies/storage/memory.h"
 #include "tests/support/expect_error.h"
 
-namespace dckpt {
+namespace dckpt::rank_grid_test {
 namespace {
 
 using testing::error_of;
@@ -193,4 +193,4 @@ TEST(RankGrid, TheOldDistributedOptimizerHasFoldersOfItsOwn) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::rank_grid_test

@@ -10,7 +10,7 @@
 #include "tests/support/arange.h"
 #include "tests/support/expect_error.h"
 
-namespace dckpt {
+namespace dckpt::local_reader_test {
 namespace {
 
 using testing::error_of;
@@ -194,4 +194,4 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& instance) { return std::string(instance.param.name); });
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::local_reader_test

@@ -8,7 +8,7 @@
 #include "mapping/base/phase_clock.h"
 #include "strategies/comm/threads.h"
 
-namespace dckpt {
+namespace dckpt::exchange_test {
 namespace {
 
 using std::chrono::steady_clock;
@@ -35,4 +35,4 @@ TEST(Exchange, WhatIsReadAtItsEndIsNoExchange) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::exchange_test

@@ -13,7 +13,7 @@
 #include "tests/dist_checkpointing/fake_reader.h"
 #include "tests/support/watched_communicator.h"
 
-namespace dckpt {
+namespace dckpt::load_plan_cache_test {
 namespace {
 
 using testing::counting;
@@ -127,4 +127,4 @@ INSTANTIATE_TEST_SUITE_P(Exchanges, LoadPlanCacheTest, Values(Exchange::kAuto, E
                          });
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::load_plan_cache_test

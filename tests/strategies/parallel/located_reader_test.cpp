@@ -8,7 +8,7 @@
 #include "tests/dist_checkpointing/fake_reader.h"
 #include "tests/support/expect_error.h"
 
-namespace dckpt {
+namespace dckpt::located_reader_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -71,4 +71,4 @@ TEST_F(LocatedReaderTest, RefusesAnswersOutsideTheChunkAndMalformedOnes) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::located_reader_test

@@ -13,7 +13,7 @@
 #include "tests/support/arange.h"
 #include "tests/support/faulty_storage.h"
 
-namespace dckpt {
+namespace dckpt::parallel_read_test {
 namespace {
 
 using testing::counting;
@@ -124,4 +124,4 @@ INSTANTIATE_TEST_SUITE_P(Exchanges, ParallelRead, Values(Exchange::kAuto, Exchan
                          });
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::parallel_read_test

@@ -13,7 +13,7 @@
 #include "tests/dist_checkpointing/fake_reader.h"
 #include "tests/support/random.h"
 
-namespace dckpt {
+namespace dckpt::read_once_test {
 namespace {
 
 using testing::counting;
@@ -312,4 +312,4 @@ INSTANTIATE_TEST_SUITE_P(Exchanges, ReadOnce, Values(Exchange::kAuto, Exchange::
                          });
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::read_once_test

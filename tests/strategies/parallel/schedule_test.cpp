@@ -8,7 +8,7 @@
 
 #include "tests/support/random.h"
 
-namespace dckpt {
+namespace dckpt::schedule_test {
 namespace {
 
 using Transfer = ExchangeSchedule::Transfer;
@@ -168,4 +168,4 @@ TEST(ExchangeSchedule, FitsTogetherAndKeepsTheBudget) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::schedule_test

@@ -13,7 +13,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::safetensors_reader_test {
 namespace {
 
 using dckpt::testing::error_of;
@@ -228,4 +228,4 @@ TEST(SafetensorsReader, FilesOfTheHubsCacheAreLinksToBlobs) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::safetensors_reader_test

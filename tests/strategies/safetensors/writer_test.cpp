@@ -14,7 +14,7 @@
 #include "strategies/tensor_io/read_tensors.h"
 #include "tests/support/expect_error.h"
 
-namespace dckpt {
+namespace dckpt::writer_test {
 namespace {
 
 using dckpt::testing::error_of;
@@ -156,4 +156,4 @@ TEST(SafetensorsWriter, OptionsWithoutEffectAreRefused) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::writer_test

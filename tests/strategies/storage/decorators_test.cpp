@@ -14,10 +14,10 @@
 #include "strategies/storage/read_ahead_file.h"
 #include "strategies/storage/throttled.h"
 
-namespace dckpt {
+namespace dckpt::decorators_test {
 namespace {
 
-class Decorators : public testing::Test {
+class Decorators : public ::testing::Test {
  protected:
   Decorators() { storage_->create("a")->append(as_bytes("0123456789")); }
 
@@ -203,4 +203,4 @@ TEST_F(Decorators, AStoppedReadEnds) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::decorators_test

@@ -6,7 +6,7 @@
 #include "tests/support/simulated_disk.h"
 
 // Tests of the simulated disk and the faults that other tests rely on.
-namespace dckpt {
+namespace dckpt::fault_injection_test {
 namespace {
 
 TEST(SimulatedDisk, LosesWhatWasNotSynced) {
@@ -40,4 +40,4 @@ TEST(FaultyStorage, FailsOnceOrIsDeadFromThenOn) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::fault_injection_test

@@ -12,7 +12,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::file_lock_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -93,4 +93,4 @@ TEST_F(FileLocks, NeedADirectoryToBeIn) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::file_lock_test

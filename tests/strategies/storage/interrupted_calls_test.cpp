@@ -66,7 +66,7 @@ ssize_t pwritev64(int fd, const iovec* parts, int count, off64_t offset) {
 
 }  // extern "C"
 
-namespace dckpt {
+namespace dckpt::interrupted_calls_test {
 namespace {
 
 /// Makes the calls of the test misbehave during its lifetime.
@@ -137,4 +137,4 @@ TEST(InterruptedCallsTest, EveryByteIsWrittenAndReadAllTheSame) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::interrupted_calls_test

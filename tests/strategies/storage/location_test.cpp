@@ -10,7 +10,7 @@
 #include "tests/support/simulated_disk.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::location_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -107,4 +107,4 @@ TEST(StorageSpace, IsKnownOfFileSystemsOnly) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::location_test

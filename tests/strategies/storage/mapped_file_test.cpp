@@ -17,7 +17,7 @@
 #include "strategies/storage/posix.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::mapped_file_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -144,8 +144,8 @@ TEST_F(MappedFileDeathTest, OtherBusErrorsAreStillThoseOfTheProgram) {
         if (map()) std::_Exit(1);  // a replaced handler stays replaced
         ::raise(SIGBUS);
       },
-      testing::ExitedWithCode(7), "");
+      ::testing::ExitedWithCode(7), "");
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::mapped_file_test

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace dckpt {
+namespace dckpt::memory_test {
 namespace {
 
 TEST(MemoryStorage, OpenFilesOutliveTheStorage) {
@@ -18,4 +18,4 @@ TEST(MemoryStorage, DescribesFilesByItsOwnName) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::memory_test

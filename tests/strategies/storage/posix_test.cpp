@@ -27,14 +27,14 @@
 #include "tests/support/no_threads.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::posix_test {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::AllOf;
-using testing::HasSubstr;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 
-class PosixStorageTest : public testing::Test {
+class PosixStorageTest : public ::testing::Test {
  protected:
   void put(const std::string& name, const std::string& content) const {
     std::ofstream(root_ / name) << content;
@@ -496,4 +496,4 @@ TEST_F(PosixStorageTest, NoDescriptorsLeak) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::posix_test

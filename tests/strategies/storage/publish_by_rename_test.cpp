@@ -13,12 +13,12 @@
 #include "tests/support/faulty_storage.h"
 #include "tests/support/simulated_disk.h"
 
-namespace dckpt {
+namespace dckpt::publish_by_rename_test {
 namespace {
 
-using testing::AnyOf;
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::AnyOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 /// Path → content of every file below a directory, as a loader would find it.
 using Files = std::map<std::string, std::string>;
@@ -63,7 +63,7 @@ void save(const std::shared_ptr<Storage>& storage, const Files& files, Publicati
   publication.commit();
 }
 
-class Publish : public testing::Test {
+class Publish : public ::testing::Test {
  protected:
   Publish() {
     set_log_sink(
@@ -177,7 +177,7 @@ void PrintTo(const Sweep& sweep, std::ostream* out) {
   *out << sweep.name;
 }
 
-class PublishSweep : public testing::TestWithParam<Sweep> {
+class PublishSweep : public ::testing::TestWithParam<Sweep> {
  protected:
   PublishSweep() {
     set_log_sink([](LogLevel, std::string_view) {});
@@ -218,7 +218,7 @@ TEST_P(PublishSweep, ThePreviousCheckpointOrTheNewOneIsCompleteAtEveryFaultPoint
                                          files_in(*disk, "run/.iter_5.saving-job"),
                                          files_in(*disk, "run/.iter_5.replaced-job")};
       if (reported) {
-        EXPECT_THAT(places, testing::Contains(sweep.before))
+        EXPECT_THAT(places, ::testing::Contains(sweep.before))
             << "a save that failed has not removed the previous one";
       }
     }
@@ -254,7 +254,7 @@ std::vector<Sweep> sweeps() {
   return all;
 }
 
-INSTANTIATE_TEST_SUITE_P(AllFaults, PublishSweep, testing::ValuesIn(sweeps()),
+INSTANTIATE_TEST_SUITE_P(AllFaults, PublishSweep, ::testing::ValuesIn(sweeps()),
                          [](const auto& test) { return test.param.name; });
 
 TEST(AdoptedPublication, WhatAnotherJobHasTakenUpIsNotResumedAgain) {
@@ -318,9 +318,9 @@ TEST(PutFile, IsOldOrNewAtEveryFaultPointAndDurableWhenItReturns) {
       written = !faulty.fired();
       for (const PowerCut& cut : power_cuts()) {
         const Bytes content = read_file(*disk->after(cut)->open("latest.txt"), 10);
-        EXPECT_THAT(as_text(content), reported
-                                          ? testing::Matcher<std::string_view>(AnyOf("100", "200"))
-                                          : testing::Matcher<std::string_view>("200"));
+        EXPECT_THAT(as_text(content),
+                    reported ? ::testing::Matcher<std::string_view>(AnyOf("100", "200"))
+                             : ::testing::Matcher<std::string_view>("200"));
       }
     }
   }
@@ -339,4 +339,4 @@ TEST(HiddenSiblings, AreTakenApartAsTheyWerePutTogether) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::publish_by_rename_test

@@ -10,7 +10,7 @@
 #include "strategies/storage/publication.h"
 #include "tests/support/object_store.h"
 
-namespace dckpt {
+namespace dckpt::publish_in_place_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -221,4 +221,4 @@ TEST_F(PublishInPlace, AFileIsNoCheckpoint) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::publish_in_place_test

@@ -12,12 +12,12 @@
 #include "tests/support/code_of.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::recorded_test {
 namespace {
 
 namespace fs = std::filesystem;
 
-class Recorded : public testing::Test {
+class Recorded : public ::testing::Test {
  protected:
   Recorded() {
     fs::create_directory(directory_ / "d");
@@ -137,4 +137,4 @@ TEST_F(Recorded, AHeadThatIsCutShortIsRefused) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::recorded_test

@@ -14,7 +14,7 @@
 #include "tests/support/page_cache.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::uncached_file_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -102,4 +102,4 @@ TEST_F(UncachedFileTest, AFileThatShrinksIsAnError) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::uncached_file_test

@@ -19,7 +19,7 @@
 #include "tests/support/process_usage.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::read_tensors_test {
 namespace {
 
 using testing::counting;
@@ -454,4 +454,4 @@ TEST(ParallelFor, DoesWithoutThreadsThatTheSystemRefuses) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::read_tensors_test

@@ -15,7 +15,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/random.h"
 
-namespace dckpt {
+namespace dckpt::staged_source_test {
 namespace {
 
 using dckpt::testing::error_of;
@@ -321,4 +321,4 @@ TEST(StagedSource, CopiesAndWritesAtTheSameTimeInAnyOrder) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::staged_source_test

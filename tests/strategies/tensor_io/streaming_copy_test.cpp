@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <vector>
 
-namespace dckpt {
+namespace dckpt::streaming_copy_test {
 namespace {
 
 TEST(StreamingCopy, CopiesWhatItIsToldAndNothingElse) {
@@ -27,4 +27,4 @@ TEST(StreamingCopy, CopiesWhatItIsToldAndNothingElse) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::streaming_copy_test

@@ -8,7 +8,7 @@
 #include "strategies/formats/pickle/value.h"
 #include "tests/support/expect_error.h"
 
-namespace dckpt {
+namespace dckpt::index_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -200,4 +200,4 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& instance) { return std::string(instance.param.name); });
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::index_test

@@ -14,7 +14,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::reader_test {
 namespace {
 
 using testing::error_of;
@@ -144,4 +144,4 @@ TEST(TorchCheckpointing, TwoValuesWithOneKeyAreRefused) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::reader_test

@@ -17,7 +17,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/golden.h"
 
-namespace dckpt {
+namespace dckpt::compressed_items_test {
 namespace {
 
 using ::testing::Each;
@@ -153,4 +153,4 @@ TEST(CompressedItems, DamageIsReportedWithKeyAndFile) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::compressed_items_test

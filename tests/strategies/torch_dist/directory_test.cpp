@@ -9,7 +9,7 @@
 #include "strategies/torch_dist/reader.h"
 #include "tests/support/golden.h"
 
-namespace dckpt {
+namespace dckpt::directory_test {
 namespace {
 
 /// Opens a checkpoint of Megatron 0.14 that says nothing about the shapes of flattened tensors.
@@ -43,4 +43,4 @@ TEST(LostShapes, AreLeftAloneOnRequest) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::directory_test

@@ -8,7 +8,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/golden.h"
 
-namespace dckpt {
+namespace dckpt::fsdp_dtensor_test {
 namespace {
 
 using testing::error_of;
@@ -110,4 +110,4 @@ TEST(FsdpDTensor, LayersOfUnknownStagesAreNotRenumbered) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::fsdp_dtensor_test

@@ -20,7 +20,7 @@
 #include "tests/support/faulty_storage.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::writer_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -386,4 +386,4 @@ TEST(DataFiles, AHintIsCheckedBeforeAFileIsMade) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::writer_test

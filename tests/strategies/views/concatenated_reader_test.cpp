@@ -7,7 +7,7 @@
 #include "tests/dist_checkpointing/fake_reader.h"
 #include "tests/support/expect_error.h"
 
-namespace dckpt {
+namespace dckpt::concatenated_reader_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -85,4 +85,4 @@ TEST(ConcatenatedReader, PartsThatDoNotFitAreRefused) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::concatenated_reader_test

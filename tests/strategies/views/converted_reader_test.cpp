@@ -10,7 +10,7 @@
 #include "tests/dist_checkpointing/fake_reader.h"
 #include "tests/support/expect_error.h"
 
-namespace dckpt {
+namespace dckpt::converted_reader_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -112,4 +112,4 @@ TEST(ConvertedReader, OnlyFloatsAreConverted) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::converted_reader_test

@@ -12,7 +12,7 @@
 #include "tests/dist_checkpointing/fake_reader.h"
 #include "tests/support/expect_error.h"
 
-namespace dckpt {
+namespace dckpt::dequantized_reader_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -327,4 +327,4 @@ TEST(DequantizedReader, FourBitsThatDoNotFitAreListed) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::dequantized_reader_test

@@ -9,7 +9,7 @@
 #include "tests/dist_checkpointing/fake_reader.h"
 #include "tests/support/expect_error.h"
 
-namespace dckpt {
+namespace dckpt::low_rank_reader_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -183,4 +183,4 @@ TEST(LowRankReader, RefusesSumsThatWouldBeInfinite) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::low_rank_reader_test

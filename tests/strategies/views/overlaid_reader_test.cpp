@@ -6,7 +6,7 @@
 #include "strategies/tensor_io/read_tensors.h"
 #include "tests/dist_checkpointing/fake_reader.h"
 
-namespace dckpt {
+namespace dckpt::overlaid_reader_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -43,4 +43,4 @@ TEST(OverlaidReader, TensorsOfTheOtherTakeThePlaceOfOnesOrFollowThem) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::overlaid_reader_test

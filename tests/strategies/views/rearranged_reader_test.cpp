@@ -7,7 +7,7 @@
 #include "tests/dist_checkpointing/fake_reader.h"
 #include "tests/support/expect_error.h"
 
-namespace dckpt {
+namespace dckpt::rearranged_reader_test {
 namespace {
 
 using testing::counting;
@@ -179,4 +179,4 @@ TEST(RearrangedReader, ObjectsAndCommonStateCanBeMade) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::rearranged_reader_test

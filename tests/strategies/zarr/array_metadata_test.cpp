@@ -6,7 +6,7 @@
 #include "mapping/base/error.h"
 #include "strategies/zarr/object_name.h"
 
-namespace dckpt {
+namespace dckpt::array_metadata_test {
 namespace {
 
 constexpr std::string_view kGood =
@@ -121,4 +121,4 @@ TEST(ZarrObjectName, IsParsedWholeAndCutShort) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::array_metadata_test

@@ -12,7 +12,7 @@
 #include "strategies/storage/posix.h"
 #include "tests/support/golden.h"
 
-namespace dckpt {
+namespace dckpt::zarr_reader_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -212,4 +212,4 @@ TEST(ZarrReader, RefusesAnInterruptedSave) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::zarr_reader_test

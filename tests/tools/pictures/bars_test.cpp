@@ -6,7 +6,7 @@
 
 #include "tests/tools/pictures/picture_text.h"
 
-namespace dckpt::tool {
+namespace dckpt::tool::bars_test {
 namespace {
 
 using testing::kAscii;
@@ -93,4 +93,4 @@ TEST(Bars, StayInsideTheTerminal) {
 }
 
 }  // namespace
-}  // namespace dckpt::tool
+}  // namespace dckpt::tool::bars_test

@@ -6,7 +6,7 @@
 
 #include "tests/tools/pictures/picture_text.h"
 
-namespace dckpt::tool {
+namespace dckpt::tool::grid_test {
 namespace {
 
 using testing::kAscii;
@@ -193,4 +193,4 @@ TEST(Grid, BoxesThatAreNotInTheTensorAreCut) {
 }
 
 }  // namespace
-}  // namespace dckpt::tool
+}  // namespace dckpt::tool::grid_test

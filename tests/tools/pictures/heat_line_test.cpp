@@ -6,7 +6,7 @@
 
 #include "tests/tools/pictures/picture_text.h"
 
-namespace dckpt::tool {
+namespace dckpt::tool::heat_line_test {
 namespace {
 
 using testing::kAscii;
@@ -67,4 +67,4 @@ TEST(HeatLine, StaysInsideTheTerminal) {
 }
 
 }  // namespace
-}  // namespace dckpt::tool
+}  // namespace dckpt::tool::heat_line_test

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace dckpt::tool {
+namespace dckpt::tool::tree_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -18,4 +18,4 @@ TEST(Tree, BranchesGoOnWhereARowFollows) {
 }
 
 }  // namespace
-}  // namespace dckpt::tool
+}  // namespace dckpt::tool::tree_test

@@ -7,7 +7,7 @@
 
 #include "tests/tools/pictures/picture_text.h"
 
-namespace dckpt::tool {
+namespace dckpt::tool::waterfall_test {
 namespace {
 
 using testing::kAscii;
@@ -57,4 +57,4 @@ TEST(Waterfall, StaysInsideTheTerminal) {
 }
 
 }  // namespace
-}  // namespace dckpt::tool
+}  // namespace dckpt::tool::waterfall_test

@@ -11,8 +11,6 @@ namespace {
 
 constexpr std::size_t kLongestBar = 40;
 constexpr std::size_t kShortestBar = 4;
-constexpr std::size_t kIndent = 2;
-constexpr std::size_t kBetween = 2;
 
 /// The widths of the parts of a line.
 struct Layout {

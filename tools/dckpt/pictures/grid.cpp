@@ -12,7 +12,6 @@
 namespace dckpt::tool {
 namespace {
 
-constexpr std::size_t kIndent = 2;
 constexpr std::size_t kMostRows = 9;
 constexpr std::size_t kRowsWithLines = 4;  // with more rows, fewer lines between them
 constexpr std::size_t kLongestLabel = 8;

@@ -10,8 +10,6 @@
 namespace dckpt::tool {
 namespace {
 
-constexpr std::size_t kIndent = 2;
-constexpr std::size_t kBetween = 2;
 constexpr std::size_t kMostLines = 8;
 constexpr std::size_t kMostCells = 100;
 

@@ -16,6 +16,9 @@ struct PictureStyle {
 
 using Picture = std::vector<std::string>;
 
+constexpr std::size_t kIndent = 2;   ///< columns before the rows of a picture
+constexpr std::size_t kBetween = 2;  ///< columns between its parts
+
 /// Returns the text in one of a few colors, chosen by `number` so that neighbors differ; plain
 /// without color.
 std::string tinted(const std::string& text, std::size_t number, const PictureStyle& style);

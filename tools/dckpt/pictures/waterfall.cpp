@@ -9,8 +9,6 @@
 namespace dckpt::tool {
 namespace {
 
-constexpr std::size_t kIndent = 2;
-constexpr std::size_t kBetween = 2;
 constexpr std::size_t kLongest = 60;
 constexpr std::size_t kShortest = 6;
 

@@ -13,7 +13,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/golden.h"
 
-namespace dckpt {
+namespace dckpt::render_test {
 namespace {
 
 std::string rendered(const Value& value) {
@@ -221,4 +221,4 @@ INSTANTIATE_TEST_SUITE_P(
     });
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::render_test

@@ -7,7 +7,7 @@
 #include "tests/dist_checkpointing/fake_reader.h"
 #include "tests/support/expect_error.h"
 
-namespace dckpt {
+namespace dckpt::tensor_file_test {
 namespace {
 
 using testing::counting;
@@ -68,4 +68,4 @@ TEST(TensorFile, TypesThatNumpyLacksAreRefusedBeforeTheFirstByte) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::tensor_file_test

@@ -11,7 +11,7 @@
 #include "tests/dist_checkpointing/rewrite/conversions.h"
 #include "tests/migration/adapters/adapter_folder.h"
 
-namespace dckpt {
+namespace dckpt::adapter_to_merge_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -216,4 +216,4 @@ TEST_F(ConvertAdapters, AnInterruptedMergeGoesOnWithTheSameAdapterOnly) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::adapter_to_merge_test

@@ -5,7 +5,7 @@
 
 #include "tests/migration/maps/small_model.h"
 
-namespace dckpt {
+namespace dckpt::map_source_test {
 namespace {
 
 using ::testing::AllOf;
@@ -98,4 +98,4 @@ TEST(MapSource, PatternsOfBothSidesAreLeftForTheResultToo) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::map_source_test

@@ -14,7 +14,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::missing_data_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -169,4 +169,4 @@ TEST_F(MissingData, MegatronFsdpTakesWholeCheckpointsOnly) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::missing_data_test

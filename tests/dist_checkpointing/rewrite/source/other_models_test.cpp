@@ -11,7 +11,7 @@
 #include "strategies/tensor_io/read_tensors.h"
 #include "tests/dist_checkpointing/rewrite/conversions.h"
 
-namespace dckpt {
+namespace dckpt::other_models_test {
 namespace {
 
 using ::testing::AllOf;
@@ -211,4 +211,4 @@ TEST_F(OtherModels, ObjectsAreTheFirstModelsAndOthersAreNamed) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::other_models_test

@@ -23,7 +23,7 @@
 #include "tests/support/golden.h"
 #include "tests/support/random.h"
 
-namespace dckpt {
+namespace dckpt::worker_pool_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -445,4 +445,4 @@ TEST_F(Pool, ComparesTheSourceWithItsManifestAndEndsWithTheDamage) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::worker_pool_test

@@ -11,7 +11,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/random.h"
 
-namespace dckpt {
+namespace dckpt::distribution_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -284,4 +284,4 @@ TEST(WantedParts, OfOtherCheckpointsAreRefused) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::distribution_test

@@ -10,7 +10,7 @@
 #include "mapping/planning/save/global_plan.h"
 #include "tests/support/random.h"
 
-namespace dckpt {
+namespace dckpt::read_plan_test {
 namespace {
 
 using testing::Random;
@@ -281,4 +281,4 @@ TEST(Reformulation, RecognisesStoredSizesThatCanBelongToAShape) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::read_plan_test

@@ -10,7 +10,7 @@
 #include "mapping/planning/validate.h"
 #include "tests/support/random.h"
 
-namespace dckpt {
+namespace dckpt::global_plan_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -429,4 +429,4 @@ TEST(GlobalSavePlan, TheStandardPlannerWithoutDedupWritesEveryCopyAndNamesTheLas
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::global_plan_test

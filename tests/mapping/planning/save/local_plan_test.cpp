@@ -5,7 +5,7 @@
 
 #include "mapping/base/error.h"
 
-namespace dckpt {
+namespace dckpt::local_plan_test {
 namespace {
 
 TensorShard shard(std::string key, Shape shape, Box box) {
@@ -92,4 +92,4 @@ TEST(LocalSavePlan, PlansShardsWithoutElements) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::local_plan_test

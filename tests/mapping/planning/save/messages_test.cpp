@@ -4,7 +4,7 @@
 
 #include "mapping/base/error.h"
 
-namespace dckpt {
+namespace dckpt::messages_test {
 namespace {
 
 SavePlan plan_with_everything() {
@@ -79,4 +79,4 @@ TEST(ProposalOnTheWire, SaysWhetherThePlanHasChanged) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::messages_test

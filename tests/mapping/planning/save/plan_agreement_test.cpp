@@ -11,7 +11,7 @@
 #include "mapping/planning/save/messages.h"
 #include "mapping/planning/save/plan_file.h"
 
-namespace dckpt {
+namespace dckpt::plan_agreement_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -429,4 +429,4 @@ TEST(PlanAgreement, NeverCrashesOnADamagedMessage) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::plan_agreement_test

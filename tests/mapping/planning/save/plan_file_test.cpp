@@ -9,7 +9,7 @@
 #include "mapping/planning/save/messages.h"
 #include "tests/support/code_of.h"
 
-namespace dckpt {
+namespace dckpt::plan_file_test {
 namespace {
 
 LocalShard tensor(const std::string& key, Shape global, Box box, bool main_replica = true) {
@@ -158,4 +158,4 @@ TEST(PlanFile, IsRefusedWhenItsDecisionsDoNotFitTheContents) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::plan_file_test

@@ -10,10 +10,10 @@
 #include "strategies/comm/c10d/process_group.h"
 #include "tests/strategies/comm/communicator_conformance.h"
 
-namespace dckpt {
+namespace dckpt::device_tensors_test {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 constexpr std::size_t kStaging = std::size_t{4} << 20;
 
@@ -163,7 +163,7 @@ CommunicatorWorld world(const std::string& name, bool coalesces) {
 }
 
 INSTANTIATE_TEST_SUITE_P(DeviceTensors, CommunicatorConformance,
-                         testing::Values(world("coalesced", true), world("one_by_one", false)),
+                         ::testing::Values(world("coalesced", true), world("one_by_one", false)),
                          name_of_world);
 
 std::string error_of(const std::function<void()>& call) {
@@ -216,7 +216,8 @@ TEST(DeviceTensors, RanksAreNotSplitOverOneProcessGroup) {
       });
     }
   }
-  EXPECT_THAT(errors, testing::Each(HasSubstr("can be split only with DeviceTensors::new_group")));
+  EXPECT_THAT(errors,
+              ::testing::Each(HasSubstr("can be split only with DeviceTensors::new_group")));
 }
 
 TEST(DeviceTensors, WhatCannotCommunicateIsRefused) {
@@ -230,4 +231,4 @@ TEST(DeviceTensors, WhatCannotCommunicateIsRefused) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::device_tensors_test

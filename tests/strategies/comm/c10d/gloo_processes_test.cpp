@@ -14,14 +14,14 @@
 #include "mapping/base/error.h"
 #include "strategies/comm/c10d/process_group.h"
 
-namespace dckpt {
+namespace dckpt::gloo_processes_test {
 namespace {
 
-using testing::Each;
-using testing::HasSubstr;
+using ::testing::Each;
+using ::testing::HasSubstr;
 using Variables = std::map<std::string, std::string>;
 
-class GlooProcesses : public testing::Test {
+class GlooProcesses : public ::testing::Test {
  protected:
   GlooProcesses() {
     std::string pattern = (std::filesystem::temp_directory_path() / "dckpt_gloo_XXXXXX").string();
@@ -137,4 +137,4 @@ TEST_F(GlooProcesses, ARankThatDoesNotComeIsNamed) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::gloo_processes_test

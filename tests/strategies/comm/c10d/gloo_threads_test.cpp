@@ -7,10 +7,10 @@
 #include "strategies/comm/c10d/process_group.h"
 #include "tests/strategies/comm/communicator_conformance.h"
 
-namespace dckpt {
+namespace dckpt::gloo_threads_test {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 c10::intrusive_ptr<c10d::Backend> connect(const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                           int size) {
@@ -46,8 +46,8 @@ void run_gloo_ranks(int size, const std::function<void(Communicator&)>& body,
 }
 
 INSTANTIATE_TEST_SUITE_P(Gloo, CommunicatorConformance,
-                         testing::Values(CommunicatorWorld{"threads_over_loopback",
-                                                           run_gloo_ranks}),
+                         ::testing::Values(CommunicatorWorld{"threads_over_loopback",
+                                                             run_gloo_ranks}),
                          name_of_world);
 
 std::string error_of(int size, const std::function<void(Communicator&)>& body,
@@ -124,4 +124,4 @@ TEST(GlooCommunicator, WhatCannotCommunicateIsRefused) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::gloo_threads_test

@@ -2,7 +2,7 @@
 
 #include "tests/strategies/comm/mpi/run_mpi.h"
 
-namespace dckpt::testing {
+namespace dckpt::testing::communicator_test {
 namespace {
 
 using ::testing::AllOf;
@@ -65,4 +65,4 @@ TEST_P(MpiCommunicator, RefusesNoCommunicatorAndNoTime) {
 }
 
 }  // namespace
-}  // namespace dckpt::testing
+}  // namespace dckpt::testing::communicator_test

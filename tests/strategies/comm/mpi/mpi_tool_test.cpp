@@ -9,7 +9,7 @@
 #include "tests/strategies/comm/mpi/run_mpi.h"
 #include "tests/tools/goldens.h"
 
-namespace dckpt::testing {
+namespace dckpt::testing::mpi_tool_test {
 namespace {
 
 using ::testing::AllOf;
@@ -152,4 +152,4 @@ TEST_P(MpiTool, ALauncherOfAnotherMpiIsNoticed) {
 }
 
 }  // namespace
-}  // namespace dckpt::testing
+}  // namespace dckpt::testing::mpi_tool_test

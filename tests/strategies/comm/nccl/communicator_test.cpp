@@ -14,16 +14,16 @@
 #include "tests/support/arange.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::communicator_test {
 namespace {
 
 using std::chrono::milliseconds;
 using std::chrono::seconds;
-using testing::AnyOf;
-using testing::Contains;
-using testing::Each;
-using testing::HasSubstr;
-using testing::StartsWith;
+using ::testing::AnyOf;
+using ::testing::Contains;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
 
 constexpr NcclOptions options_with(milliseconds timeout) {
   return {.timeout = timeout, .staging = std::size_t{8} << 20};
@@ -53,7 +53,7 @@ std::vector<std::string> errors_of(int size, const std::function<void(int rank)>
   return errors;
 }
 
-class Nccl : public testing::Test {
+class Nccl : public ::testing::Test {
  protected:
   Nccl() { fake_nccl::reset(kDevices); }
 
@@ -89,7 +89,8 @@ void run_nccl_ranks(int size, const std::function<void(Communicator&)>& body,
 }
 
 INSTANTIATE_TEST_SUITE_P(Nccl, CommunicatorConformance,
-                         testing::Values(CommunicatorWorld{"fake", run_nccl_ranks}), name_of_world);
+                         ::testing::Values(CommunicatorWorld{"fake", run_nccl_ranks}),
+                         name_of_world);
 
 Bytes pattern(std::size_t size, int seed) {
   Bytes bytes(size);
@@ -393,4 +394,4 @@ TEST_F(Nccl, WhateverFailsIsAnErrorAndEverythingIsFreed) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::communicator_test

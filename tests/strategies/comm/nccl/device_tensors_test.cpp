@@ -24,7 +24,7 @@
 #include "tests/support/arange.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt {
+namespace dckpt::device_tensors_test {
 namespace {
 
 using ::testing::Each;
@@ -321,4 +321,4 @@ TEST_F(NcclDeviceTensors, OfAnotherSizeThanWhatIsSentAreAnError) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::device_tensors_test

@@ -6,7 +6,7 @@
 #include "strategies/comm/nccl/communicator.h"
 #include "tests/strategies/comm/communicator_conformance.h"
 
-namespace dckpt {
+namespace dckpt::gpu_test {
 namespace {
 
 int gpu_count() {
@@ -36,7 +36,7 @@ void run_gpu_ranks(int size, const std::function<void(Communicator&)>& body,
   }
 }
 
-class NcclGpu : public testing::Test {
+class NcclGpu : public ::testing::Test {
  protected:
   void SetUp() override {
     if (gpu_count() == 0) GTEST_SKIP() << "this machine has no GPU";
@@ -139,9 +139,9 @@ std::vector<CommunicatorWorld> worlds() {
   return gpu_count() < 5 ? std::vector<CommunicatorWorld>()
                          : std::vector<CommunicatorWorld>{{"gpus", run_gpu_ranks}};
 }
-INSTANTIATE_TEST_SUITE_P(NcclGpu, CommunicatorConformance, testing::ValuesIn(worlds()),
+INSTANTIATE_TEST_SUITE_P(NcclGpu, CommunicatorConformance, ::testing::ValuesIn(worlds()),
                          name_of_world);
 GTEST_ALLOW_UNINSTANTIATED_PARAMETERIZED_TEST(CommunicatorConformance);
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::gpu_test

@@ -17,7 +17,7 @@
 #include "tests/support/arange.h"
 #include "tests/support/random_transfer.h"
 
-namespace dckpt {
+namespace dckpt::transfer_test {
 namespace {
 
 using testing::Random;
@@ -154,4 +154,4 @@ TEST_F(NcclTransfer, OfRandomLayoutsIsExact) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::transfer_test

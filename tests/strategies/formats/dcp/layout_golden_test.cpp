@@ -9,7 +9,7 @@
 #include "strategies/formats/json/json.h"
 #include "tests/strategies/formats/dcp/golden_metadata.h"
 
-namespace dckpt::testing {
+namespace dckpt::testing::layout_golden_test {
 namespace {
 
 using ::testing::UnorderedElementsAreArray;
@@ -87,4 +87,4 @@ INSTANTIATE_TEST_SUITE_P(Fsdp2, LayoutGolden,
                          [](const auto& producer) { return test_name(producer.param.golden); });
 
 }  // namespace
-}  // namespace dckpt::testing
+}  // namespace dckpt::testing::layout_golden_test

@@ -8,7 +8,7 @@
 #include "mapping/base/error.h"
 #include "tests/strategies/formats/dcp/golden_metadata.h"
 
-namespace dckpt::testing {
+namespace dckpt::testing::megatron_json_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -180,4 +180,4 @@ TEST(IntegrityManifest, ReportsSizesThatDiffer) {
 }
 
 }  // namespace
-}  // namespace dckpt::testing
+}  // namespace dckpt::testing::megatron_json_test

@@ -9,7 +9,7 @@
 #include "strategies/formats/pickle/value.h"
 #include "tests/strategies/formats/dcp/golden_metadata.h"
 
-namespace dckpt {
+namespace dckpt::metadata_filter_test {
 namespace {
 
 using ::testing::Contains;
@@ -101,4 +101,4 @@ TEST(MetadataFilter, PlansThatAreNotUnderstoodGoAsAWhole) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::metadata_filter_test

@@ -14,7 +14,7 @@
 #include "strategies/formats/json/json.h"
 #include "tests/strategies/formats/dcp/golden_metadata.h"
 
-namespace dckpt::testing {
+namespace dckpt::testing::metadata_golden_test {
 namespace {
 
 using ::testing::IsEmpty;
@@ -180,4 +180,4 @@ TEST(GoldenMetadataProducers, LeaveTheirMarks) {
 }
 
 }  // namespace
-}  // namespace dckpt::testing
+}  // namespace dckpt::testing::metadata_golden_test

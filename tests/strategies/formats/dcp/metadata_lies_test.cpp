@@ -10,7 +10,7 @@
 #include "strategies/formats/dcp/metadata_reader.h"
 #include "tests/strategies/formats/dcp/metadata_model.h"
 
-namespace dckpt::testing {
+namespace dckpt::testing::metadata_lies_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -426,4 +426,4 @@ TEST(MetadataTopLevel, MustNotBeChangedTwice) {
 }
 
 }  // namespace
-}  // namespace dckpt::testing
+}  // namespace dckpt::testing::metadata_lies_test

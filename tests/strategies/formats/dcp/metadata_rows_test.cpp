@@ -9,7 +9,7 @@
 #include "strategies/formats/dcp/metadata_writer.h"
 #include "tests/strategies/formats/dcp/golden_metadata.h"
 
-namespace dckpt::testing {
+namespace dckpt::testing::metadata_rows_test {
 namespace {
 
 Bytes pickle_of(const std::string& name) {
@@ -73,4 +73,4 @@ TEST(MetadataRowsOfManyChunks, TakeThreeNodesForEach) {
 }
 
 }  // namespace
-}  // namespace dckpt::testing
+}  // namespace dckpt::testing::metadata_rows_test

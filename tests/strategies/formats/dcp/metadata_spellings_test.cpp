@@ -10,7 +10,7 @@
 #include "tests/strategies/formats/dcp/golden_metadata.h"
 #include "tests/strategies/formats/dcp/metadata_model.h"
 
-namespace dckpt::testing {
+namespace dckpt::testing::metadata_spellings_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -345,4 +345,4 @@ TEST(MetadataMcoreData, GivesOriginalShapes) {
 }
 
 }  // namespace
-}  // namespace dckpt::testing
+}  // namespace dckpt::testing::metadata_spellings_test

@@ -15,7 +15,7 @@
 #include "strategies/formats/json/json.h"
 #include "tests/strategies/formats/dcp/golden_metadata.h"
 
-namespace dckpt::testing {
+namespace dckpt::testing::metadata_writer_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -213,4 +213,4 @@ TEST_F(MetadataForPython, HoldsEveryDtypeAndNumbersOfEverySize) {
 }
 
 }  // namespace
-}  // namespace dckpt::testing
+}  // namespace dckpt::testing::metadata_writer_test

@@ -7,7 +7,7 @@
 
 #include "mapping/base/error.h"
 
-namespace dckpt {
+namespace dckpt::json_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -203,4 +203,4 @@ TEST(ToJson, IsReadBackAsItWas) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::json_test

@@ -7,7 +7,7 @@
 
 #include "tests/strategies/formats/pickle/pickle_files.h"
 
-namespace dckpt::pickle {
+namespace dckpt::pickle::golden_test {
 namespace {
 
 using Kind = Value::Kind;
@@ -28,14 +28,14 @@ Bytes all_bytes() {
   return bytes;
 }
 
-class EveryProtocol : public testing::TestWithParam<int> {
+class EveryProtocol : public ::testing::TestWithParam<int> {
  protected:
   Value golden_value(const std::string& name) {
     return load(golden(with_protocol(name, GetParam())));
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Protocol, EveryProtocol, testing::Range(0, 6));
+INSTANTIATE_TEST_SUITE_P(Protocol, EveryProtocol, ::testing::Range(0, 6));
 
 TEST_P(EveryProtocol, NumbersAreExact) {
   const Value plain = golden_value("plain");
@@ -128,7 +128,7 @@ TEST_P(EveryProtocol, PersistentIdsAreResolvedByTheCaller) {
   const Value value = load(golden(with_protocol("persistent", GetParam())), hooks);
   EXPECT_EQ(value, Value::list({"resolved", Value::dict({{"again", "resolved"}})}));
   const Value expected = GetParam() == 0 ? Value("point-7") : Value::tuple({"storage", 7, "key"});
-  EXPECT_THAT(ids, testing::Each(expected));
+  EXPECT_THAT(ids, ::testing::Each(expected));
 }
 
 /// Protocols 0 and 1 make subclasses of list and dict from a copy, the others fill them.
@@ -193,4 +193,4 @@ TEST(Golden, ValuesThatContainThemselvesHoldReferences) {
 }
 
 }  // namespace
-}  // namespace dckpt::pickle
+}  // namespace dckpt::pickle::golden_test

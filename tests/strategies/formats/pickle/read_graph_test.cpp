@@ -3,13 +3,13 @@
 
 #include "tests/strategies/formats/pickle/pickle_files.h"
 
-namespace dckpt::pickle {
+namespace dckpt::pickle::read_graph_test {
 namespace {
 
 using namespace std::string_literals;
 using Kind = Graph::Kind;
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 struct Malformed {
   const char* name;
@@ -18,7 +18,7 @@ struct Malformed {
   ErrorCode code = ErrorCode::kCorrupt;
 };
 
-class MalformedPickle : public testing::TestWithParam<Malformed> {};
+class MalformedPickle : public ::testing::TestWithParam<Malformed> {};
 
 TEST_P(MalformedPickle, IsRefusedByName) {
   const Malformed& param = GetParam();
@@ -108,7 +108,7 @@ const Malformed kMalformed[] = {
     {"FloatHexadecimal", "F0x1p3\n."s, "not a number"},
 };
 
-INSTANTIATE_TEST_SUITE_P(Opcode, MalformedPickle, testing::ValuesIn(kMalformed),
+INSTANTIATE_TEST_SUITE_P(Opcode, MalformedPickle, ::testing::ValuesIn(kMalformed),
                          [](const auto& test) { return std::string(test.param.name); });
 
 TEST(ReadGraph, ErrorsNameTheOffsetOfTheOpcode) {
@@ -334,4 +334,4 @@ TEST(ReadGraph, LimitsHoldAtTheLimitAndBreakPastIt) {
 }
 
 }  // namespace
-}  // namespace dckpt::pickle
+}  // namespace dckpt::pickle::read_graph_test

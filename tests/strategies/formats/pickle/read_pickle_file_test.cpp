@@ -6,7 +6,7 @@
 #include "strategies/formats/pickle/writer.h"
 #include "tests/support/expect_error.h"
 
-namespace dckpt::pickle {
+namespace dckpt::pickle::read_pickle_file_test {
 namespace {
 
 constexpr std::uint64_t kLarge = std::uint64_t{1} << 30;
@@ -56,4 +56,4 @@ TEST(ReadPickleFile, WhatIsNoPickleIsNotReadWhole) {
 }
 
 }  // namespace
-}  // namespace dckpt::pickle
+}  // namespace dckpt::pickle::read_pickle_file_test

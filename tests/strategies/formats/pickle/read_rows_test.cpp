@@ -3,12 +3,12 @@
 
 #include "tests/strategies/formats/pickle/pickle_files.h"
 
-namespace dckpt::pickle {
+namespace dckpt::pickle::read_rows_test {
 namespace {
 
 using namespace std::string_literals;
 using Kind = Graph::Kind;
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 constexpr RowType kClasses[] = {{"m", "Row", {"a", "b"}}};
 constexpr RowTypes kTypes{kClasses, "m", "Size"};
@@ -35,9 +35,9 @@ struct Spelling {
   std::string item;
 };
 
-class RowSpelling : public testing::TestWithParam<Spelling> {};
-class NodeSpelling : public testing::TestWithParam<Spelling> {};
-class Unreadable : public testing::TestWithParam<Spelling> {};
+class RowSpelling : public ::testing::TestWithParam<Spelling> {};
+class NodeSpelling : public ::testing::TestWithParam<Spelling> {};
+class Unreadable : public ::testing::TestWithParam<Spelling> {};
 
 TEST_P(RowSpelling, IsARow) {
   std::string pickle;
@@ -65,7 +65,7 @@ const Spelling kRows[] = {
     {"ManyCounts", "h\1)\x81}(h\2h\4(K\1K\2K\3K\4t\x94\x85\x94R\x94h\3K\2ub"s},
     {"Greatest", "h\1)\x81}(h\2\x8a\x08\xFF\xFF\xFF\xFF\xFF\xFF\xFF\x7Fh\3K\2ub"s},
 };
-INSTANTIATE_TEST_SUITE_P(Each, RowSpelling, testing::ValuesIn(kRows),
+INSTANTIATE_TEST_SUITE_P(Each, RowSpelling, ::testing::ValuesIn(kRows),
                          [](const auto& row) { return std::string(row.param.name); });
 
 TEST_P(NodeSpelling, StaysNodes) {
@@ -96,7 +96,7 @@ const Spelling kNodes[] = {
     {"WithoutState", "h\1)\x81"s},
     {"OtherClass", "h\4)\x81}(h\2K\1h\3K\2ub"s},
 };
-INSTANTIATE_TEST_SUITE_P(Each, NodeSpelling, testing::ValuesIn(kNodes),
+INSTANTIATE_TEST_SUITE_P(Each, NodeSpelling, ::testing::ValuesIn(kNodes),
                          [](const auto& row) { return std::string(row.param.name); });
 
 /// A row with its parts in the memo: the object at 5, its dict at 6, a tuple of counts at 7, the
@@ -148,7 +148,7 @@ const Spelling kUnreadable[] = {
     {"MemoOverwritten", "K\1q\5"s},
     {"MemoSkipped", "K\1q\x77"s},
 };
-INSTANTIATE_TEST_SUITE_P(Each, Unreadable, testing::ValuesIn(kUnreadable),
+INSTANTIATE_TEST_SUITE_P(Each, Unreadable, ::testing::ValuesIn(kUnreadable),
                          [](const auto& row) { return std::string(row.param.name); });
 
 TEST(Rows, AreNotTakenFromAMemoThatIsNotCountedUp) {
@@ -178,4 +178,4 @@ TEST(Rows, CutShortAreRefused) {
 }
 
 }  // namespace
-}  // namespace dckpt::pickle
+}  // namespace dckpt::pickle::read_rows_test

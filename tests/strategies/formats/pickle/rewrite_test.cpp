@@ -11,7 +11,7 @@
 #include "strategies/formats/pickle/write_graph.h"
 #include "tests/strategies/formats/pickle/pickle_files.h"
 
-namespace dckpt::pickle {
+namespace dckpt::pickle::rewrite_test {
 namespace {
 
 using namespace std::string_literals;
@@ -68,7 +68,7 @@ TEST(Rewrite, OurReaderSeesTheSameValue) {
 #ifdef DCKPT_TEST_PYTHON
 TEST(Rewrite, PythonLoadsTheSameObjects) {
   const std::filesystem::path folder =
-      std::filesystem::path(testing::TempDir()) / ("dckpt_rewrite_" + std::to_string(::getpid()));
+      std::filesystem::path(::testing::TempDir()) / ("dckpt_rewrite_" + std::to_string(::getpid()));
   std::filesystem::create_directory(folder);
   for (const std::string& name : goldens()) {
     for (const int protocol : {2, 4}) {
@@ -115,7 +115,7 @@ TEST(Rewrite, TuplesAndArgumentsMayLeadBackToThemselves) {
 TEST(WritePickle, ReferencesToWhatIsLeftOutAreRefused) {
   const Value cut = load("]q\1]q\2h\1aa.").items()[0];
   EXPECT_THAT(error_of([&] { write_pickle(cut); }).what(),
-              testing::HasSubstr("refers back to an object that is not written with it"));
+              ::testing::HasSubstr("refers back to an object that is not written with it"));
 }
 
 TEST(WritePickle, LongSharedTextsAreWrittenOnce) {
@@ -144,7 +144,7 @@ TEST(WritePickle, TensorsAndStoragesAreWrittenAsTheCallerSays) {
   };
   const Value read = load(pickle, hooks);
   EXPECT_THAT(ids,
-              testing::ElementsAre(Value::tuple({"storage", Global{"torch", "FloatStorage"}})));
+              ::testing::ElementsAre(Value::tuple({"storage", Global{"torch", "FloatStorage"}})));
   EXPECT_EQ(read.items()[0].as_opaque().args, Value::tuple({"storage", 0}));
   EXPECT_EQ(read.items()[0].identity(), read.items()[1].identity());
 }
@@ -174,4 +174,4 @@ TEST(WritePickle, DepthIsLimited) {
 }
 
 }  // namespace
-}  // namespace dckpt::pickle
+}  // namespace dckpt::pickle::rewrite_test

@@ -3,12 +3,12 @@
 
 #include "tests/strategies/formats/pickle/pickle_files.h"
 
-namespace dckpt::pickle {
+namespace dckpt::pickle::value_from_graph_test {
 namespace {
 
 using namespace std::string_literals;
 using Kind = Value::Kind;
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 std::string text(std::string_view content) {
   return "X"s + static_cast<char>(content.size()) + "\0\0\0"s + std::string(content);
@@ -178,4 +178,4 @@ TEST(GraphValues, PartsOfAGraphShareTheirValuesAndErrorsDoNotStick) {
 }
 
 }  // namespace
-}  // namespace dckpt::pickle
+}  // namespace dckpt::pickle::value_from_graph_test

@@ -10,7 +10,7 @@
 #include "tests/strategies/formats/pickle/pickle_files.h"
 #include "tests/support/temp_dir.h"
 
-namespace dckpt::pickle {
+namespace dckpt::pickle::write_graph_test {
 namespace {
 
 using namespace std::string_literals;
@@ -94,4 +94,4 @@ TEST(WriteGraph, MembersAndPairsCanBeLeftOut) {
 }
 
 }  // namespace
-}  // namespace dckpt::pickle
+}  // namespace dckpt::pickle::write_graph_test

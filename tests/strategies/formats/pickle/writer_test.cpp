@@ -7,7 +7,7 @@
 #include "strategies/formats/pickle/writer.h"
 #include "tests/strategies/formats/pickle/pickle_files.h"
 
-namespace dckpt::pickle {
+namespace dckpt::pickle::writer_test {
 namespace {
 
 using namespace std::string_literals;
@@ -88,7 +88,7 @@ TEST(PickleWriter, MemoSlotsBeyondAByte) {
     }
     writer.get(256);
   });
-  EXPECT_THAT(pickle, testing::EndsWith("Nq\xFFNr\0\1\0\0j\0\1\0\0."s));
+  EXPECT_THAT(pickle, ::testing::EndsWith("Nq\xFFNr\0\1\0\0j\0\1\0\0."s));
 }
 
 TEST(PickleWriter, DottedNamesOfProtocol2AreGetattrCalls) {
@@ -121,4 +121,4 @@ TEST(WritePickle, RefusesObjectsThatNoReaderWouldTake) {
 }
 
 }  // namespace
-}  // namespace dckpt::pickle
+}  // namespace dckpt::pickle::writer_test

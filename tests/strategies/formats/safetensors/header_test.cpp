@@ -9,7 +9,7 @@
 #include "strategies/storage/memory.h"
 #include "tests/support/expect_error.h"
 
-namespace dckpt {
+namespace dckpt::header_test {
 namespace {
 
 using dckpt::testing::error_of;
@@ -187,4 +187,4 @@ TEST(DcpSharding, SaysWhereAPartBegins) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::header_test

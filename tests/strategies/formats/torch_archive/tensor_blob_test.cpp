@@ -19,7 +19,7 @@
 #include "strategies/formats/torch_archive/torch_layout.h"
 #include "tests/strategies/formats/torch_archive/archive_files.h"
 
-namespace dckpt {
+namespace dckpt::tensor_blob_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -483,4 +483,4 @@ TEST(CheckTensorBlob, FindsEveryDamagedElement) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::tensor_blob_test

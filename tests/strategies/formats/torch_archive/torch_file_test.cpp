@@ -15,7 +15,7 @@
 #include "strategies/formats/torch_archive/torch_layout.h"
 #include "tests/strategies/formats/torch_archive/archive_files.h"
 
-namespace dckpt {
+namespace dckpt::torch_file_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -450,4 +450,4 @@ TEST(TorchStream, IsReadInGrowingPieces) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::torch_file_test

@@ -19,7 +19,7 @@
 #include "strategies/formats/torch_archive/torch_file.h"
 #include "tests/strategies/formats/torch_archive/archive_files.h"
 
-namespace dckpt {
+namespace dckpt::torch_oracle_test {
 namespace {
 
 class TorchOracle : public ::testing::Test {
@@ -151,4 +151,4 @@ TEST_F(TorchOracle, WritesWhatWeRead) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::torch_oracle_test

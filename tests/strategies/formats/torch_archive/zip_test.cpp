@@ -14,7 +14,7 @@
 #include "strategies/formats/torch_archive/zip_writer.h"
 #include "tests/strategies/formats/torch_archive/archive_files.h"
 
-namespace dckpt {
+namespace dckpt::zip_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -516,4 +516,4 @@ TEST(ZipWriter, RefusesOddAlignments) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::zip_test

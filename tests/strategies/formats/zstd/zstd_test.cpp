@@ -6,7 +6,7 @@
 #include "strategies/storage/memory.h"
 #include "tests/support/expect_error.h"
 
-namespace dckpt {
+namespace dckpt::zstd_test {
 namespace {
 
 using testing::error_of;
@@ -94,4 +94,4 @@ TEST(Zstd, DamagedFramesAreRefused) {
 }
 
 }  // namespace
-}  // namespace dckpt
+}  // namespace dckpt::zstd_test
