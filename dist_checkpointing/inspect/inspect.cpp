@@ -50,7 +50,7 @@ TensorSummary summarize(const Metadata& metadata, const TensorStorageMetadata& t
   return summary;
 }
 
-std::vector<FileSummary> files_of(const CheckpointReader& reader) {
+std::vector<FileSummary> file_summaries(const CheckpointReader& reader) {
   const std::optional<std::string>& single = reader.info().single_file;
   if (!single) return list_files(reader.storage());
   return {{*single, reader.storage().open(*single)->size()}};
@@ -160,7 +160,7 @@ CheckpointSummary inspect(const CheckpointReader& reader, const InspectOptions& 
     summary.optimizer.states = optimizer_states(metadata);
     summary.optimizer.reshardable = describe_resharding(form);
   }
-  summary.files = files_of(reader);
+  summary.files = file_summaries(reader);
   summary.data_files = check_data_files(reader);
   if (!summary.data_files.complete()) {
     for (std::string* const readers : {&summary.readers.model, &summary.readers.optimizer})

@@ -14,7 +14,7 @@ constexpr std::string_view kIndent = "\n      ";
 
 /// Returns the only axis along which the region does not span the tensor; nothing if there are
 /// several, since the worst of them cannot be told.
-std::optional<std::size_t> cut_axis(const Box& region, ShapeView size) {
+std::optional<std::size_t> differing_axis(const Box& region, ShapeView size) {
   std::optional<std::size_t> found;
   for (std::size_t axis = 0; axis < size.size(); ++axis) {
     if (region.sizes[axis] == size[axis]) continue;
@@ -52,7 +52,7 @@ std::string ownership_table(ShapeView size, const BoxList& boxes,
   std::string text(kIndent);
   text += (problem.code == FindingCode::kElementsOverlap ? "overlap " : "hole ") +
           to_string(*problem.region);
-  if (const auto axis = cut_axis(*problem.region, size))
+  if (const auto axis = differing_axis(*problem.region, size))
     text += ", probably cut wrongly along axis " + std::to_string(*axis);
 
   std::vector<RankRegion> order(holdings.begin(), holdings.end());

@@ -13,7 +13,7 @@
 namespace dckpt {
 namespace {
 
-constexpr std::string_view kMagic = "dckpt plans\n";
+constexpr std::string_view kFileMagic = "dckpt plans\n";
 /// The version of the layout, of the local plans' own bytes (encode_plan), and of the rules and the
 /// decisions made from them: it changes with each of these.
 constexpr std::uint64_t kVersion = 1;
@@ -33,7 +33,7 @@ Fingerprint read_fingerprint(WireReader& reader) {
   return fingerprint;
 }
 
-void write_shape(WireWriter& writer, ShapeView shape) {
+void write_extents(WireWriter& writer, ShapeView shape) {
   writer.number(shape.size());
   for (const std::int64_t extent : shape) writer.number(static_cast<std::uint64_t>(extent));
 }
@@ -52,12 +52,12 @@ Fingerprint fingerprint_of_contents(const Metadata& metadata) {
     writer.number(static_cast<std::uint64_t>(properties.memory_format) << 3 |
                   (properties.requires_grad ? 4U : 0U) | (properties.pin_memory ? 2U : 0U) |
                   (tensor.flattened_shape ? 1U : 0U));
-    write_shape(writer, tensor.size);
-    if (tensor.flattened_shape) write_shape(writer, *tensor.flattened_shape);
+    write_extents(writer, tensor.size);
+    if (tensor.flattened_shape) write_extents(writer, *tensor.flattened_shape);
     writer.number(tensor.chunks.size());
     for (std::size_t chunk = 0; chunk < tensor.chunks.size(); ++chunk) {
-      write_shape(writer, tensor.chunks.offsets(chunk));
-      write_shape(writer, tensor.chunks.sizes(chunk));
+      write_extents(writer, tensor.chunks.offsets(chunk));
+      write_extents(writer, tensor.chunks.sizes(chunk));
     }
     fingerprinter.update(bytes);
     bytes.clear();
@@ -208,7 +208,7 @@ Bytes encode_plan_file(const SavePlanCache::Global& global) {
     write_fingerprint(writer, global.fingerprints[rank]);
     write_rank(writer, plan.items[rank], plan.slots[rank], entries);
   }
-  Bytes file = to_bytes(kMagic);
+  Bytes file = to_bytes(kFileMagic);
   WireWriter head(file);
   head.number(kVersion);
   write_fingerprint(head, fingerprint_of(body));
@@ -218,9 +218,9 @@ Bytes encode_plan_file(const SavePlanCache::Global& global) {
 
 std::shared_ptr<const SavePlanCache::Global> decode_plan_file(ByteView bytes,
                                                               const Metadata& metadata) {
-  if (!as_text(bytes).starts_with(kMagic))
+  if (!as_text(bytes).starts_with(kFileMagic))
     throw CheckpointError(ErrorCode::kCorrupt, "does not begin with 'dckpt plans'");
-  WireReader reader(bytes.subspan(kMagic.size()), "the file of plans");
+  WireReader reader(bytes.subspan(kFileMagic.size()), "the file of plans");
   if (const std::uint64_t version = reader.number(); version != kVersion)
     throw CheckpointError(ErrorCode::kUnsupported,
                           str_format("has version {}; this dckpt reads {}", version, kVersion));

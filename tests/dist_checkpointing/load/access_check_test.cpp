@@ -23,7 +23,7 @@ class AccessCheck : public ::testing::Test {
     StateDict state;
     state["w"] = ShardedTensor::whole("w", arange({4, 3}));
     for (int cell = 0; cell < 2; ++cell)
-      state["rng"][std::to_string(cell)] = ShardedObject("rng", Value(cell), {2}, {cell});
+      state["rng"][std::to_string(cell)] = ShardedObject{"rng", Value(cell), {2}, {cell}};
     save(state, path());
   }
 
@@ -46,7 +46,7 @@ class AccessCheck : public ::testing::Test {
       state["w"] = ShardedTensor::from_rank_offsets(
           "w", Tensor::zeros(DType::kFloat32, {2, 3}),
           {{.axis = 0, .rank = mine.rows_from / 2, .count = 2}}, {.replica_id = mine.replica});
-      state["rng"] = ShardedObject("rng", Value(), {2}, {mine.cell});
+      state["rng"] = ShardedObject{"rng", Value(), {2}, {mine.cell}};
       try {
         load(state, path(), {.validate_access_integrity = validate}, comm);
       } catch (const CheckpointError& error) {

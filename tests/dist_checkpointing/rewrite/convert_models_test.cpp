@@ -100,7 +100,8 @@ TEST_F(ConvertModels, ElementsOfSixBitsAreCopiedAndCompared) {
   const Tensor weights = Tensor::empty(DType::kFloat6E2M3FNx4, {4, 8});
   for (std::size_t i = 0; i < weights.nbytes(); ++i)
     weights.mutable_bytes()[i] = static_cast<std::byte>(i);
-  save(Value::dict({{"w", ShardedTensor::whole("w", weights)}}), at("model"), {.strategy = "hf"});
+  save(Value::dict({{"w", ShardedTensor::whole("w", weights)}}), at("model"),
+       {.strategy = {.name = "hf"}});
   convert(at("model"), at("copy"), {.target = {.strategy = "safetensors"}});
   EXPECT_EQ(differences(at("model"), at("copy")), 0U);
   EXPECT_TRUE(verify(*open_checkpoint(at("copy")), {.deep = true}).problems.empty());

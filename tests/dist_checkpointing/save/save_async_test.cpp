@@ -208,7 +208,7 @@ TEST_F(SaveAsync, AStateLargerThanTheStagingMemoryIsStreamed) {
         StateDict state = state_of(comm.rank(), static_cast<float>(i), 2000);  // 8 MB, one tensor
         const PendingSave pending = saver.save(state, path("step" + std::to_string(i)));
         overwrite(state);
-        if (when_busy == WhenBusy::kReplace && i == 1) pending.wait();
+        if (options.async.when_busy == WhenBusy::kReplace && i == 1) pending.wait();
       }
     });
     for (int i = 0; i < 3; ++i) expect_holds("step" + std::to_string(i), static_cast<float>(i));

@@ -146,7 +146,7 @@ TEST(NormProbe, AMapOfTheOtherKindThanConfigJsonNamesIsRefused) {
   for (const auto& [type, map] : std::vector<std::pair<const char*, const char*>>{
            {"gemma", "llama"}, {"gemma", "mistral"}, {"qwen2", "gemma"}}) {
     const Probe probe{.norms = all(0.5F), .type = type};
-    const auto error = error_of([&] { probe.run({map, {}}); });
+    const auto error = error_of([&, name = map] { probe.run({name, {}}); });
     EXPECT_EQ(error.code(), ErrorCode::kUnsupported) << type << " " << map;
     EXPECT_THAT(error.message(), HasSubstr("use --map " + std::string(type)));
     EXPECT_NO_THROW(probe.run({map, {"apply_layernorm_1p=false"}}));

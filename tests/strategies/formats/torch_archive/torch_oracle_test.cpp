@@ -103,8 +103,9 @@ TEST_F(TorchOracle, LoadsOurFilesAsItsOwn) {
         "sparse", "quantized", "transposed", "expanded", "dtype_uint16", "dtype_float8_e5m2"}) {
     const Bytes theirs = testing::torch_file(name + ".pt");
     testing::write_path(folder_ / (name + ".torch.pt"), theirs);
-    testing::write_path(folder_ / (name + ".dckpt.pt"),
-                        save_torch_file(load_torch_bytes(theirs, name), {.prefix = name}));
+    testing::write_path(
+        folder_ / (name + ".dckpt.pt"),
+        save_torch_file(load_torch_bytes(theirs, name), TorchSaveOptions{.prefix = name}));
   }
   run("compare '" + folder_.string() + "'");
 }
