@@ -5,7 +5,7 @@ include(GoogleTest)
 file(CONFIGURE OUTPUT "${CMAKE_CURRENT_BINARY_DIR}/tests_precompiled.cpp" CONTENT "int main() {}" @ONLY)
 add_executable(tests_precompiled "${CMAKE_CURRENT_BINARY_DIR}/tests_precompiled.cpp")
 target_link_libraries(tests_precompiled PRIVATE dckpt_strategies dckpt_flags GTest::gmock)
-target_compile_options(tests_precompiled PRIVATE $<$<CONFIG:Release>:-O1>)
+target_compile_options(tests_precompiled PRIVATE -O0)
 target_precompile_headers(tests_precompiled PRIVATE
   <gmock/gmock.h> <gtest/gtest.h> <chrono> <filesystem> <functional> <map> <memory> <numeric> <set> <span> <string>
   <thread> <unordered_map> <variant> <vector>
@@ -32,10 +32,7 @@ function(dckpt_test name)
   if(NOT "${arg_LIBRARIES}" MATCHES "torch|c10d|cuda|nccl|Cuda|Nccl")  # these have flags of their own
     target_precompile_headers(${name} REUSE_FROM tests_precompiled)
   endif()
-  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
-  if(DCKPT_SANITIZE)  # which slow down the compiler more than what it compiles
-    target_compile_options(${name} PRIVATE -O0)
-  endif()
+  target_compile_options(${name} PRIVATE -O0)  # tests take longer to compile than to run
   target_link_libraries(${name} PRIVATE ${arg_LIBRARIES} dckpt_flags GTest::gmock GTest::gtest_main)
   target_compile_definitions(${name} PRIVATE DCKPT_TEST_DATA="tests/data")
   dckpt_batches(${name})

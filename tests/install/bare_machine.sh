@@ -15,6 +15,7 @@ skip() { echo "skipped: $*"; exit 77; }
 ((EUID == 0)) || skip "making a Debian system needs root"
 command -v dpkg-deb apt-get unshare >/dev/null || skip "dpkg, apt and unshare are needed"
 if [[ -z ${DCKPT_BARE_MACHINE:-} ]]; then  # mounts and copies of this run end with it
+  unshare --mount --propagation private true 2>/dev/null || skip "mounts of its own cannot be had here"
   exec env DCKPT_BARE_MACHINE=1 unshare --mount --propagation private "$0" "$@"
 fi
 packages=$(realpath "$1")
