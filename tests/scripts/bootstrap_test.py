@@ -98,10 +98,12 @@ def missing(lists):
     packages = closure({*lists, *BARE, *(name for name, (_, _, everywhere) in installed().items() if everywhere)})
     problems = []
     for program, file in programs_of_tests().items():
+        if program in OPTIONAL:
+            continue
         paths = [Path(folder, program) for folder in ("/usr/bin", "/usr/sbin", "/bin", "/sbin") if Path(folder, program).exists()]
         if paths and owner(paths[0]) not in packages:
             problems.append(f"{file} runs {program}, which is in {owner(paths[0])}")
-        elif not paths and program not in OPTIONAL and not subprocess.run(["bash", "-c", f"[[ $(type -t {program}) == builtin ]]"]).returncode == 0:
+        elif not paths and not subprocess.run(["bash", "-c", f"[[ $(type -t {program}) == builtin ]]"]).returncode == 0:
             problems.append(f"{file} runs {program}, which no package has that is installed")
     for file, reason in used_files().items():
         package = owner(file)
