@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "mapping/base/api.h"
 #include "mapping/base/hash.h"
 #include "mapping/base/readable_file.h"
 
@@ -13,7 +14,7 @@ namespace dckpt {
 
 /// The SHA-256 of a file, computed from bytes that are read for other purposes, as far as these
 /// reads proceed from front to back. The rest is read at the end. Safe to use from several threads.
-class PassingHash {
+class DCKPT_API PassingHash {
  public:
   /// Adds bytes that were read at `offset`. A short gap before them is read from `file`.
   void add(const ReadableFile& file, std::uint64_t offset, ByteView bytes);
