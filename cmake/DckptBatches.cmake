@@ -1,16 +1,17 @@
-# dckpt_batches(TARGET [FOLDERS]): compiles the sources of TARGET in batches, files that include several of them,
-# if DCKPT_BATCHES is on. A clean build then emits a template once per batch and not once per source, and takes
-# half the time. Developers build without batches: each source must include what it uses, and an edit
-# compiles one source.
+# dckpt_batches(TARGET [FOLDERS]): compiles the sources of TARGET in batches, files that include
+# several of them, if DCKPT_BATCHES is on. A clean build then emits a template once per batch and
+# not once per source, and takes half the time. Developers build without batches: each source must
+# include what it uses, and an edit compiles one source.
 #
-# A batch holds neighbors of one folder, or whole small folders, that have the same options; with FOLDERS, none
-# from two folders below that of TARGET. Its text names them from the root of the tree, so that it is the same in
-# every checkout and a compiler cache finds it. Sources with definitions of their own stay alone.
+# A batch holds neighbors of one folder, or whole small folders, that have the same options; with
+# FOLDERS, none from two folders below that of TARGET. Its text names them from the root of the
+# tree, so that it is the same in every checkout and a compiler cache finds it. Sources with
+# definitions of their own stay alone.
 #
 # To be called when all sources and their properties are set.
 if(DCKPT_BATCHES)
   set(CMAKE_DISABLE_PRECOMPILE_HEADERS ON)  # a batch parses a header once anyway
-  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")  # else it spends a tenth of the time on collecting garbage
+  if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")  # which else spends a tenth of the time on its garbage
     target_compile_options(dckpt_flags INTERFACE --param=ggc-min-heapsize=500000)
   endif()
 endif()
@@ -69,10 +70,13 @@ function(dckpt_batches target)
     set(file "${PROJECT_BINARY_DIR}/batches/${target}/${batch}")
     file(CONFIGURE OUTPUT "${file}" CONTENT "${text_of_${batch}}" @ONLY)
     target_sources(${target} PRIVATE "${file}")
-    set_source_files_properties("${file}" DIRECTORY "${directory}" PROPERTIES INCLUDE_DIRECTORIES "${PROJECT_SOURCE_DIR}")
+    set_source_files_properties("${file}" DIRECTORY "${directory}"
+                                PROPERTIES INCLUDE_DIRECTORIES "${PROJECT_SOURCE_DIR}")
     if(options_of_${batch})
-      set_source_files_properties("${file}" DIRECTORY "${directory}" PROPERTIES COMPILE_OPTIONS "${options_of_${batch}}")
+      set_source_files_properties("${file}" DIRECTORY "${directory}"
+                                  PROPERTIES COMPILE_OPTIONS "${options_of_${batch}}")
     endif()
-    set_source_files_properties(${sources_of_${batch}} DIRECTORY "${directory}" PROPERTIES HEADER_FILE_ONLY ON)
+    set_source_files_properties(${sources_of_${batch}} DIRECTORY "${directory}"
+                                PROPERTIES HEADER_FILE_ONLY ON)
   endforeach()
 endfunction()

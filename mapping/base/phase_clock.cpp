@@ -10,7 +10,7 @@ struct ClockSink {
   PhaseSink function;
 };
 
-// The clock_sink is never destroyed: background saves may run while the process ends.
+// The sink is never destroyed: background saves may run while the process ends.
 ClockSink& clock_sink() {
   static ClockSink* const instance = new ClockSink;
   return *instance;
@@ -20,7 +20,7 @@ void call(const PhaseSink& function, const PhaseEvent& event) {
   if (!function) return;
   try {
     function(event);
-  } catch (...) {  // a clock_sink must not change what one rank of many does
+  } catch (...) {  // a sink must not change what one rank of many does
   }
 }
 
@@ -37,11 +37,8 @@ PhaseSink set_phase_sink(PhaseSink function) {
   return std::exchange(clock_sink().function, std::move(function));
 }
 
-PhaseClock::PhaseClock(std::string call, std::string target, int rank, PhaseSink clock_sink)
-    : call_(std::move(call)),
-      target_(std::move(target)),
-      rank_(rank),
-      sink_(std::move(clock_sink)) {}
+PhaseClock::PhaseClock(std::string call, std::string target, int rank, PhaseSink sink)
+    : call_(std::move(call)), target_(std::move(target)), rank_(rank), sink_(std::move(sink)) {}
 
 PhaseClock::~PhaseClock() {
   for (const auto& [phase, name] : kPhaseNames) end(phase, 0, true);

@@ -10,11 +10,11 @@
 #include "mapping/base/hash.h"
 #include "mapping/base/readable_file.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
 /// The SHA-256 of a file, computed from bytes that are read for other purposes, as far as these
 /// reads proceed from front to back. The rest is read at the end. Safe to use from several threads.
-class DCKPT_API PassingHash {
+class PassingHash {
  public:
   /// Adds bytes that were read at `offset`. A short gap before them is read from `file`.
   void add(const ReadableFile& file, std::uint64_t offset, ByteView bytes);

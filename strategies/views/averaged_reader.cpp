@@ -11,11 +11,11 @@
 #include "strategies/contract/forwarding_reader.h"
 #include "strategies/tensor_io/read_tensors.h"
 #include "strategies/views/changed_chunk.h"
+#include "strategies/views/staging.h"
 
 namespace dckpt {
 namespace {
 
-constexpr std::uint64_t kAveragedStaging = std::uint64_t{256} << 10;  // of each read
 constexpr std::size_t kBlock = std::size_t{64} << 10;  // elements that are summed at a time
 
 /// The elements of a chunk, row-major, summed with those of other checkpoints.
@@ -68,8 +68,8 @@ class SummedChunk final : public ChangedChunk {
     for (FlatPiece& piece : split_flat_range(box_.sizes, first, end)) {
       for (std::size_t axis = 0; axis < box_.dims(); ++axis)
         piece.box.offsets[axis] += box_.offsets[axis];
-      const Tensor part = read_box(*other.reader, other.tensor, piece.box,
-                                   {.threads = 1, .staging = kAveragedStaging});
+      const Tensor part =
+          read_box(*other.reader, other.tensor, piece.box, {.threads = 1, .staging = kRowStaging});
       cast_elements(part.dtype(), part.data(), computed,
                     reinterpret_cast<std::byte*>(into.data() + (piece.begin - first)),
                     static_cast<std::size_t>(part.numel()));

@@ -18,11 +18,10 @@
 #include "strategies/contract/forwarding_reader.h"
 #include "strategies/storage/forwarding.h"
 #include "strategies/tensor_io/read_tensors.h"
+#include "strategies/views/staging.h"
 
 namespace dckpt {
 namespace {
-
-constexpr std::uint64_t kPartStaging = std::uint64_t{256} << 10;  // of each read
 
 /// Returns the parts of a tensor that have any of its elements [begin, end).
 std::span<const ConcatenatedTensor::Part> parts_in(const ConcatenatedTensor& tensor,
@@ -108,7 +107,7 @@ class JoinedFile final : public ReadableFile {
     }
     with_context({.key = tensor.key}, [&] {
       read_tensors(source_, plan_reads(source_.metadata(), wanted), destinations,
-                   {.threads = 1, .staging = kPartStaging, .verify = false});
+                   {.threads = 1, .staging = kRowStaging, .verify = false});
     });
   }
 

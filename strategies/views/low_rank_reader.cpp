@@ -14,12 +14,12 @@
 #include "strategies/views/changed_chunk.h"
 #include "strategies/views/converted_reader.h"
 #include "strategies/views/recent_tiles.h"
+#include "strategies/views/staging.h"
 
 namespace dckpt {
 namespace {
 
-constexpr std::uint64_t kFactorStaging = std::uint64_t{256} << 10;  // of each read
-constexpr std::uint64_t kTiles = 32;                                // pieces of factors in memory
+constexpr std::uint64_t kTiles = 32;  // pieces of factors in memory
 constexpr std::uint64_t kSmallestTile = std::uint64_t{16} << 10;
 constexpr std::int64_t kElementsAtOnce = 512;  // elements of a row that are summed up together
 
@@ -46,7 +46,7 @@ Tile read_tile(const CheckpointReader& factors, const LowRankFactor& factor, Axi
   }
   if (axes == 1) box = {{columns.first}, {along(columns)}};
   const Tensor stored =
-      read_box(factors, factor.tensor, box, {.threads = 1, .staging = kFactorStaging});
+      read_box(factors, factor.tensor, box, {.threads = 1, .staging = kRowStaging});
   Tile tile{along(rows), along(columns),
             std::vector<float>(static_cast<std::size_t>(stored.numel()))};
   cast_elements(stored.dtype(), stored.data(), DType::kFloat32,

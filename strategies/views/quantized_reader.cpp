@@ -14,11 +14,10 @@
 #include "strategies/tensor_io/read_tensors.h"
 #include "strategies/views/fp8_block.h"
 #include "strategies/views/recent_tiles.h"
+#include "strategies/views/staging.h"
 
 namespace dckpt {
 namespace {
-
-constexpr std::uint64_t kTileStaging = std::uint64_t{1} << 20;  // of each read
 
 std::int64_t blocks_of(std::int64_t extent) {
   return extent / kFp8Block + (extent % kFp8Block != 0 ? 1 : 0);

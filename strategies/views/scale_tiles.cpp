@@ -11,12 +11,12 @@
 #include "mapping/geometry/cast.h"
 #include "mapping/state/tensor.h"
 #include "strategies/tensor_io/read_tensors.h"
+#include "strategies/views/staging.h"
 
 namespace dckpt {
 namespace {
 
 constexpr std::int64_t kTileElements = 256 << 10;
-constexpr std::uint64_t kScaleStaging = std::uint64_t{1} << 20;  // of each read
 
 /// Returns the value of a float8_e8m0fnu: a power of two.
 float power_of_two(std::byte code) {
@@ -60,7 +60,7 @@ ScaleTiles::Tile ScaleTiles::read(const QuantizedWeight& weight, const Box& box)
 }
 
 ScaleTiles::Tile ScaleTiles::floats(std::size_t tensor, const Box& box) const {
-  const Tensor stored = read_box(source_, tensor, box, {.threads = 1, .staging = kScaleStaging});
+  const Tensor stored = read_box(source_, tensor, box, {.threads = 1, .staging = kTileStaging});
   Tile tile(static_cast<std::size_t>(stored.numel()));
   if (stored.dtype() == DType::kUInt8 || stored.dtype() == DType::kFloat8E8M0FNU)
     std::transform(stored.data(), stored.data() + tile.size(), tile.begin(), power_of_two);
@@ -76,7 +76,7 @@ void ScaleTiles::check_shape(const QuantizedWeight& weight) const {
   Shape found;
   if (tensor.global_shape() == Shape{axes} && can_cast(tensor.properties.dtype, DType::kInt64)) {
     const Tensor stored = read_box(source_, *weight.shape, whole(Shape{axes}),
-                                   {.threads = 1, .staging = kScaleStaging});
+                                   {.threads = 1, .staging = kTileStaging});
     found = weight.size;
     cast_elements(stored.dtype(), stored.data(), DType::kInt64,
                   reinterpret_cast<std::byte*>(found.data()), found.size());

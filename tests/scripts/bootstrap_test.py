@@ -1,6 +1,8 @@
-"""bootstrap_test.py ROOT BUILD: scripts/bootstrap installs everything that the tests of ROOT use, and that was used to build them in BUILD.
+"""bootstrap_test.py ROOT BUILD: scripts/bootstrap installs everything that the tests of ROOT use,
+and that was used to build them in BUILD.
 
-A package counts if the lists name it, if a named package depends on it, or if every Debian system has it: that this machine has it proves nothing."""
+A package counts if the list names it, if a named package depends on it, or if every Debian system
+has it: that this machine has it proves nothing."""
 import ast
 import functools
 import re
@@ -11,30 +13,39 @@ from pathlib import Path
 
 # What a Debian system has that somebody cloned this project on, beyond what none is without.
 BARE = {"ca-certificates", "git"}
-# Programs that some test uses where they are found: no package of Debian 12 has them, or others do as well.
-OPTIONAL = {"clang++-14", "clang++-19", "g++-12", "clang-format-14", "mpiexec", "chromium", "chromium-browser", "google-chrome", "debootstrap"}
-SHELL = re.compile(r"(?:\bcommand -v |\bfor program in )((?:[\w+.-]+[ ;])+)")
+# Fetched by the test that needs it.
+OPTIONAL = {"debootstrap"}
+# Where tests name the programs that they run. Those that CMake looks for are in its cache.
 PROGRAMS = [re.compile(pattern) for pattern in (
-    r'has_shell\("([\w.-]+)"\)', r'std::system\("([\w.-]+) ', r'subprocess\.\w+\(\["([\w.-]+)"', r'find_program\(\w+ ([\w.+-]+)\)', r"mpiexec\.(?:mpich|openmpi)")]
+    r"(?:\bcommand -v |\bfor program in )((?:[\w+.-]+[ ;])+)", r'has_shell\("([\w.-]+)"\)',
+    r'std::system\("([\w.-]+) ', r'subprocess\.\w+\(\["([\w.-]+)"')]
 
 ROOT, BUILD = Path(sys.argv[1]), Path(sys.argv[2])
 
 
+def output_of(*command):
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def names_in(packages):
+    """The names in a list of packages with versions, architectures and spaces."""
+    return [re.split(r"[ (:]", part.strip())[0] for part in packages if part.strip()]
+
+
 @functools.cache
 def installed():
-    """{package: ([names it provides], [alternatives of each dependency], whether every system has it)}"""
+    """{package: ([names it provides], [names it depends on], whether every system has it)}"""
     fields = "${Package}\t${Provides}\t${Pre-Depends}, ${Depends}\t${Essential} ${Priority}\n"
     packages = {}
-    for line in subprocess.run(["dpkg-query", "-W", "-f", fields], capture_output=True, text=True, check=True).stdout.splitlines():
+    for line in output_of("dpkg-query", "-W", "-f", fields).splitlines():
         name, provides, depends, kind = line.split("\t")
-        names = lambda text: [re.split(r"[ (:]", part.strip())[0] for part in text if part.strip()]
-        packages[name] = (names(provides.split(",")), [names(one.split("|")) for one in depends.split(",") if one.strip()],
+        packages[name] = (names_in(provides.split(",")), names_in(re.split("[,|]", depends)),
                           kind.startswith("yes") or kind.endswith("required"))
     return packages
 
 
 def closure(named):
-    """`named` and what they bring along."""
+    """Those of `named` that are installed, and what they bring along."""
     provided = {}
     for package, (provides, _, _) in installed().items():
         for name in [package, *provides]:
@@ -44,7 +55,7 @@ def closure(named):
         for package in provided.get(waiting.pop(), []):
             if package not in found:
                 found.add(package)
-                waiting += [name for alternatives in installed()[package][1] for name in alternatives]
+                waiting += installed()[package][1]
     return found
 
 
@@ -59,7 +70,7 @@ def owners():
 
 
 def owner(file):
-    for path in (file, Path(file).resolve()):  # /bin is a link to /usr/bin, and programs are links to alternatives
+    for path in (file, Path(file).resolve()):  # /bin is a link, and programs link to alternatives
         for name in (str(path), str(path).removeprefix("/usr")):
             if name in owners():
                 return owners()[name]
@@ -70,41 +81,48 @@ def programs_of_tests():
     """{program: the file that runs it}"""
     found = {}
     for file in [*ROOT.glob("tests/**/*"), *ROOT.glob("scripts/*")]:
-        if not file.is_file() or file.suffix not in {"", ".sh", ".py", ".cpp", ".h", ".txt", ".cmake"} or "data" in file.parts or file == Path(__file__):
+        if file.suffix not in {"", ".sh", ".py", ".cpp", ".h"} or not file.is_file():
+            continue
+        if "data" in file.parts or file.samefile(__file__):
             continue
         text = file.read_text(errors="replace")
-        words = [word for match in SHELL.findall(text) for word in re.split("[ ;]", match) if word]
-        for program in words + [word for pattern in PROGRAMS for word in pattern.findall(text)]:
-            found[program] = file.relative_to(ROOT)
+        for pattern in PROGRAMS:
+            for word in re.split("[ ;]", " ".join(pattern.findall(text))):
+                if word and word not in OPTIONAL:
+                    found[word] = file.relative_to(ROOT)
     return found
 
 
 @functools.cache
 def used_files():
-    """What the compiler read, and the libraries that the programs load: {file: a reason}"""
+    """What CMake found, what the compiler read, and the libraries that the programs load: {file: a
+    reason}"""
     found = {}
-    for line in subprocess.run(["ninja", "-C", BUILD, "-t", "deps"], capture_output=True, text=True, check=True).stdout.splitlines():
+    cache = (BUILD / "CMakeCache.txt").read_text()
+    for name, path in re.findall(r"^([^#/\n]*):FILEPATH=(/usr/.+)$", cache, re.MULTILINE):
+        found[path] = f"the build found it ({name})"
+    for line in output_of("ninja", "-C", BUILD, "-t", "deps").splitlines():
         if line.startswith("    /usr/"):
             found[line.strip()] = "a source of the tests includes it"
     for program in sorted(BUILD.glob("bin/*")):
-        for path in re.findall(r"=> (/\S+)", subprocess.run(["ldd", program], capture_output=True, text=True).stdout):
-            if path.startswith(("/usr/", "/lib")):
-                found[path] = f"{program.name} loads it"
+        loaded = subprocess.run(["ldd", program], capture_output=True, text=True).stdout
+        for path in re.findall(r"=> (/(?:usr|lib)\S*)", loaded):
+            found[path] = f"{program.name} loads it"
     return found
 
 
-def missing(lists):
-    """One sentence for each package that is used and not in `lists`."""
-    packages = closure({*lists, *BARE, *(name for name, (_, _, everywhere) in installed().items() if everywhere)})
+def missing(named):
+    """One sentence for each file of a package that is used and that `named` does not install."""
+    everywhere = {name for name, (_, _, always) in installed().items() if always}
+    packages = closure({*named, *BARE, *everywhere})
     problems = []
     for program, file in programs_of_tests().items():
-        if program in OPTIONAL:
-            continue
-        paths = [Path(folder, program) for folder in ("/usr/bin", "/usr/sbin", "/bin", "/sbin") if Path(folder, program).exists()]
-        if paths and owner(paths[0]) not in packages:
-            problems.append(f"{file} runs {program}, which is in {owner(paths[0])}")
-        elif not paths and not subprocess.run(["bash", "-c", f"[[ $(type -t {program}) == builtin ]]"]).returncode == 0:
-            problems.append(f"{file} runs {program}, which no package has that is installed")
+        asked = f"type -t {program}; type -P {program} || true"
+        kind, _, path = output_of("bash", "-c", asked).partition("\n")
+        package = owner(path.strip()) if path else None
+        if kind != "builtin" and package not in packages:
+            place = package or "no installed package"
+            problems.append(f"{file} runs {program}, which is in {place}")
     for file, reason in used_files().items():
         package = owner(file)
         if package and package not in packages:
@@ -113,17 +131,19 @@ def missing(lists):
 
 
 class Bootstrap(unittest.TestCase):
-    lists = subprocess.run([ROOT / "scripts/bootstrap", "test", "--list"], capture_output=True, text=True, check=True).stdout.split()
+    named = output_of(ROOT / "scripts/bootstrap", "test", "--list").split()
 
     def test_names_what_tests_use(self):
         self.assertTrue(len(used_files()) > 500, "the build notes no headers")
-        self.assertEqual(missing(self.lists), [], "scripts/bootstrap does not install it")
+        self.assertEqual(missing(self.named), [], "scripts/bootstrap does not install it")
 
     def test_notices_a_missing_package(self):
-        for package in ("fish", "zsh", "libre2-dev", "libyaml-cpp-dev"):
-            fewer = [name for name in self.lists if name != package]
-            self.assertEqual(len(fewer), len(self.lists) - 1, package)
-            self.assertTrue(any(re.search(f"is in {package}(:|$)", problem) for problem in missing(fewer)), package)
+        for package in ("fish", "zsh", "libre2-dev", "libyaml-cpp-dev", "mold", "doxygen"):
+            fewer = [name for name in self.named if name != package]
+            self.assertEqual(len(fewer), len(self.named) - 1, package)
+            noticed = [problem for problem in missing(fewer)
+                       if re.search(rf"is in {package}(:|$)", problem)]
+            self.assertTrue(noticed, package)
 
     def test_tests_without_oracles_need_no_package_of_python(self):
         for folder in ("structure", "docs", "tools", "hostile", "scripts"):
@@ -131,14 +151,19 @@ class Bootstrap(unittest.TestCase):
             own = {file.stem for file in files}
             for file in files:
                 for node in ast.walk(ast.parse(file.read_text())):
-                    names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+                    names = []
+                    if isinstance(node, ast.Import):
+                        names = [alias.name for alias in node.names]
+                    elif isinstance(node, ast.ImportFrom):
+                        names = [node.module or ""]
                     for name in names:
-                        self.assertTrue(name.split(".")[0] in sys.stdlib_module_names | own, f"{file} imports {name}")
+                        known = name.split(".")[0] in sys.stdlib_module_names | own
+                        self.assertTrue(known, f"{file} imports {name}")
 
 
 if __name__ == "__main__":
-    absent = [name for name in Bootstrap.lists if name not in installed() and name != "chromium-headless-shell"]
+    absent = {*Bootstrap.named} - {*installed()} - {"chromium-headless-shell"}
     if absent:
-        print("skipped: not everything is installed that scripts/test needs:", *absent)
+        print("skipped: not everything is installed that scripts/test needs:", *sorted(absent))
         sys.exit(77)
     unittest.main(argv=sys.argv[:1])

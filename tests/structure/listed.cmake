@@ -1,4 +1,5 @@
-# cmake -DROOT=<source> -P listed.cmake: every test and every fuzz target is built, that is, named in the CMakeLists.txt beside it.
+# cmake -DROOT=<source> -P listed.cmake: every test and every fuzz target is built, that is, named in the CMakeLists.txt beside it. Every test has a namespace
+# of its own name, so that it can share a batch with any other (cmake/DckptBatches.cmake).
 cmake_minimum_required(VERSION 3.22)
 
 file(GLOB_RECURSE files "${ROOT}/tests/*_test.cpp" "${ROOT}/tests/*_fuzz.cpp")
@@ -17,15 +18,20 @@ foreach(file IN LISTS files)
     endif()
     get_filename_component(folder "${folder}" DIRECTORY)
   endwhile()
+  file(RELATIVE_PATH relative "${ROOT}" "${file}")
   if(NOT found)
-    file(RELATIVE_PATH relative "${ROOT}" "${file}")
-    list(APPEND problems "${relative}")
+    list(APPEND problems "${relative} is not named in any CMakeLists.txt")
+  endif()
+  get_filename_component(stem "${file}" NAME_WE)
+  file(STRINGS "${file}" namespaces REGEX "^namespace dckpt[a-z:]*::${stem} {$")
+  if(stem MATCHES "_test$" AND NOT namespaces)
+    list(APPEND problems "${relative} does not open a namespace dckpt::${stem} (or dckpt::…::${stem})")
   endif()
 endforeach()
 
 list(JOIN problems "\n  " text)
 if(problems)
-  message(FATAL_ERROR "Not named in any CMakeLists.txt:\n  ${text}")
+  message(FATAL_ERROR "Tests that do not follow the rules:\n  ${text}")
 elseif(NOT files)
   message(FATAL_ERROR "No tests below '${ROOT}'")
 endif()
