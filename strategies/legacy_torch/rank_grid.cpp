@@ -104,7 +104,7 @@ class Grid {
  private:
   [[noreturn]] void refuse_grid(ErrorCode code, const std::string& message,
                                 const std::string& file) const {
-    dckpt::fail(storage_, code, message, file);
+    throw CheckpointError(code, message, {.file = storage_.display_path(file)});
   }
 
   void find_main_files() {
