@@ -8,6 +8,10 @@
 # tree, so that it is the same in every checkout and a compiler cache finds it. Sources with
 # definitions of their own stay alone.
 #
+# With DCKPT_BATCHES_REVERSED a batch includes its sources the other way around. A source that lives on
+# what its neighbor includes or defines does not compile in one of the two orders, so the presets of the sanitizers
+# take this one.
+#
 # To be called when all sources and their properties are set.
 if(DCKPT_BATCHES)
   set(CMAKE_DISABLE_PRECOMPILE_HEADERS ON)  # a batch parses a header once anyway
@@ -58,7 +62,12 @@ function(dckpt_batches target)
     set(batch "${batch_of_${kind}}")
     set(bytes_of_${kind} ${filled})
     set(folder_of_${kind} "${folder}")
-    string(APPEND "text_of_${batch}" "#include \"${name}\"\n")
+    set(line "#include \"${name}\"\n")
+    if(DCKPT_BATCHES_REVERSED)
+      string(PREPEND "text_of_${batch}" "${line}")
+    else()
+      string(APPEND "text_of_${batch}" "${line}")
+    endif()
     list(APPEND "sources_of_${batch}" "${source}")
   endforeach()
 

@@ -10,6 +10,7 @@ if(PROJECT_IS_TOP_LEVEL)  # developers edit sources; a parent project builds the
   set(_batches OFF)
 endif()
 option(DCKPT_BATCHES "Compile neighboring sources together: for clean builds, which take half as long" ${_batches})
+option(DCKPT_BATCHES_REVERSED "Batches in the other order, which finds sources that need their neighbors" OFF)
 option(DCKPT_INSTALL "Install the library, the tool and the documentation" ${PROJECT_IS_TOP_LEVEL})
 option(DCKPT_STATIC_DEPENDENCIES "Link other libraries statically, the tool's C++ runtime included" OFF)
 option(DCKPT_WERROR "Treat warnings as errors" OFF)

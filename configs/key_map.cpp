@@ -227,6 +227,10 @@ KeyMap map_of(const PolicyText& found, const std::optional<std::filesystem::path
 
 }  // namespace
 
+bool has_step(std::span<const MapTransform> steps, MapStep step) {
+  return std::ranges::find(steps, step, &MapTransform::step) != steps.end();
+}
+
 bool MapRow::has_extra_state() const {
   const KeyPattern pattern(megatron);
   const std::vector<std::string> parts = split(megatron, '.');  // a number may be written out

@@ -62,6 +62,7 @@ struct MapTransform {
   std::vector<std::string> parts{};
   friend bool operator==(const MapTransform&, const MapTransform&) = default;
 };
+[[nodiscard]] bool has_step(std::span<const MapTransform> steps, MapStep step);
 
 /// The Hugging Face tensors that hold the elements of a row.
 struct HfTensors {

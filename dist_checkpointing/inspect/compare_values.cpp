@@ -14,7 +14,7 @@ using Kind = Value::Kind;
 constexpr std::size_t kShortText = 96;
 
 /// Shortens JSON, which is ASCII and so can be cut anywhere.
-std::string short_text(const Value& rendered) {
+std::string short_rendering(const Value& rendered) {
   std::string text = to_json(rendered);
   if (text.size() > kShortText) text = text.substr(0, kShortText) + "…";
   return text;
@@ -69,8 +69,8 @@ class Comparison {
   void report(const std::string& path, const Value* a, const Value* b) {
     if (found_.size() >= limit_) return;
     std::string shown = path.starts_with('.') ? path.substr(1) : path;
-    found_.push_back(
-        {std::move(shown), a != nullptr ? short_text(*a) : "", b != nullptr ? short_text(*b) : ""});
+    found_.push_back({std::move(shown), a != nullptr ? short_rendering(*a) : "",
+                      b != nullptr ? short_rendering(*b) : ""});
   }
 
   void compare_leaf(const Value& a, const Value& b, const std::string& path) {
@@ -134,7 +134,7 @@ class Comparison {
     if (key.is_str() && !key.as_str().empty() &&
         key.as_str().find_first_not_of(kPlain) == std::string::npos)
       return "." + key.as_str();
-    return str_format("[{}]", short_text(key));
+    return str_format("[{}]", short_rendering(key));
   }
 
   std::optional<Tolerance> tolerance_;

@@ -83,7 +83,7 @@ void count_tensor(GroupTotal& total, const TensorSummary& tensor) {
   total.bytes += tensor.bytes;
 }
 
-bool is_number(std::string_view text) {
+bool is_a_number(std::string_view text) {
   return !text.empty() && std::ranges::all_of(text, [](char c) {
     return std::isdigit(static_cast<unsigned char>(c)) != 0;
   });
@@ -91,8 +91,8 @@ bool is_number(std::string_view text) {
 
 /// Orders numbers by value and before names.
 bool component_less(std::string_view a, std::string_view b) {
-  const bool a_number = is_number(a);
-  if (a_number != is_number(b)) return a_number;
+  const bool a_number = is_a_number(a);
+  if (a_number != is_a_number(b)) return a_number;
   if (a_number && a.size() != b.size()) return a.size() < b.size();
   return a < b;
 }

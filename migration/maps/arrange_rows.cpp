@@ -19,10 +19,6 @@
 namespace dckpt {
 namespace {
 
-bool has_step(std::span<const MapTransform> steps, MapStep step) {
-  return std::ranges::find(steps, step, &MapTransform::step) != steps.end();
-}
-
 /// The source of a row instance's elements.
 struct SourceTensor {
   std::uint32_t position = 0;

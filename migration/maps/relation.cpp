@@ -234,8 +234,8 @@ Canvas rope(const Canvas& canvas, std::int64_t heads, bool interleave, const Map
   return result;
 }
 
-std::vector<Canvas> split(const MapTransform& step, const Canvas& canvas,
-                          const MapNumbers& numbers) {
+std::vector<Canvas> split_canvas(const MapTransform& step, const Canvas& canvas,
+                                 const MapNumbers& numbers) {
   std::vector<Canvas> parts;
   std::int64_t begin = 0;
   for (const std::int64_t rows :
@@ -372,7 +372,7 @@ Relation relate(std::span<const MapTransform> steps, std::vector<Shape> tensors,
       case MapStep::kSqueeze:
         for (Canvas& canvas : canvases) squeeze(canvas);
         break;
-      case MapStep::kSplitRows: canvases = split(step, canvases.front(), numbers); break;
+      case MapStep::kSplitRows: canvases = split_canvas(step, canvases.front(), numbers); break;
       case MapStep::kConcatRows: canvases = {concat(step, canvases, numbers)}; break;
       case MapStep::kSplitGroups: canvases = split_groups(step, canvases.front(), numbers); break;
       case MapStep::kQkvInterleave:

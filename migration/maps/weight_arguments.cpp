@@ -187,10 +187,6 @@ bool has_row(const KeyMap& map, const MapNumbers& numbers, const SourceRows& row
   return false;
 }
 
-bool has_step(const std::vector<MapTransform>& steps, MapStep step) {
-  return std::ranges::find(steps, step, &MapTransform::step) != steps.end();
-}
-
 /// Keys in Hugging Face files whose tensors have one more axis, of extent 1, than Megatron's.
 constexpr std::array<const char*, 1> kSqueezed{"*.moe_statics.e_score_correction_bias"};
 

@@ -10,6 +10,7 @@
 #include "tests/dist_checkpointing/training_run.h"
 #include "tests/support/child_process.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/random.h"
 #include "tests/support/simulated_device.h"
 
 namespace dckpt::testing::checkpointer_crash_test {
@@ -59,8 +60,9 @@ TEST_P(KilledSaves, LeaveARootFromWhichTheRunGoesOn) {
   std::uint64_t last = 200;
   bool lost = false;
   bool published = false;
-  for (std::uint64_t call = 1;; ++call) {
-    SCOPED_TRACE("call " + std::to_string(call));
+  testing::Sweep sweep;
+  for (std::uint64_t call = 1;; call = sweep.after(call)) {
+    SCOPED_TRACE(sweep.trace(call));
     const std::uint64_t next = last + 100;
     const Ended ended = killed_at(call, [&](const std::function<void()>& start) {
       const auto alone = single_rank();

@@ -183,8 +183,7 @@ Outcome run_damaged(const CollectiveJob& job, bool below, Damage damage, std::ui
 }
 
 TEST(DamagedMessages, AreErrorsAndNeverCrashes) {
-  const char* const all = std::getenv("DCKPT_SWEEP");
-  const std::uint64_t samples = all != nullptr && std::string(all) == "all" ? 400 : 6;
+  const std::uint64_t samples = testing::sweeps_all() ? 400 : 6;
   Random random;
   int runs = 0;
   int unnoticed = 0;

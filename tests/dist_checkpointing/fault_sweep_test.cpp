@@ -11,7 +11,6 @@
 #include <gmock/gmock.h>
 
 #include <cstdio>
-#include <cstdlib>
 #include <map>
 #include <set>
 #include <thread>
@@ -313,20 +312,15 @@ class FaultSweep : public ::testing::TestWithParam<Job> {
 };
 
 TEST_P(FaultSweep, LeavesTheOldOrTheNewStateAndTheNextJobSucceeds) {
-  constexpr std::int64_t kLongestStep = 15;
-  const char* const sweep = std::getenv("DCKPT_SWEEP");
-  const bool every_one = sweep != nullptr && sweep == std::string_view("all");
-  Random random;
+  Sweep sweep(15);
   std::set<std::string> found;
   std::size_t faults = 0;
   std::size_t states = 0;
   for (const Fault::Kind kind :
        {Fault::Kind::kError, Fault::Kind::kErrorAfterEffect, Fault::Kind::kCrash}) {
     bool fired = true;
-    for (std::uint64_t at = 1; fired && !HasFailure();
-         at += every_one ? 1U : static_cast<std::uint64_t>(random.between(1, kLongestStep))) {
-      SCOPED_TRACE(random.trace(static_cast<int>(kind)) + ", fault at operation " +
-                   std::to_string(at));
+    for (std::uint64_t at = 1; fired && !HasFailure(); at = sweep.after(at)) {
+      SCOPED_TRACE(sweep.trace(at));
       const auto disk = disk_with(files_);
       const auto faulty = std::make_shared<FaultyStorage>(disk, Fault{kind, at});
       const bool is_done = run(faulty);
@@ -344,7 +338,7 @@ TEST_P(FaultSweep, LeavesTheOldOrTheNewStateAndTheNextJobSucceeds) {
     }
   }
   std::printf("%s: %zu faults injected, %zu states checked (%s)\n", GetParam().name.c_str(), faults,
-              states, random.trace(0).c_str());
+              states, sweep.trace(0).c_str());
   std::set<std::string> expected{"new", "old"};
   if (GetParam().name == "Load") expected.erase("old");  // a load changes nothing
   EXPECT_EQ(found, expected);
@@ -378,16 +372,13 @@ class FaultSweepOfObjects : public FaultSweep {
 };
 
 TEST_P(FaultSweepOfObjects, LeavesTheOldOrTheNewStateAndTheNextJobSucceeds) {
-  constexpr std::int64_t kLongestStep = 15;
-  Random random;
+  Sweep sweep(15);
   std::set<std::string> found;
   for (const Fault::Kind kind :
        {Fault::Kind::kError, Fault::Kind::kErrorAfterEffect, Fault::Kind::kCrash}) {
     bool fired = true;
-    for (std::uint64_t at = 1; fired && !HasFailure();
-         at += static_cast<std::uint64_t>(random.between(1, kLongestStep))) {
-      SCOPED_TRACE(random.trace(static_cast<int>(kind)) + ", fault at operation " +
-                   std::to_string(at));
+    for (std::uint64_t at = 1; fired && !HasFailure(); at = sweep.after(at)) {
+      SCOPED_TRACE(sweep.trace(at));
       const std::shared_ptr<ObjectStore> objects = store();
       const auto faulty = std::make_shared<FaultyStorage>(objects, Fault{kind, at});
       const bool is_done = run(faulty);

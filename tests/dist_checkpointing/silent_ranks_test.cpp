@@ -186,8 +186,7 @@ std::vector<std::string> errors_of_survivors(const CollectiveJob& job, Death& de
 }
 
 TEST(SilentRanks, AreNamedByAllSurvivorsWithWhatTheyWereDoing) {
-  const char* const all = std::getenv("DCKPT_SWEEP");
-  const int samples = all != nullptr && std::string(all) == "all" ? 100 : 1;
+  const int samples = testing::sweeps_all() ? 100 : 1;
   constexpr std::size_t kAtOnce = 6;  // they mostly wait
   Random random;
   std::size_t survivors = 0;

@@ -13,6 +13,7 @@
 #include "strategies/comm/threads.h"
 #include "tests/support/arange.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/random.h"
 #include "tests/support/random_transfer.h"
 #include "tests/support/watched_communicator.h"
 
@@ -254,7 +255,8 @@ TEST(Transfer, WhatDoesNotFitIsTheSameErrorOnAllRanks) {
 
 TEST(Transfer, ThatARankFailsInEndsOnAllRanks) {
   // Rank 1 fails before or after each of its communications.
-  for (std::uint64_t fatal = 1;; ++fatal) {
+  testing::Sweep sweep;
+  for (std::uint64_t fatal = 1;; fatal = sweep.after(fatal)) {
     std::array<std::string, 3> errors;
     std::atomic<bool> reached = false;
     const std::string first = [&]() -> std::string {

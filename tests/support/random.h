@@ -33,4 +33,44 @@ class Random {
   std::mt19937_64 engine_;
 };
 
+/// Whether sweeps take each point and many samples: long, for a hunt by hand.
+inline bool sweeps_all() {
+  const char* const text = std::getenv("DCKPT_SWEEP");
+  return text != nullptr && text == std::string("all");
+}
+
+/// The points at which a sweep injects its faults, one after the other: all of them with
+/// DCKPT_SWEEP=all, else a sample with gaps of 1 to `longest_gap` points. A build with a sanitizer,
+/// which is slow and looks for other errors than the sweep, takes a sample where a release takes
+/// all.
+class Sweep {
+ public:
+  explicit Sweep(std::int64_t longest_gap = kIsSanitized ? 7 : 1)
+      : longest_gap_(sweeps_all() ? 1 : longest_gap) {}
+
+  /// Returns the point after `point`.
+  template <typename Point>
+  Point after(Point point) {
+    return static_cast<Point>(point + static_cast<Point>(random_.between(1, longest_gap_)));
+  }
+  /// Returns a text for SCOPED_TRACE.
+  template <typename Point>
+  std::string trace(Point point) const {
+    return random_.trace(static_cast<int>(point));
+  }
+
+ private:
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+  static constexpr bool kIsSanitized = true;
+#elif defined(__has_feature)
+  static constexpr bool kIsSanitized =
+      __has_feature(address_sanitizer) || __has_feature(thread_sanitizer);
+#else
+  static constexpr bool kIsSanitized = false;
+#endif
+
+  Random random_;
+  std::int64_t longest_gap_;
+};
+
 }  // namespace dckpt::testing

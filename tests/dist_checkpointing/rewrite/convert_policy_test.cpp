@@ -114,7 +114,7 @@ TEST(PolicyForConversion, ReadersDecideTheFormatUnlessTheStrategyDoes) {
 
 /// A new field of the schema needs a case.
 TEST(PolicyForConversion, HasACaseForEachFieldOfTheSchema) {
-  std::istringstream lines(to_yaml({}));
+  std::istringstream lines(to_yaml(Policy{}));
   for (std::string line; std::getline(lines, line);) {
     if (line.ends_with(':') || line.starts_with("version")) continue;
     const std::size_t begin = line.find_first_not_of(" -");

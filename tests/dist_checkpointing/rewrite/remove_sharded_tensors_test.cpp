@@ -20,6 +20,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/faulty_storage.h"
 #include "tests/support/golden.h"
+#include "tests/support/random.h"
 #include "tests/support/simulated_disk.h"
 #include "tests/support/temp_dir.h"
 
@@ -267,8 +268,9 @@ class RemoveSweep : public ::testing::TestWithParam<std::tuple<Fault::Kind, bool
 TEST_P(RemoveSweep, ItIsTheOldOrTheNewCheckpointAtEveryFaultPoint) {
   bool ran_through = false;
   std::set<std::string> seen;
-  for (std::uint64_t at = 1; !ran_through; ++at) {
-    SCOPED_TRACE("fault at operation " + std::to_string(at));
+  testing::Sweep sweep;
+  for (std::uint64_t at = 1; !ran_through; at = sweep.after(at)) {
+    SCOPED_TRACE(sweep.trace(at));
     const auto simulated = disk();
     const auto faulty =
         std::make_shared<FaultyStorage>(simulated, Fault{std::get<0>(GetParam()), at});

@@ -95,7 +95,7 @@ class Resume : public ::testing::Test {
 struct Format {
   const char* name;
   ConvertOptions options;
-  std::uint64_t step = 11;  ///< changes between two kills
+  std::int64_t longest_gap = 21;  ///< changes between two kills
 };
 void PrintTo(const Format& format, std::ostream* out) {
   *out << format.name;
@@ -111,8 +111,9 @@ TEST_P(ResumeTo, AfterAKillAtAnyPointTheRestIsWrittenAndTheBytesAreTheSame) {
   fs::remove_all(at("out"));
   std::uint64_t most_kept = 0;
   std::uint64_t files = 0;
-  for (std::uint64_t call = 1;; call += GetParam().step) {
-    SCOPED_TRACE("call " + std::to_string(call));
+  testing::Sweep sweep(GetParam().longest_gap);
+  for (std::uint64_t call = 1;; call = sweep.after(call)) {
+    SCOPED_TRACE(sweep.trace(call));
     const Ended ended = run_until(call, GetParam().options, false);
     if (ended == Ended::kNotTraceable)
       GTEST_SKIP() << "this system does not let a process trace its children";
@@ -159,8 +160,9 @@ TEST_P(ResumeTo, AfterAnOperationFailedAnywhereTheRestIsWritten) {
   fs::remove_all(at("out"));
   ConvertOptions options = GetParam().options;
   options.target.resume = true;
-  for (std::uint64_t number = 1;; number += GetParam().step - 2) {
-    SCOPED_TRACE("operation " + std::to_string(number));
+  testing::Sweep sweep(GetParam().longest_gap);
+  for (std::uint64_t number = 1;; number = sweep.after(number)) {
+    SCOPED_TRACE(sweep.trace(number));
     const auto faulty = std::make_shared<FaultyStorage>(posix_storage(directory_.path()),
                                                         Fault{Fault::Kind::kError, number});
     try {
@@ -179,7 +181,7 @@ TEST_P(ResumeTo, AfterAnOperationFailedAnywhereTheRestIsWritten) {
 INSTANTIATE_TEST_SUITE_P(Formats, ResumeTo,
                          ::testing::Values(Format{"ForThree", kForThree},
                                            Format{"AsStored", kAsStored}, Format{"Hf", kHf},
-                                           Format{"Ranks", kRanks, 5}, Format{"Zarr", kZarr},
+                                           Format{"Ranks", kRanks, 9}, Format{"Zarr", kZarr},
                                            Format{"Zstd", kZstd}),
                          [](const auto& format) { return format.param.name; });
 

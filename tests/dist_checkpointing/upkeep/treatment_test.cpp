@@ -310,9 +310,9 @@ TEST_F(Treatments, WhateverFailsTheRootCanBeTreatedAgain) {
   fs::create_directory(root_ / (".iter_0000004.saving-" + ended()));
   const TempDir sick;
   fs::copy(root_.path(), sick.path(), fs::copy_options::recursive);
-  Random random;
-  for (std::uint64_t at = 1;; at += static_cast<std::uint64_t>(random.between(1, 9))) {
-    SCOPED_TRACE(random.trace(static_cast<int>(at)));
+  testing::Sweep sweep(9);
+  for (std::uint64_t at = 1;; at = sweep.after(at)) {
+    SCOPED_TRACE(sweep.trace(at));
     for (const std::string& name : names()) fs::remove_all(root_ / name);
     fs::copy(sick.path(), root_.path(), fs::copy_options::recursive);
     make_old(path(2));

@@ -16,6 +16,7 @@
 #include "dist_checkpointing/save/save_async.h"
 #include "strategies/comm/threads.h"
 #include "tests/strategies/device/device_states.h"
+#include "tests/support/random.h"
 #include "tests/support/simulated_device.h"
 #include "tests/support/temp_dir.h"
 
@@ -31,8 +32,10 @@ using testing::transposed;
 /// Fails each call of the device in turn, until one run needs fewer calls.
 void fail_each_call(const std::function<void(RegisteredSimulation&)>& run,
                     const std::function<void()>& check) {
-  for (int calls = 0;; calls += calls < 16 ? 1 : 3) {  // the first ones prepare, the others repeat
-    SCOPED_TRACE(calls);
+  testing::Sweep sweep;
+  testing::Sweep repeats(5);  // the first calls prepare, the others repeat
+  for (int calls = 0;; calls = (calls < 16 ? sweep : repeats).after(calls)) {
+    SCOPED_TRACE(sweep.trace(calls));
     RegisteredSimulation simulation{
         {.page_locked = 3 * PageLockedPool::kPieceBytes, .timeout = std::chrono::seconds(30)}};
     simulation->fail_after(calls);

@@ -12,6 +12,7 @@
 #include "tests/dist_checkpointing/fake_reader.h"
 #include "tests/support/arange.h"
 #include "tests/support/faulty_storage.h"
+#include "tests/support/random.h"
 
 namespace dckpt::parallel_read_test {
 namespace {
@@ -91,7 +92,9 @@ TEST_P(ParallelRead, AStorageThatFailsAtAnyPointOnOneRankIsTheSameErrorOnAll) {
     const std::uint64_t operations = load(columns, 1, {});
     EXPECT_EQ(errors_, std::vector<std::string>(3));
     ASSERT_GT(operations, 2U);
-    for (std::uint64_t at = 1; at <= operations; ++at) {
+    testing::Sweep sweep;
+    for (std::uint64_t at = 1; at <= operations; at = sweep.after(at)) {
+      SCOPED_TRACE(sweep.trace(at));
       load(columns, 1, {Fault::Kind::kError, at});
       EXPECT_THAT(errors_[0], HasSubstr("injected")) << "operation " << at;
       EXPECT_THAT(errors_[0], HasSubstr("rank 1"));

@@ -169,11 +169,6 @@ class WorkerProcess {
   pid_t id_;
 };
 
-bool sweeps_all() {
-  const char* const text = std::getenv("DCKPT_SWEEP");
-  return text != nullptr && std::string(text) == "all";
-}
-
 // Leases are so short that a stopped process loses its units, and goes on afterwards.
 TEST_P(PoolFor, WorkersThatAreKilledStoppedAndLateArriveTogether) {
   ConvertOptions options = GetParam().options;
@@ -181,7 +176,7 @@ TEST_P(PoolFor, WorkersThatAreKilledStoppedAndLateArriveTogether) {
   if (options.target.ranks) options.target.ranks = 24;
   const auto alone = expected(options);
   testing::Random random;
-  const int rounds = sweeps_all() ? 200 : 2;
+  const int rounds = testing::sweeps_all() ? 200 : 2;
   for (int round = 0; round < rounds; ++round) {
     SCOPED_TRACE(random.trace(round));
     make_other();
@@ -248,7 +243,7 @@ TEST_P(PoolFor, AFaultOfOneWorkerIsNoFaultOfTheOthers) {
     for (bool fired = true; fired && !HasFatalFailure();) {
       SCOPED_TRACE("kind " + std::to_string(static_cast<int>(kind)) + " at " +
                    std::to_string(number));
-      const bool both = sweeps_all();
+      const bool both = testing::sweeps_all();
       const bool together = random.chance(50);
       if (both || together) fired = fails_at({kind, number}, true);
       if (both || !together) fired = fails_at({kind, number}, false);
