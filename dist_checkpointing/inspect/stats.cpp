@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 #include <numeric>
+#include <tuple>
 #include <utility>
 
 #include "dist_checkpointing/inspect/layer_names.h"
@@ -33,26 +34,31 @@ struct Piece {
   std::size_t row = 0;       ///< in the report
   std::optional<std::uint64_t> layer{};
   Box box;
-  ElementStats stats{};
+  std::optional<ElementStats> stats{};
 };
 
-/// The statistics of the pieces that are read together, on the way between ranks.
+/// The statistics of the pieces that are read together, on the way between ranks. Pieces that
+/// cannot be read have none.
 struct PieceStats {
-  std::vector<ElementStats> pieces{};
+  std::vector<std::optional<ElementStats>> pieces{};
 
   void write(WireWriter& writer) const {
     writer.number(pieces.size());
-    for (const ElementStats& stats : pieces) {
+    for (const std::optional<ElementStats>& piece : pieces) {
+      writer.number(piece ? 1 : 0);
+      if (!piece) continue;
       for (const std::uint64_t count :
-           {stats.count, stats.nan, stats.infinite, stats.zero, stats.denormal})
+           {piece->count, piece->nan, piece->infinite, piece->zero, piece->denormal})
         writer.number(count);
-      for (const double value : {stats.mean, stats.squares, stats.min, stats.max})
+      for (const double value : {piece->mean, piece->squares, piece->min, piece->max})
         writer.number(std::bit_cast<std::uint64_t>(value));
     }
   }
   void read(WireReader& reader) {
     pieces.assign(reader.count(), {});
-    for (ElementStats& stats : pieces) {
+    for (std::optional<ElementStats>& piece : pieces) {
+      if (reader.number() == 0) continue;
+      ElementStats& stats = piece.emplace();
       for (std::uint64_t* const count :
            {&stats.count, &stats.nan, &stats.infinite, &stats.zero, &stats.denormal})
         *count = reader.number();
@@ -62,8 +68,10 @@ struct PieceStats {
   }
 };
 
-/// Adds what is wrong with the values.
-void find_faults(const CheckpointReader& reader, const KeyFilter& keys, StatsReport& report);
+/// Each adds what is wrong with the values.
+void find_special(StatsReport& report);
+void find_negative_moments(StatsReport& report);
+void find_steps(const CheckpointReader& reader, const KeyFilter& keys, StatsReport& report);
 
 /// Returns whether a tensor is one of the weights, whose statistics can be put together.
 bool is_weight(const TensorStorageMetadata& tensor) {
@@ -88,7 +96,9 @@ class StatsReader {
     read();
     work_.on_all_ranks([&] {
       collect();
-      find_faults(reader_, options_.keys, report_);
+      find_special(report_);
+      find_negative_moments(report_);
+      read_past_damage([&] { find_steps(reader_, options_.keys, report_); });
     });
     return std::move(report_);
   }
@@ -103,7 +113,7 @@ class StatsReader {
       if (!options_.keys(tensor.key)) continue;
       report_.tensors.push_back({tensor.key, tensor.properties.dtype, tensor.global_shape()});
       if (!has_stats(tensor.properties.dtype)) continue;
-      require_covered(tensor);
+      if (!read_past_damage([&] { require_covered(tensor); })) continue;
       report_.tensors.back().elements.emplace();
       add_pieces(static_cast<std::uint32_t>(i));
     }
@@ -177,7 +187,7 @@ class StatsReader {
       sizes.back() += bytes;
     }
     const auto found = work_.share<PieceStats>(sizes, [&](std::size_t job) {
-      PieceStats stats = read_job(jobs[job], sizes[job]);
+      PieceStats stats = read_readable(jobs[job], sizes[job]);
       work_.add(sizes[job]);
       return stats;
     });
@@ -185,6 +195,28 @@ class StatsReader {
       for (std::size_t i = 0; i < jobs[job].size(); ++i)
         jobs[job][i].stats = found[job].pieces.at(i);
     }
+  }
+
+  /// Returns false if `read` fails and the options let the rest go on.
+  bool read_past_damage(const std::function<void()>& read) const {
+    try {
+      read();
+      return true;
+    } catch (const CheckpointError& error) {
+      if (!options_.past_damage || error.code() == ErrorCode::kCancelled ||
+          error.code() == ErrorCode::kInternal)
+        throw;
+      return false;
+    }
+  }
+
+  PieceStats read_readable(std::span<const Piece> pieces, std::uint64_t bytes) {
+    PieceStats stats;
+    if (read_past_damage([&] { stats = read_job(pieces, bytes); })) return stats;
+    if (pieces.size() == 1) return {{std::nullopt}};
+    for (const Piece& piece : pieces)
+      stats.pieces.push_back(read_readable({&piece, 1}, bytes_of(piece)).pieces.front());
+    return stats;
   }
 
   PieceStats read_job(std::span<const Piece> pieces, std::uint64_t bytes) {
@@ -205,7 +237,7 @@ class StatsReader {
                  {.threads = 1, .engine = ReadEngine::kAuto, .staging = limit_});
     PieceStats stats;
     for (const Tensor& tensor : tensors)
-      add_elements(stats.pieces.emplace_back(), tensor.dtype(), tensor.data(),
+      add_elements(stats.pieces.emplace_back().emplace(), tensor.dtype(), tensor.data(),
                    static_cast<std::size_t>(tensor.numel()));
     const std::lock_guard lock(mutex_);
     buffers_.push_back(std::move(buffer));
@@ -223,16 +255,22 @@ class StatsReader {
   /// Puts the pieces together in their order.
   void collect() {
     std::map<std::pair<std::string, std::uint64_t>, ElementStats> layers;
+    for (const Piece& piece : pieces_)
+      if (!piece.stats) report_.tensors[piece.row].elements.reset();
     for (const Piece& piece : pieces_) {
       const TensorStorageMetadata& tensor = metadata_.tensors[piece.tensor];
-      report_.tensors[piece.row].elements->merge(piece.stats);
+      std::optional<ElementStats>& elements = report_.tensors[piece.row].elements;
+      if (!elements) continue;
+      elements->merge(*piece.stats);
       if (!is_weight(tensor)) continue;
-      report_.weights.merge(piece.stats);
+      report_.weights.merge(*piece.stats);
       if (piece.layer)
-        layers[{*stack_of(tensor.key), *piece.layer}].merge(piece.stats);
+        layers[{*stack_of(tensor.key), *piece.layer}].merge(*piece.stats);
       else if (const std::optional<LayerName> name = layer_of(tensor.key))
-        layers[{name->stack, name->number}].merge(piece.stats);
+        layers[{name->stack, name->number}].merge(*piece.stats);
     }
+    for (const TensorStats& tensor : report_.tensors)
+      if (!tensor.elements && has_stats(tensor.dtype)) report_.unreadable.push_back(tensor.key);
     for (const auto& [name, stats] : layers)
       report_.layers.push_back({name.first, name.second, stats});
   }
@@ -275,12 +313,16 @@ bool is_state(const std::string& key, std::string_view name) {
          (is_optimizer_key(key) && key.ends_with("." + std::string(name)));
 }
 
+bool is_second_moment(const std::string& key) {
+  return is_state(key, "exp_avg_sq") || is_state(key, "max_exp_avg_sq");
+}
+
 /// Finds second moments below zero, which are averages of squares.
 void find_negative_moments(StatsReport& report) {
   std::vector<std::string> keys;
   for (const TensorStats& tensor : report.tensors) {
     if (tensor.elements && tensor.elements->min < 0 && !is_bucket_key(tensor.key) &&
-        (is_state(tensor.key, "exp_avg_sq") || is_state(tensor.key, "max_exp_avg_sq")))
+        is_second_moment(tensor.key))
       keys.push_back(tensor.key);
   }
   if (keys.empty()) return;
@@ -335,12 +377,6 @@ void find_steps(const CheckpointReader& reader, const KeyFilter& keys, StatsRepo
        .severity = Severity::kWarning});
 }
 
-void find_faults(const CheckpointReader& reader, const KeyFilter& keys, StatsReport& report) {
-  find_special(report);
-  find_negative_moments(report);
-  find_steps(reader, keys, report);
-}
-
 }  // namespace
 
 StatsReport stats(const CheckpointReader& reader, const StatsOptions& options) {
@@ -357,7 +393,8 @@ StatsReport stats(const CheckpointReader& reader, const StatsOptions& options,
 std::vector<TensorStats> outliers_first(std::vector<TensorStats> tensors) {
   std::ranges::stable_sort(tensors, std::greater<>(), [](const TensorStats& tensor) {
     const ElementStats stats = tensor.elements.value_or(ElementStats());
-    return std::pair(stats.count - stats.finite(), stats.furthest());
+    return std::tuple(stats.count - stats.finite(), !is_second_moment(tensor.key),
+                      stats.furthest());
   });
   return tensors;
 }

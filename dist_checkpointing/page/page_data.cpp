@@ -105,7 +105,11 @@ PageData gather_page(const CheckpointReader& reader, const PageOptions& options)
   add_summary(reader, page);
   if (options.stats) {
     try_part(page, "statistics", [&] {
-      page.stats = stats(reader, {.threads = options.threads, .progress = options.progress});
+      page.stats = stats(
+          reader, {.threads = options.threads, .past_damage = true, .progress = options.progress});
+      if (const auto& keys = page.stats->unreadable; !keys.empty())
+        page.missing.emplace_back("statistics of " + counted(keys.size(), "tensor"),
+                                  "Not all of their bytes can be read: " + quoted_list(keys));
     });
     try_part(page, "parameters in buckets", [&] { add_bucket_ranges(reader, page); });
   }

@@ -80,6 +80,7 @@ def make_pages():
         "unopened": ([unopened], (3, 4, 5)),
         # A comment changes how a browser reads what follows, so that it could hide another mistake.
         "hostile": ([write_safetensors(folder / "hostile", [name for name in HOSTILE if "<!--" not in name]), "--stats"], (0,)),
+        "deep": ([write_safetensors(folder / "deep", [f"model.layers.{layer}.w" for layer in range(48)]), "--stats"], (0,)),
         "shapes": ([write_safetensors(folder / "shapes", ["w"], SHAPES), "--stats"], (0,)),
         "comment": ([write_safetensors(folder / "comment", HOSTILE[1:]), "--stats"], (0,))}
     for name, (words, codes) in pages.items():
@@ -138,6 +139,33 @@ class Page(unittest.TestCase):
         whole = sum(area for area, _ in areas)
         for area, percent in areas:
             self.assertAlmostEqual(100 * area / whole, percent, delta=0.11)
+
+    def test_modules_inside_a_tile_are_all_there_or_counted(self):
+        """The areas of the inner tiles would else be those of another model."""
+        self.open("deep")
+        self.show("sizes")
+        shown = browser.run("[...document.querySelectorAll('.map button i')].map(tile => tile.innerText).filter(name => name)")
+        self.assertEqual(shown, [f"{layer}.w" for layer in range(48)])
+        browser.run("Object.assign(document.querySelector('.map').style, {width: '160px', height: '90px'})")
+        browser.settle()
+        self.assertRegex(self.text(".map"), r"\d+ more")
+
+    def test_statistics_are_searched_sorted_and_unfolded(self):
+        self.open("deep")
+        self.show("stats")
+        shown = "[...document.querySelectorAll('#view-stats .rows:last-child tbody tr')].filter(row => row.offsetHeight).map(row => row.cells[0].innerText)"
+        self.assertEqual(len(browser.run(shown)), 20)
+        browser.run("document.querySelector('#view-stats .rows:last-child .more').click()")
+        self.assertEqual(len(browser.run(shown)), 49)
+        heads = "document.querySelectorAll('#view-stats .rows:last-child th button')"
+        browser.run(f"{heads}[0].click()")
+        self.assertEqual(browser.run(shown)[:4], ["all weights", "model.layers.0.w", "model.layers.1.w", "model.layers.2.w"])
+        browser.run(f"{heads}[0].click()")
+        self.assertEqual(browser.run(shown)[0], "model.layers.47.w")
+        self.assertEqual(browser.run("document.querySelector('#view-stats .rows:last-child th').ariaSort"), "descending")
+        self.type("#view-stats .rows:last-child input", "layers.1 w")
+        self.assertEqual(len(browser.run(shown)), 11)  # 1 and 10 to 19
+        self.assertRegex(self.text("#view-stats .heat"), r"abs max\n2\n0\n4\n8")  # the number, and layers below the bar
 
     def test_arrow_keys_read_the_pictures(self):
         self.open("model")
@@ -250,8 +278,9 @@ class Page(unittest.TestCase):
         for words in ("What this page cannot show", "arguments", "__2_0.distcp", "missing"):
             self.assertIn(words, self.text("#view-summary"))
         self.assertIn("Damaged", self.text("#head"))
+        self.assertIn("statistics of", self.text("#view-summary"))
         self.show("stats")
-        self.assertIn("It could not be made", self.text("#view-stats"))
+        self.assertIn("all weights", self.text("#view-stats"))
         self.open("unopened")
         self.assertIn("Cannot be opened", self.text("#head"))
         self.assertIn("__0_0.distcp", self.text("#view-summary"))

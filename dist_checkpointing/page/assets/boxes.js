@@ -149,7 +149,7 @@ function boxesView(view) {
     const most = 200;
     body.append(make('h3', {}, 'Chunks'), table([{title: 'Box'}, {title: 'Size', number: true}, {title: 'File'}],
       Array.from({length: Math.min(cut.count, most)}, (_, chunk) => [make('span', {className: 'key'}, rangeText(boxOf(cut, chunk))),
-        bytesText(tensors.chunkBytes(t, chunk)), key(files.names[tensors.ownerOf(t, chunk)] ?? 'no file')]), cut.count > 15));
+        bytesText(tensors.chunkBytes(t, chunk)), key(files.names[tensors.ownerOf(t, chunk)] ?? 'no file')]), true));
     if (cut.count > most) body.append(make('p', {className: 'quiet'}, `The first ${most} of ${count(cut.count)}.`));
   };
   view.append(...picker('Tensor', tensors.names, open), body);

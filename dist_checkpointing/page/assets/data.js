@@ -4,6 +4,9 @@
 
 const data = JSON.parse(document.getElementById('data').textContent);
 
+/** Orders names with the numbers in them by value: 2 before 10. */
+const naturally = new Intl.Collator('en', {numeric: true}).compare;
+
 function numbersOf(text) {
   const bytes = atob(text);
   const numbers = new Float64Array(bytes.length);
@@ -120,7 +123,7 @@ const owners = (() => {
   const list = [];  // {number, label, bytes}
   const of = [];    // a file's place in the list
   const order = Array.from({length: files.dataCount}, (_, file) => file).sort((a, b) =>
-    files.rank[a] - files.rank[b] || (files.names[a] < files.names[b] ? -1 : 1));
+    files.rank[a] - files.rank[b] || naturally(files.names[a], files.names[b]));
   for (const file of order) {
     const rank = files.rank[file] - 1;
     if (!files.haveRanks) list.push({number: list.length, label: files.names[file], bytes: 0});

@@ -55,14 +55,51 @@ const key = (text, most = 120) => make('span', {className: 'key', title: text}, 
 const shapeText = (shape) => `(${shape.join(', ')})`;
 const rangeText = ({from, to}) => `[${from.map((start, axis) => `${start}:${to[axis]}`).join(', ')}]`;
 
-/** A table. Columns: {title, number, sentence}; cells: texts or elements. */
-function table(columns, rows, tall = false) {
+const rowsAtFirst = 20;  // page.css hides the others
+
+/** A table; one that folds shows its first rows, and a button for the others. Columns: {title, number, sentence, sorted}; cells: texts or elements. */
+function table(columns, rows, folds = false) {
   const kind = (column) => column.number ? 'number' : column.sentence ? 'sentence' : '';
   const cell = (content, i) => make('td', {className: kind(columns[i])}, content);
-  return make('div', {className: tall ? 'scroll tall' : 'scroll', ...(tall ? {tabIndex: 0} : {})},
+  const head = (column) => make('th', {className: kind(column), scope: 'col', ...(column.sorted ? {'aria-sort': column.sorted} : {})}, column.title);
+  const scroll = make('div', {className: 'scroll'},
     make('table', {},
-      make('thead', {}, make('tr', {}, ...columns.map((column) => make('th', {className: kind(column), scope: 'col'}, column.title)))),
+      make('thead', {}, make('tr', {}, ...columns.map(head))),
       make('tbody', {}, ...rows.map((cells) => make('tr', {}, ...cells.map(cell))))));
+  if (!folds || rows.length <= rowsAtFirst) return scroll;
+  scroll.classList.add('folded');
+  const more = make('button', {className: 'more', onclick: () => { scroll.classList.remove('folded'); more.remove(); }}, `Show all ${count(rows.length)} rows`);
+  return make('div', {}, scroll, more);
+}
+
+/** A table that folds, can be searched by the names of its rows and sorted by each column. Rows: {name, values, cells}. */
+function searchTable(columns, rows) {
+  const body = make('div');
+  const input = make('input', {type: 'search', spellcheck: false, placeholder: 'part of a key'});
+  let by = -1;  // column
+  let up = true;
+  const sortBy = (i) => {
+    up = by === i ? !up : !columns[i].number;
+    by = i;
+    draw();
+    body.querySelectorAll('th button')[i].focus();
+  };
+  const compare = (a, b) => typeof a === 'string' ? naturally(a, b) : a - b;
+  const draw = () => {
+    const words = input.value.toLowerCase().split(/\s+/).filter(Boolean);
+    const found = rows.filter((row) => words.every((word) => row.name.toLowerCase().includes(word)));
+    if (by >= 0) {  // what has no value comes last, either way
+      const known = found.filter((row) => row.values[by] !== null).sort((a, b) => (up ? 1 : -1) * compare(a.values[by], b.values[by]));
+      found.splice(0, found.length, ...known, ...found.filter((row) => row.values[by] === null));
+    }
+    const heads = columns.map((column, i) => ({...column, sorted: by !== i ? 'none' : up ? 'ascending' : 'descending',
+      title: make('button', {className: 'link', onclick: () => sortBy(i)}, `${column.title}${by !== i ? '' : up ? ' ↑' : ' ↓'}`)}));
+    body.replaceChildren(table(heads, found.map((row) => row.cells), true));
+    if (!found.length) body.append(make('p', {className: 'quiet'}, 'No key contains this.'));
+  };
+  input.addEventListener('input', draw);
+  draw();
+  return make('div', {className: 'rows'}, make('div', {className: 'controls'}, make('label', {}, 'Search', input)), body);
 }
 
 const notice = (title, ...sentences) =>

@@ -156,7 +156,7 @@ function loadView(view) {
       chart, legend([['h4', 'wanted: dckpt reads these ranges, and at most 5 % more'], ['h2', 'whole chunks: what readers of whole chunks read, such as PyTorch DCP']]),
       make('h3', {}, 'By rank'),
       table([{title: 'Rank', number: true}, {title: 'Wanted', number: true}, {title: 'Whole chunks', number: true}, {title: 'Amplification', number: true}, {title: 'Chunks', number: true}],
-        ranks.slice(0, 256).map((rank, i) => [String(i), bytesText(rank.wanted), bytesText(rank.read), `${ratio(rank).toFixed(2)} ×`, count(rank.chunks)]), ranks.length > 15));
+        ranks.slice(0, 256).map((rank, i) => [String(i), bytesText(rank.wanted), bytesText(rank.read), `${ratio(rank).toFixed(2)} ×`, count(rank.chunks)]), true));
     if (ranks.length > 256) result.append(make('p', {className: 'quiet'}, `The first 256 of ${count(ranks.length)} ranks.`));
     chart.redraw();
   };

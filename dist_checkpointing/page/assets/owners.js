@@ -13,7 +13,7 @@ function ownersView(view) {
       tell: (i) => `${owners.list[i].label}: ${bytesText(bytes[i])}, ${times(bytes[i])}`}));
   if (!tensors.count) return;
   view.append(make('h3', {}, `${files.haveRanks ? 'Ranks' : 'Files'} and tensors`),
-    make('p', {}, `A row for each ${owners.what}, a column for each tensor in the order of the keys: the darker, the larger the share of the tensor.`),
+    make('p', {}, `A row for each ${owners.what}, a column for each tensor in the order of the keys: the stronger the color, the larger the share of the tensor.`),
     ownerMatrix(), heatLegend());
 }
 

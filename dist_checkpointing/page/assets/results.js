@@ -1,12 +1,18 @@
 // Statistics, differences, and the phases of the save: parts that a report may have.
 
-const statColumns = ['Elements', 'Mean', 'Deviation', 'Abs max', 'Furthest', 'L2', 'Zero', 'Denormal', 'NaN', 'Inf'].map((title) => ({title, number: true}));
+/** The columns in the order in which they are shown, and their places in the data. */
+const statPlaces = {Furthest: 4, 'Abs max': 3, Mean: 1, Deviation: 2, L2: 5, Elements: 0, Zero: 6, Denormal: 7, NaN: 8, Inf: 9};
+const statColumns = Object.keys(statPlaces).map((title) => ({title, number: true}));
+const statValues = (numbers) => Object.values(statPlaces).map((place) => numbers[place]);
 
 function statCells(numbers) {
-  return numbers.map((value, i) => {
-    const counts = i === 0 || i > 5;
-    if (counts) return i && !value ? '–' : i > 7 ? make('b', {style: {color: 'var(--bad)'}}, `! ${count(value)}`) : count(value);
-    return i === 4 && value !== null ? `${short(value)} σ` : short(value);
+  return Object.entries(statPlaces).map(([title, place]) => {
+    const value = numbers[place];
+    if (title === 'Elements') return count(value);
+    if (title === 'Furthest') return value === null ? short(value) : `${short(value)} σ`;
+    if (!['Zero', 'Denormal', 'NaN', 'Inf'].includes(title)) return short(value);
+    if (!value) return '–';
+    return title === 'NaN' || title === 'Inf' ? make('b', {style: {color: 'var(--bad)'}}, `! ${count(value)}`) : count(value);
   });
 }
 
@@ -19,14 +25,29 @@ function statsView(view, show) {
     for (const [column, name] of [[3, 'abs max'], [2, 'deviation']]) {
       const most = largest(layers.map(([, , numbers]) => numbers[column] ?? 0));
       view.append(heatRow(`${stack}, ${name}`, layers.map(([, layer, numbers]) =>
-        [numbers[column] === null ? 'p7' : `h${Math.min(5, 1 + Math.floor(4.999 * numbers[column] / (most || 1)))}`, `layer ${layer}: ${name} ${short(numbers[column])}`]), `layer ${layers[0][1]}`, String(layers[layers.length - 1][1])));
+        [numbers[column] === null ? 'p7' : `h${Math.min(5, 1 + Math.floor(4.999 * numbers[column] / (most || 1)))}`, `layer ${layer}: ${name} ${short(numbers[column])}`]),
+      layers.map(([, layer]) => layer), extremes(layers.map(([, layer, numbers]) => [layer, numbers[column]]), short)));
     }
   }
+  if (stats.layers.length) {
+    view.append(searchTable([{title: 'Layer'}, ...statColumns], stats.layers.map(([stack, layer, numbers]) =>
+      ({name: `${stack} ${layer}`, values: [`${stack} ${layer}`, ...statValues(numbers)], cells: [`${stack} ${layer}`, ...statCells(numbers)]}))));
+  }
   view.append(make('h3', {}, 'Tensors, outliers first'),
-    make('p', {}, `Furthest is the distance of the furthest element from the mean, in deviations. ${stats.count > stats.tensors.length ? `The first ${count(stats.tensors.length)} of ${count(stats.count)} tensors. ` : ''}All weights are in the first row.`),
-    table([{title: 'Key'}, ...statColumns], [[make('b', {}, 'all weights'), ...statCells(stats.weights)],
-      ...stats.tensors.slice(0, 500).map(([t, numbers]) => [make('button', {className: 'link key', title: tensors.names[t], onclick: () => show('boxes', t)}, middle(tensors.names[t], 58)), ...statCells(numbers)])], true));
-  if (stats.tensors.length > 500) view.append(make('p', {className: 'quiet'}, 'The first 500 rows.'));
+    make('p', {}, `Furthest is the distance of the furthest element from the mean, in deviations. Second moments of the optimizer come last: squares lie far from their mean by nature. ${stats.count > stats.tensors.length ? `The first ${count(stats.tensors.length)} of ${count(stats.count)} tensors. ` : ''}`),
+    searchTable([{title: 'Key'}, ...statColumns], [
+      {name: 'all weights', values: ['', ...statValues(stats.weights)], cells: [make('b', {}, 'all weights'), ...statCells(stats.weights)]},
+      ...stats.tensors.map(([t, numbers]) => ({name: tensors.names[t], values: [tensors.names[t], ...statValues(numbers)],
+        cells: [make('button', {className: 'link key', title: tensors.names[t], onclick: () => show('boxes', t)}, middle(tensors.names[t], 120)), ...statCells(numbers)]}))]));
+}
+
+/** Names the layers with the smallest and the largest number. Layers: [number of the layer, value or null]. */
+function extremes(layers, shown) {
+  const known = layers.filter(([, value]) => value !== null);
+  if (!known.length) return '';
+  const least = known.reduce((best, one) => one[1] < best[1] ? one : best);
+  const most = known.reduce((best, one) => one[1] > best[1] ? one : best);
+  return least[1] === most[1] ? shown(most[1]) : `${shown(least[1])} in layer ${least[0]} to ${shown(most[1])} in layer ${most[0]}`;
 }
 
 /** Why a part is missing: what could not be read, or the sentence for a page without it. */
@@ -35,26 +56,32 @@ function reasonOf(part, otherwise) {
   return [missing ? `It could not be made: ${missing[1]}` : otherwise];
 }
 
-/** A line of cells with a name before and numbers below. Cells: [color, title]. */
-function heatRow(name, cells, from, to) {
-  return make('div', {className: 'heat'}, make('span', {className: 'key'}, middle(name, 40)),
+/**
+ * A line of cells with a name before; below are the numbers of the layers, or other words, and what
+ * `told` says. Cells: [color, title].
+ */
+function heatRow(name, cells, numbers, told) {
+  const step = Math.ceil(numbers.length / 12);
+  const places = numbers.filter((_, i) => i % step === 0);
+  return make('div', {className: 'heat'}, make('div', {}, make('div', {className: 'key'}, middle(name, 40)), make('div', {className: 'quiet'}, told)),
     make('div', {}, make('div', {className: 'strip', role: 'img', 'aria-label': cells.map(([, title]) => title).slice(0, 200).join('; ')},
       ...cells.map(([color, title]) => make('span', {title, style: {background: `var(--${color})`}}))),
-    make('div', {className: 'ends'}, make('span', {}, from), make('span', {}, to))));
+    make('div', {className: 'places'}, ...places.map((place, i) =>
+      make('span', {style: {flexGrow: String(Math.min(step, numbers.length - i * step))}}, String(place))))));
 }
 
 /** For keys without numbers of layers: a line for each module, and a cell for each tensor, or for some. */
 function differencesByTensor({rows}) {
   const shares = new Map(rows.filter(([kind]) => kind !== 'object' && kind !== 'common').map(([, name, , share]) => [name, share]));
   const modules = grouped(tensors.names, (name) => name.split('.', 1)[0]);
-  return [...modules].slice(0, 16).map(([module, names]) => {
+  return [...modules].sort(([a], [b]) => naturally(a, b)).slice(0, 16).map(([module, names]) => {
     const each = Math.ceil(names.length / 120);
     const cells = [];
     for (let i = 0; i < names.length; i += each) {
       const most = names.slice(i, i + each).reduce((best, name) => (shares.get(name) ?? 0) > (shares.get(best) ?? 0) ? name : best);
       cells.push([heatOf(shares.get(most) ?? 0), `${most}: ${percent(shares.get(most) ?? 0)}`]);
     }
-    return heatRow(module, cells, counted(names.length, 'tensor'), '');
+    return heatRow(module, cells, [], counted(names.length, 'tensor'));
   });
 }
 
@@ -68,15 +95,17 @@ function differencesView(view, show) {
   const byLayer = comparison.layers.length > 0;
   view.append(make('h3', {}, byLayer ? 'By layer' : 'By tensor'),
     make('p', {}, byLayer ? 'The share of the elements that differ, in the tensor of the layer that differs most.' : 'The share of the elements that differ. The keys that differ have no numbers of layers.'),
-    ...(byLayer ? comparison.layers.map(([stack, shares]) => heatRow(stack, shares.map((share, layer) => [heatOf(share), `layer ${layer}: ${percent(share)}`]), 'layer 0', String(shares.length - 1)))
+    ...(byLayer ? comparison.layers.map(([stack, shares]) => heatRow(stack, shares.map((share, layer) => [heatOf(share), `layer ${layer}: ${percent(share)}`]), shares.map((_, layer) => layer), extremes([...shares.entries()], percent)))
       : differencesByTensor(comparison)), heatLegend());
   const place = new Map(tensors.names.map((name, t) => [name, t]));
   const keyOf = (name) => place.has(name) ? make('button', {className: 'link key', title: name, onclick: () => show('boxes', place.get(name))}, middle(name, 64)) : key(name, 64);
   const most = 500;
   view.append(make('h3', {}, 'All differences'),
-    table([{title: 'Kind'}, {title: 'Where'}, {title: 'Share', number: true}, {title: 'Max |a − b|', number: true}, {title: 'Here'}, {title: 'There'}],
-      comparison.rows.slice(0, most).map(([kind, name, path, share, a, b, furthest]) => [{'only-in-a': 'only here', 'only-in-b': 'only there'}[kind] ?? kind, make('span', {}, name ? keyOf(name) : '', path ? make('span', {className: 'key'}, ` ${path}`) : ''),
-        kind === 'values' ? percent(share) : '', furthest === null ? '' : short(furthest), key(a, 18), key(b, 18)]), true));
+    searchTable([{title: 'Kind'}, {title: 'Where'}, {title: 'Share', number: true}, {title: 'Max |a − b|', number: true}, {title: 'Here'}, {title: 'There'}],
+      comparison.rows.slice(0, most).map(([kind, name, path, share, a, b, furthest]) => ({
+        name: `${name} ${path}`, values: [kind, `${name} ${path}`, kind === 'values' ? share : null, furthest, a, b],
+        cells: [{'only-in-a': 'only here', 'only-in-b': 'only there'}[kind] ?? kind, make('span', {}, name ? keyOf(name) : '', path ? make('span', {className: 'key'}, ` ${path}`) : ''),
+          kind === 'values' ? percent(share) : '', furthest === null ? '' : short(furthest), key(a, 18), key(b, 18)]}))));
   if (comparison.count > most) view.append(make('p', {className: 'quiet'}, `The first ${count(Math.min(most, comparison.rows.length))}; dckpt diff --json lists all.`));
 }
 

@@ -28,7 +28,15 @@ function modulesBelow({prefix, members}) {
     if (module.members.length === 1) module.prefix = entries.name(module.members[0]);
     module.label = module.prefix.slice(prefix.length).replace(/\.$/, '') || '(empty name)';
   }
-  return [...found.values()].sort((a, b) => b.bytes - a.bytes);
+  return [...found.values()].sort((a, b) => b.bytes - a.bytes || naturally(a.label, b.label));
+}
+
+/** The largest modules, and if they are more than `most`, one that stands for the rest of them. */
+function largestOf(modules, most, prefix) {
+  if (modules.length <= most) return modules;
+  const rest = modules.slice(most - 1);
+  return [...modules.slice(0, most - 1), {prefix, label: `${count(rest.length)} more`, isRest: true,
+    members: rest.flatMap((module) => module.members), bytes: rest.reduce((sum, module) => sum + module.bytes, 0)}];
 }
 
 /** Squarified: rows are filled as long as the worst ratio of their tiles gets better. */
@@ -67,6 +75,7 @@ function tilesOf(modules, box) {
 }
 
 const mostTiles = 120;
+const leastTile = 480;  // square pixels: of an inner tile on average
 
 function sizesView(view, show) {
   if (!entries.count) return view.append(notice('Nothing to measure', 'No tensors and no objects could be read.'));
@@ -88,7 +97,9 @@ function sizesView(view, show) {
   /** Draws the modules inside a tile, and inside of these, as long as there is room. */
   const inner = (element, module, width, height, top) => {
     if (width < 60 || height < top + 26 || module.members.length < 2 || module.members.length > 20000) return;
-    for (const part of tilesOf(modulesBelow(module).slice(0, 24), {x: 6, y: top, width: width - 14, height: height - top - 8})) {
+    const room = {x: 6, y: top, width: width - 14, height: height - top - 8};
+    const most = Math.min(Math.max(Math.floor(room.width * room.height / leastTile), 2), mostTiles);
+    for (const part of tilesOf(largestOf(modulesBelow(module), most, module.prefix), room)) {
       const has = part.width > 50 && part.height > 20;
       const box = make('i', {style: {left: `${part.x}px`, top: `${part.y}px`, width: `${part.width}px`, height: `${part.height}px`, padding: has ? '' : '0'}}, has ? part.module.label : null);
       element.append(box);
@@ -97,7 +108,7 @@ function sizesView(view, show) {
   };
   const tileButton = (tile, top) => {
     const {module, x, y, width, height} = tile;
-    const title = `${module.prefix}\n${bytesText(module.bytes)}, ${percent(module.bytes / top.bytes)}`;
+    const title = `${module.isRest ? module.label : module.prefix}\n${bytesText(module.bytes)}, ${percent(module.bytes / top.bytes)}`;
     const button = make('button', {title, 'aria-label': title, onclick: () => open(module),
       style: {left: `${x}px`, top: `${y}px`, width: `${width}px`, height: `${height}px`, background: `var(--p${colorOf(module)})`}});
     if (width < 12 || height < 12) button.style.padding = '0';
@@ -109,7 +120,7 @@ function sizesView(view, show) {
   const draw = () => {
     const top = path[path.length - 1];
     const modules = modulesBelow(top);
-    const shown = modules.slice(0, mostTiles);
+    const shown = largestOf(modules, mostTiles, top.prefix);
     map.replaceChildren(...tilesOf(shown, {x: 0, y: 0, width: map.clientWidth, height: map.clientHeight}).map((tile) => tileButton(tile, top)));
     crumbs.replaceChildren(...path.flatMap((module, i) => [
       i ? make('span', {className: 'quiet', 'aria-hidden': 'true'}, '›') : null,
@@ -117,7 +128,7 @@ function sizesView(view, show) {
         `${middle(module.label, 60)} `, make('span', {className: 'quiet'}, bytesText(module.bytes)))]).filter(Boolean));
     list.replaceChildren(table([{title: 'Module'}, {title: 'Entries', number: true}, {title: 'Size', number: true}, {title: 'Share', number: true}],
       modules.slice(0, 200).map((module) => [make('button', {className: 'link key', onclick: () => open(module)}, middle(module.label, 100)),
-        count(module.members.length), bytesText(module.bytes), percent(module.bytes / (top.bytes || 1))]), modules.length > 15));
+        count(module.members.length), bytesText(module.bytes), percent(module.bytes / (top.bytes || 1))]), true));
     if (modules.length > 200) list.append(make('p', {className: 'quiet'}, `The 200 largest of ${count(modules.length)}.`));
   };
   const zoom = (to, focus) => {

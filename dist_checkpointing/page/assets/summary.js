@@ -58,16 +58,16 @@ function summaryView(view) {
       table([{title: 'Part'}, {title: 'Because', sentence: true}], data.missing));
   }
   if (problems.length) {
-    view.append(make('h3', {}, 'Problems'), table([{title: 'Kind'}, {title: 'What was found', sentence: true}], problems, problems.length > 15));
+    view.append(make('h3', {}, 'Problems'), table([{title: 'Kind'}, {title: 'What was found', sentence: true}], problems, true));
     if (all > problems.length) view.append(make('p', {className: 'quiet'}, `${count(all - problems.length)} more: dckpt verify lists all.`));
   }
-  if (notes.length) view.append(make('h3', {}, 'Notes'), table([{title: 'Kind'}, {title: 'What was found', sentence: true}], notes, notes.length > 15));
+  if (notes.length) view.append(make('h3', {}, 'Notes'), table([{title: 'Kind'}, {title: 'What was found', sentence: true}], notes, true));
   const states = ['', 'missing', 'too short', 'not a regular file'];
   const bad = files.names.map((_, i) => i).filter((i) => files.state[i]);
   if (bad.length) {
     view.append(make('h3', {}, 'Damaged files'),
       table([{title: 'File'}, {title: 'State'}, {title: 'Size', number: true}],
-        bad.slice(0, 200).map((i) => [key(files.names[i]), states[files.state[i]], files.state[i] === 1 ? '–' : bytesText(files.bytes[i])]), bad.length > 15));
+        bad.slice(0, 200).map((i) => [key(files.names[i]), states[files.state[i]], files.state[i] === 1 ? '–' : bytesText(files.bytes[i])]), true));
   }
   if (data.facts.length) view.append(make('h3', {}, 'The run'), table([{title: ''}, {title: '', sentence: true}], rows(data.facts)));
   if (totals.length) {
@@ -77,8 +77,8 @@ function summaryView(view) {
         totals.map((group) => [group.name, number(group.tensors), number(group.objects), number(group.elements), bytesText(group.bytes)])));
   }
   view.append(make('h3', {}, 'Files'));
-  const order = files.names.map((_, i) => i).sort((a, b) => files.bytes[b] - files.bytes[a]);
-  view.append(table([{title: 'Name'}, {title: 'Size', number: true}], order.slice(0, 200).map((i) => [key(files.names[i]), bytesText(files.bytes[i])]), order.length > 15));
+  const order = files.names.map((_, i) => i).sort((a, b) => files.bytes[b] - files.bytes[a] || naturally(files.names[a], files.names[b]));
+  view.append(table([{title: 'Name'}, {title: 'Size', number: true}], order.slice(0, 200).map((i) => [key(files.names[i]), bytesText(files.bytes[i])]), true));
   if (order.length > 200) view.append(make('p', {className: 'quiet'}, `The 200 largest of ${count(order.length)} files.`));
 }
 

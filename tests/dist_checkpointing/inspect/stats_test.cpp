@@ -3,13 +3,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <filesystem>
 
 #include "dist_checkpointing/inspect/verify.h"
 #include "dist_checkpointing/open.h"
+#include "strategies/comm/threads.h"
 #include "tests/dist_checkpointing/fake_reader.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/golden.h"
+#include "tests/support/temp_dir.h"
 
 namespace dckpt::stats_test {
 namespace {
@@ -19,6 +23,7 @@ using testing::FakeReader;
 using testing::golden;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
+using ::testing::Not;
 
 TEST(Stats, EveryThreadCountAndMemoryGivesTheSame) {
   const auto reader = open_checkpoint(golden("mcore-0.16-fully-reshardable-tp2pp2dp2"));
@@ -61,6 +66,46 @@ TEST(Stats, ElementsThatAreNotFiniteAreFound) {
   EXPECT_EQ(report.findings[0].severity, Severity::kError);
   EXPECT_THAT(report.findings[0].keys, ElementsAre("a"));
   EXPECT_THAT(report.findings[0].message, HasSubstr("1 element is NaN and 1 infinite"));
+}
+
+TEST(Stats, PastDamageTheTensorsThatCanBeReadHaveThem) {
+  const TempDir copy;
+  std::filesystem::copy(golden("mcore-0.16-fully-reshardable-tp2pp2dp2"), copy.path(),
+                        std::filesystem::copy_options::recursive);
+  const StatsReport whole = stats(*open_checkpoint(copy.path()));
+  std::filesystem::remove(copy / "__3_0.distcp");
+  std::filesystem::resize_file(copy / "common.pt", 100);
+  const auto damaged = open_checkpoint(copy.path());
+  EXPECT_THAT(testing::error_of([&] { (void)stats(*damaged); }).message(),
+              HasSubstr("__3_0.distcp"));
+  for (const int ranks : {1, 3}) {
+    run_ranks(ranks, [&](Communicator& comm) {
+      const StatsReport left = stats(*damaged, {.past_damage = true}, comm);
+      ASSERT_EQ(left.tensors.size(), whole.tensors.size());
+      EXPECT_THAT(left.unreadable, Not(IsEmpty()));
+      EXPECT_LT(left.unreadable.size(), whole.tensors.size() / 2);
+      for (std::size_t i = 0; i < whole.tensors.size(); ++i) {
+        const TensorStats& tensor = left.tensors[i];
+        const bool is_lost = std::ranges::count(left.unreadable, tensor.key) > 0;
+        EXPECT_EQ(is_lost, !tensor.elements) << tensor.key;
+        if (!is_lost) {
+          EXPECT_EQ(tensor.elements->mean, whole.tensors[i].elements->mean);
+        }
+      }
+    });
+  }
+}
+
+TEST(Stats, SecondMomentsAreNoOutliers) {
+  FakeReader reader;
+  reader.tensor<float>("optimizer.state.exp_avg_sq.w", DType::kFloat32, {4}, {0, 0, 0, 9});
+  reader.tensor<float>("w", DType::kFloat32, {2}, {-1, 1});
+  reader.tensor<float>("optimizer.state.exp_avg_sq.v", DType::kFloat32, {1}, {NAN});
+  std::vector<std::string> order;
+  for (const TensorStats& tensor : outliers_first(stats(reader.write()).tensors))
+    order.push_back(tensor.key);
+  EXPECT_THAT(order,
+              ElementsAre("optimizer.state.exp_avg_sq.v", "w", "optimizer.state.exp_avg_sq.w"));
 }
 
 /// Nobody initializes the gaps between parameters.
