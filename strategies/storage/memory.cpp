@@ -1,6 +1,7 @@
 #include "strategies/storage/memory.h"
 
 #include <algorithm>
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <shared_mutex>
@@ -14,11 +15,17 @@
 namespace dckpt {
 namespace {
 
+std::uint64_t next_id() {
+  static std::atomic<std::uint64_t> last{0};
+  return ++last;
+}
+
 /// A file or a directory.
 struct Node {
   bool directory = false;
   Bytes content{};
   std::map<std::string, std::shared_ptr<Node>, std::less<>> entries{};
+  std::uint64_t id = next_id();
 };
 using NodePtr = std::shared_ptr<Node>;
 
@@ -257,8 +264,10 @@ class MemoryStorage final : public Storage {
   using Components = std::span<const std::string_view>;
 
   static FileInfo file_info(std::string name, const Node& node) {
-    return {std::move(name), node.directory ? FileInfo::Kind::kDirectory : FileInfo::Kind::kRegular,
-            node.content.size()};
+    return {.name = std::move(name),
+            .kind = node.directory ? FileInfo::Kind::kDirectory : FileInfo::Kind::kRegular,
+            .size = node.content.size(),
+            .id = node.id};
   }
 
   static bool is_prefix(Components prefix, Components whole) {

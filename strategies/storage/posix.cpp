@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <system_error>
 
+#include "mapping/base/fingerprint.h"
 #include "mapping/base/format.h"
 #include "mapping/base/storage_name.h"
 #include "mapping/base/text.h"
@@ -40,6 +41,21 @@ FileInfo file_info(std::string name, const struct stat& status) {
   return {std::move(name), kind,
           kind == FileInfo::Kind::kRegular ? static_cast<std::uint64_t>(status.st_size) : 0,
           std::int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec};
+}
+
+/// Returns FileInfo::id of a directory. File systems give the numbers of removed inodes to new
+/// ones, so the time of birth belongs to it where it is known.
+std::uint64_t id_of(const Fd& parent, const std::string& entry, const struct stat& status) {
+  struct statx born {};
+  const bool known = ::statx(parent.get(), entry.c_str(), AT_SYMLINK_NOFOLLOW,
+                             STATX_INO | STATX_BTIME, &born) == 0 &&
+                     (born.stx_mask & STATX_BTIME) != 0 && born.stx_ino == status.st_ino;
+  Bytes text;
+  append_le(text, std::uint64_t{status.st_dev});
+  append_le(text, std::uint64_t{status.st_ino});
+  append_le(text, known ? static_cast<std::uint64_t>(born.stx_btime.tv_sec) : 0);
+  append_le(text, known ? std::uint64_t{born.stx_btime.tv_nsec} : 0);
+  return std::max<std::uint64_t>(fingerprint_of(text).low, 1);
 }
 
 /// Returns the names in an open directory, in the order of the file system.
@@ -155,8 +171,12 @@ class PosixStorage final : public Storage {
     const DirectoryEntry place = root_.find(name, "cannot examine the file");
     struct stat status {};
     if (!place.parent) return std::nullopt;
-    if (::fstatat(place.parent.get(), place.last.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0)
-      return file_info(place.last, status);
+    if (::fstatat(place.parent.get(), place.last.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0) {
+      FileInfo found = file_info(place.last, status);
+      if (found.kind == FileInfo::Kind::kDirectory)
+        found.id = id_of(place.parent, place.last, status);
+      return found;
+    }
     if (errno == ENOENT) return std::nullopt;
     throw system_error("cannot examine the file", errno, display_path(name));
   }

@@ -78,16 +78,17 @@ void Publication::discard_unfinished() noexcept {
   body_->discard_unfinished();
 }
 
-bool must_replace(const Storage& storage, const std::string& name, bool overwrite) {
-  const std::optional<FileInfo> found = storage.stat(name);
-  if (!found) return false;
+std::optional<FileInfo> must_replace(const Storage& storage, const std::string& name,
+                                     bool overwrite) {
+  std::optional<FileInfo> found = storage.stat(name);
+  if (!found) return std::nullopt;
   if (found->kind != FileInfo::Kind::kDirectory) {
     throw CheckpointError(ErrorCode::kAlreadyExists,
                           "cannot save a checkpoint here: the target exists and is not a "
                           "directory; choose another name",
                           {.file = storage.display_path(name)});
   }
-  if (overwrite) return true;
+  if (overwrite) return found;
   const std::size_t entries = storage.list(name).size();
   if (entries > 0) {
     throw CheckpointError(ErrorCode::kAlreadyExists,
@@ -96,7 +97,7 @@ bool must_replace(const Storage& storage, const std::string& name, bool overwrit
                                      counted(entries, "entry", "entries")),
                           {.file = storage.display_path(name)});
   }
-  return true;
+  return found;
 }
 
 void sync_tree(Storage& storage, const std::string& directory) {

@@ -61,8 +61,9 @@ class Publication {
 
   /// Makes the directory visible under its name. `write_marker` writes into staging() the file that
   /// tells readers that the directory is complete; nothing is written after it. Throws
-  /// CheckpointError if any step fails; by rename, the previous content of the name is then
-  /// restored. If that is not possible either, nothing is removed and a warning names the
+  /// CheckpointError if any step fails, and (aborted) if another job has published under this name
+  /// since begin(), or has taken the staging directory; by rename, the previous content of the name
+  /// is then restored. If that is not possible either, nothing is removed and a warning names the
   /// directories. The replaced directory is removed before this returns.
   void commit(const std::function<void()>& write_marker = {});
   /// Removes the staging directory, or keeps it (Options::keep_unfinished). Errors are only logged.

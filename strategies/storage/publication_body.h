@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -48,9 +49,10 @@ std::unique_ptr<Publication::Body> begin_in_place(std::shared_ptr<Storage> stora
                                                   std::string name, const std::string& token,
                                                   Publication::Options options);
 
-/// Returns whether there is a directory at `name` to be replaced. Throws (already exists) if
-/// something is there that must not be replaced.
-bool must_replace(const Storage& storage, const std::string& name, bool overwrite);
+/// Returns the directory at `name` that is to be replaced, if there is one. Throws (already exists)
+/// if something is there that must not be replaced.
+std::optional<FileInfo> must_replace(const Storage& storage, const std::string& name,
+                                     bool overwrite);
 
 /// Makes the entries of all directories of a tree durable.
 void sync_tree(Storage& storage, const std::string& directory);

@@ -1,4 +1,5 @@
 #include <exception>
+#include <optional>
 #include <utility>
 
 #include "mapping/base/error.h"
@@ -40,18 +41,36 @@
 // nobody writes to.
 //
 // If a step fails, step 5 is undone and P synced before S is removed: a crash must not find N
-// durable and its files gone. If undoing fails too, or an exchange fails so that nobody can tell
-// whether it happened, both directories stay where they are and a warning names them.
+// durable and its files gone. If undoing fails too, both directories stay where they are and a
+// warning names them.
+//
+// A process may be stopped before any step, and find the result of a successor under every name
+// when it wakes up. Directories are therefore known by their identity (FileInfo::id), not by their
+// name: S is the directory that was created or adopted, what step 5 displaces is the directory that
+// was found in step 1, and only S is ever moved out of N. A directory that was moved by mistake
+// goes back at once. If S or the old directory has become another one, nothing is published
+// (aborted).
 
 namespace dckpt {
 namespace {
 
+/// Returns whether both are known to be the same directory.
+bool is_same(const std::optional<FileInfo>& a, const std::optional<FileInfo>& b) {
+  return a && b && a->id != 0 && a->id == b->id;
+}
+
+/// Returns false if both are known to be different directories, or if one exists.
+bool may_be_same(const std::optional<FileInfo>& a, const std::optional<FileInfo>& b) {
+  return a && b ? a->id == b->id : !a && !b;
+}
+
 /// Performs and undoes step 5.
 class DirectorySwap {
  public:
+  /// `mine` describes the directory at `staging`.
   DirectorySwap(Storage& storage, const std::string& name, const std::string& staging,
-                const std::string& aside)
-      : storage_(storage), name_(name), staging_(staging), aside_(aside) {}
+                const std::string& aside, const FileInfo& mine)
+      : storage_(storage), name_(name), staging_(staging), aside_(aside), mine_(mine) {}
 
   /// Step 5a.
   void move_in() {
@@ -59,48 +78,85 @@ class DirectorySwap {
     storage_.rename(staging_, name_);
   }
 
-  /// Step 5b or 5c. Returns the present path of the old directory.
-  const std::string& displace() {
+  /// Step 5b or 5c. Returns the present path of the old directory, `old`.
+  const std::string& displace(const FileInfo& old) {
     if (storage_.capabilities().exchange) {
       stage_ = Stage::kExchanging;
       if (storage_.exchange(staging_, name_)) {
-        stage_ = Stage::kExchanged;
+        require_same(staging_, old);
         return staging_;
       }
     }
     stage_ = Stage::kSettingAside;
     storage_.rename(name_, aside_);
+    require_same(aside_, old);
     storage_.rename(staging_, name_);
     return aside_;
   }
 
   /// Examines the directories first, since an operation that reported an error may have taken
-  /// effect.
+  /// effect. Afterwards nothing at the staging path belongs to anybody else.
   void undo() {
     switch (stage_) {
       case Stage::kNothing: return;
       case Stage::kExchanging:
-        throw CheckpointError(ErrorCode::kIo,
-                              "it is not known whether the directories were exchanged");
-      case Stage::kExchanged:
+        if (is_mine(staging_)) return;
+        require_mine_at_name();
         if (!storage_.exchange(staging_, name_))
           throw CheckpointError(ErrorCode::kIo, "the directories cannot be exchanged back");
+        if (!is_mine(staging_)) {
+          (void)storage_.exchange(staging_, name_);
+          require_mine_at_name();
+        }
         return;
       case Stage::kMoving:
       case Stage::kSettingAside:
-        if (!storage_.stat(staging_) && storage_.stat(name_)) storage_.rename(name_, staging_);
-        if (stage_ == Stage::kSettingAside && storage_.stat(aside_) && !storage_.stat(name_))
-          storage_.rename(aside_, name_);
+        if (is_mine(name_)) take_out();
+        if (stage_ == Stage::kSettingAside && storage_.stat(aside_)) put_back();
     }
   }
 
  private:
-  enum class Stage { kNothing, kMoving, kExchanging, kExchanged, kSettingAside };
+  enum class Stage { kNothing, kMoving, kExchanging, kSettingAside };
+
+  /// Tells apart also what a file system gives the number of a removed directory: unlike `id`, the
+  /// time of the last change is known everywhere.
+  bool is_mine(const std::string& path) const {
+    const std::optional<FileInfo> found = storage_.stat(path);
+    return is_same(found, mine_) && found->modified == mine_.modified;
+  }
+
+  void require_same(const std::string& path, const FileInfo& old) const {
+    if (may_be_same(storage_.stat(path), old)) return;
+    throw CheckpointError(ErrorCode::kAborted,
+                          "another job has published here in the meantime: nothing was published",
+                          {.file = storage_.display_path(name_)});
+  }
+
+  void require_mine_at_name() const {
+    if (is_mine(name_)) return;
+    throw CheckpointError(ErrorCode::kIo, "another directory is there by now");
+  }
+
+  void take_out() {
+    storage_.rename(name_, staging_);
+    if (is_mine(staging_)) return;
+    storage_.rename(staging_, name_);
+  }
+
+  void put_back() {
+    if (!storage_.stat(name_)) return storage_.rename(aside_, name_);
+    log_warning(
+        str_format("{} was published by another job in the meantime; what it had been "
+                   "before is still in {}",
+                   quote(storage_.display_path(name_)), quote(base_name(aside_))));
+  }
 
   Storage& storage_;
   const std::string& name_;
   const std::string& staging_;
   const std::string& aside_;
+  const FileInfo mine_;
   Stage stage_ = Stage::kNothing;
 };
 
@@ -114,14 +170,53 @@ class ByRename final : public Publication::Body {
         interrupted_(hidden_sibling(name_, "interrupted", token)) {}
 
   void create_staging() {
-    must_replace(*storage_, name_, options_.overwrite);            // 1
+    old_ = must_replace(*storage_, name_, options_.overwrite);     // 1
     if (storage_->stat(staging_)) storage_->remove_all(staging_);  // 2
     storage_->make_directory(staging_);
+    mine_ = storage_->stat(staging_);
   }
 
   void adopt(const std::string& left) {
-    must_replace(*storage_, name_, options_.overwrite);
+    old_ = must_replace(*storage_, name_, options_.overwrite);
     const std::string from = join_name(parent_name(name_), left);
+    take_up(from);
+    mine_ = storage_->stat(staging_);
+  }
+  const std::string& staging() const noexcept override { return staging_; }
+
+  void commit(const std::function<void()>& write_marker) override {
+    (void)present_staging();
+    if (write_marker) write_marker();
+    const std::string parent = parent_name(name_);
+    if (options_.sync) {  // 4
+      sync_tree(*storage_, staging_);
+      for (std::string above = parent; !above.empty();)
+        storage_->sync_directory(above = parent_name(above));
+    }
+    const std::optional<FileInfo> old = must_replace(*storage_, name_, options_.overwrite);
+    if (old && options_.overwrite && !may_be_same(old, old_)) {
+      throw CheckpointError(
+          ErrorCode::kAborted,
+          "another job has published here since this one began: nothing was published; look at "
+          "what is there, and save again if it is to be replaced",
+          {.file = storage_->display_path(name_)});
+    }
+    std::vector<std::string> foreign;
+    if (old && options_.foreign) foreign = options_.foreign();
+    const std::string replaced = make_visible(old);
+    close();
+    if (old) remove_replaced(replaced, foreign);
+  }
+
+  void abandon() override {
+    if (options_.keep_unfinished)
+      storage_->rename(staging_, interrupted_);
+    else
+      storage_->remove_all(staging_);
+  }
+
+ private:
+  void take_up(const std::string& from) {
     try {
       storage_->rename(from, staging_);
     } catch (const CheckpointError&) {
@@ -134,40 +229,25 @@ class ByRename final : public Publication::Body {
     }
   }
 
-  const std::string& staging() const noexcept override { return staging_; }
-
-  void commit(const std::function<void()>& write_marker) override {
-    if (write_marker) write_marker();
-    const std::string parent = parent_name(name_);
-    if (options_.sync) {  // 4
-      sync_tree(*storage_, staging_);
-      for (std::string above = parent; !above.empty();)
-        storage_->sync_directory(above = parent_name(above));
-    }
-    const bool replaces = must_replace(*storage_, name_, options_.overwrite);
-    std::vector<std::string> foreign;
-    if (replaces && options_.foreign) foreign = options_.foreign();
-    const std::string replaced = make_visible(replaces);
-    close();
-    if (replaces) remove_replaced(replaced, foreign);
+  /// Describes S. Throws (aborted) if it is gone, even if something of its name was made since.
+  FileInfo present_staging() const {
+    const std::optional<FileInfo> found = storage_->stat(staging_);
+    if (found && may_be_same(found, mine_)) return *found;
+    throw CheckpointError(ErrorCode::kAborted,
+                          "another job has removed what this one had written, or goes on with it: "
+                          "nothing was published",
+                          {.file = storage_->display_path(staging_)});
   }
 
-  void abandon() override {
-    if (options_.keep_unfinished)
-      storage_->rename(staging_, interrupted_);
-    else
-      storage_->remove_all(staging_);
-  }
-
- private:
-  /// Performs steps 5 and 6. Returns the present path of the replaced directory.
-  std::string make_visible(bool replaces) {
+  /// Performs steps 5 and 6. Returns the present path of the replaced directory, `old`.
+  std::string make_visible(const std::optional<FileInfo>& old) {
     const std::string parent = parent_name(name_);
     std::string replaced;
-    DirectorySwap visible(*storage_, name_, staging_, aside_);
+    const FileInfo mine = present_staging();
+    DirectorySwap visible(*storage_, name_, staging_, aside_, mine);
     try {
-      if (replaces) {  // 5b, 5c
-        replaced = visible.displace();
+      if (old) {  // 5b, 5c
+        replaced = visible.displace(*old);
         must_replace(*storage_, replaced,
                      options_.overwrite);  // an empty directory may have got files meanwhile
       } else {
@@ -193,6 +273,14 @@ class ByRename final : public Publication::Body {
 
   void remove_replaced(const std::string& replaced, const std::vector<std::string>& foreign) {
     try {
+      if (!foreign.empty() && !may_be_same(storage_->stat(name_), mine_)) {
+        log_warning(
+            str_format("{} was published by another job in the meantime; what no save had "
+                       "written is still in {}: {}",
+                       quote(storage_->display_path(name_)), quote(base_name(replaced)),
+                       quoted_list(foreign)));
+        return;
+      }
       const std::vector<std::string> kept = move_entries(*storage_, foreign, replaced, name_);  // 7
       if (!kept.empty()) {
         log_warning(str_format("{} was replaced; kept in it what no save had written: {}",
@@ -207,7 +295,9 @@ class ByRename final : public Publication::Body {
 
   const std::string staging_;
   const std::string aside_;  ///< path of the replaced directory if the storage cannot exchange
-  const std::string interrupted_;  ///< path of kept unfinished files
+  const std::string interrupted_;   ///< path of kept unfinished files
+  std::optional<FileInfo> old_{};   ///< what was at the name in step 1
+  std::optional<FileInfo> mine_{};  ///< S, as it was created or adopted
 };
 
 }  // namespace

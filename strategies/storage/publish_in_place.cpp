@@ -103,7 +103,7 @@ class InPlace final : public Publication::Body {
   bool is_there(std::optional<bool> claimed = {}) const {
     const auto found = storage_->stat(name_);
     if (!found || found->kind != FileInfo::Kind::kDirectory)
-      return must_replace(*storage_, name_, options_.overwrite);
+      return must_replace(*storage_, name_, options_.overwrite).has_value();
     const std::vector<FileInfo> entries = storage_->list(name_);
     const bool marked = std::ranges::any_of(options_.markers, [&](const std::string& marker) {
       return storage_->stat(join_name(name_, marker)).has_value();

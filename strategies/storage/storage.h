@@ -62,6 +62,10 @@ struct FileInfo {
   /// The time of the last change of the content, in nanoseconds since 1970; 0 if the storage does
   /// not know.
   std::int64_t modified = 0;
+  /// Identifies a directory whatever its name: renames keep it, and no other directory of the
+  /// storage has or has had it. From stat() only; 0 for files, and if the storage does not know.
+  /// Publishing undoes nothing in a storage without it.
+  std::uint64_t id = 0;
 };
 
 /// The abilities of a storage and their price. Callers check them in advance instead of catching

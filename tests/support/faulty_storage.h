@@ -1,10 +1,12 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "mapping/base/error.h"
@@ -21,9 +23,11 @@ struct Fault {
     kErrorAfterEffect,  ///< the operation takes effect but reports an error, as in a network file
                         ///< system
     kCrash,             ///< as kError, and every later operation also fails: the process is dead
+    kStop,  ///< the process is stopped before the operation, and goes on after `meanwhile`
   };
   Kind kind = Kind::kError;
   std::uint64_t at = 0;  ///< number of the operation; 0 for never
+  std::function<void()> meanwhile{};
 };
 
 /// Forwards everything to `storage` but fails as specified. Injected errors say "injected".
@@ -34,7 +38,7 @@ class FaultyStorage : public Storage {
                          bool can_exchange = true)
       : storage_(std::move(storage)),
         can_exchange_(can_exchange),
-        plan_(std::make_shared<Plan>(fault)) {}
+        plan_(std::make_shared<Plan>(std::move(fault))) {}
 
   std::uint64_t operations() const { return plan_->operations; }
   bool fired() const { return plan_->fault.at != 0 && plan_->operations >= plan_->fault.at; }
@@ -93,12 +97,21 @@ class FaultyStorage : public Storage {
 
  private:
   struct Plan {
-    explicit Plan(Fault planned) : fault(planned) {}
+    explicit Plan(Fault planned) : fault(std::move(planned)) {}
 
     template <typename Work>
     auto run(const char* what, Work&& work, const std::function<void()>& half = {})
         -> decltype(work()) {
+      while (stopped && stopped_thread != std::this_thread::get_id())
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
       const std::uint64_t number = ++operations;
+      if (number == fault.at && fault.kind == Fault::Kind::kStop) {
+        stopped_thread = std::this_thread::get_id();
+        stopped = true;
+        fault.meanwhile();
+        stopped = false;
+        return work();
+      }
       if (fault.at == 0 || number < fault.at ||
           (number > fault.at && fault.kind != Fault::Kind::kCrash))
         return work();
@@ -112,6 +125,8 @@ class FaultyStorage : public Storage {
 
     const Fault fault;
     std::atomic<std::uint64_t> operations{0};
+    std::atomic<bool> stopped{false};
+    std::atomic<std::thread::id> stopped_thread{};
   };
 
   class FaultyReadableFile final : public ReadableFile {
