@@ -38,9 +38,10 @@ FileInfo file_info(std::string name, const struct stat& status) {
   const auto kind = S_ISREG(status.st_mode)   ? FileInfo::Kind::kRegular
                     : S_ISDIR(status.st_mode) ? FileInfo::Kind::kDirectory
                                               : FileInfo::Kind::kOther;
-  return {std::move(name), kind,
-          kind == FileInfo::Kind::kRegular ? static_cast<std::uint64_t>(status.st_size) : 0,
-          std::int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec};
+  return {.name = std::move(name),
+          .kind = kind,
+          .size = kind == FileInfo::Kind::kRegular ? static_cast<std::uint64_t>(status.st_size) : 0,
+          .modified = std::int64_t{status.st_mtim.tv_sec} * 1'000'000'000 + status.st_mtim.tv_nsec};
 }
 
 /// Returns FileInfo::id of a directory. File systems give the numbers of removed inodes to new
@@ -56,6 +57,13 @@ std::uint64_t id_of(const Fd& parent, const std::string& entry, const struct sta
   append_le(text, known ? static_cast<std::uint64_t>(born.stx_btime.tv_sec) : 0);
   append_le(text, known ? std::uint64_t{born.stx_btime.tv_nsec} : 0);
   return std::max<std::uint64_t>(fingerprint_of(text).low, 1);
+}
+
+/// As file_info(), with the identity of a directory.
+FileInfo entry_info(const Fd& parent, const std::string& entry, const struct stat& status) {
+  FileInfo info = file_info(entry, status);
+  if (info.kind == FileInfo::Kind::kDirectory) info.id = id_of(parent, entry, status);
+  return info;
 }
 
 /// Returns the names in an open directory, in the order of the file system.
@@ -155,10 +163,10 @@ class PosixStorage final : public Storage {
     const std::string path = display_path(directory);
     const Fd fd = root_.open_directory(directory, "cannot list the directory");
     std::vector<FileInfo> entries;
-    for (std::string& name : entry_names(duplicate(fd, path), path)) {
+    for (const std::string& name : entry_names(duplicate(fd, path), path)) {
       struct stat status {};
       if (::fstatat(fd.get(), name.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0) {
-        entries.push_back(file_info(std::move(name), status));
+        entries.push_back(entry_info(fd, name, status));
       } else if (errno != ENOENT) {  // removed meanwhile
         throw system_error("cannot examine the file", errno, str_format("{}/{}", path, name));
       }
@@ -171,12 +179,8 @@ class PosixStorage final : public Storage {
     const DirectoryEntry place = root_.find(name, "cannot examine the file");
     struct stat status {};
     if (!place.parent) return std::nullopt;
-    if (::fstatat(place.parent.get(), place.last.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0) {
-      FileInfo found = file_info(place.last, status);
-      if (found.kind == FileInfo::Kind::kDirectory)
-        found.id = id_of(place.parent, place.last, status);
-      return found;
-    }
+    if (::fstatat(place.parent.get(), place.last.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0)
+      return entry_info(place.parent, place.last, status);
     if (errno == ENOENT) return std::nullopt;
     throw system_error("cannot examine the file", errno, display_path(name));
   }

@@ -33,6 +33,9 @@ class Publication {
     /// except where the new directory has an entry of that name, and a warning names them. Called
     /// before anything in the replaced directory has changed.
     std::function<std::vector<std::string>()> foreign{};
+    /// Called in begin() with the directory that is to be replaced; throws to prevent that. By
+    /// rename only.
+    std::function<void(const FileInfo& old)> may_replace{};
     /// The files whose removal makes a directory incomplete; they go first. Used in place only.
     std::vector<std::string> markers{};
     /// Returns whether the writer with this token has certainly ended, so that another one may take

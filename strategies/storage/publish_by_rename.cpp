@@ -170,14 +170,14 @@ class ByRename final : public Publication::Body {
         interrupted_(hidden_sibling(name_, "interrupted", token)) {}
 
   void create_staging() {
-    old_ = must_replace(*storage_, name_, options_.overwrite);     // 1
+    find_old();                                                    // 1
     if (storage_->stat(staging_)) storage_->remove_all(staging_);  // 2
     storage_->make_directory(staging_);
     mine_ = storage_->stat(staging_);
   }
 
   void adopt(const std::string& left) {
-    old_ = must_replace(*storage_, name_, options_.overwrite);
+    find_old();
     const std::string from = join_name(parent_name(name_), left);
     take_up(from);
     mine_ = storage_->stat(staging_);
@@ -216,6 +216,11 @@ class ByRename final : public Publication::Body {
   }
 
  private:
+  void find_old() {
+    old_ = must_replace(*storage_, name_, options_.overwrite);
+    if (old_ && options_.may_replace) options_.may_replace(*old_);
+  }
+
   void take_up(const std::string& from) {
     try {
       storage_->rename(from, staging_);

@@ -40,7 +40,10 @@
 // A writer that was stopped for longer than the period publishes nothing and leaves everything in N
 // as it is, its own claim included: another one may have taken N and even have finished. What it
 // still creates between its return and step 5 cannot replace files of the other. From the check in
-// step 5 to the marker, a writer relies on being stopped for less than a period.
+// step 5 to the marker, a writer relies on being stopped for less than a period: a marker that
+// another one has written is not replaced, but one of another format appears beside it. The same
+// holds for each removal in step 3, of which the writer asks its lease before: no storage removes
+// on condition. A marker that has appeared between steps 1 and 2 is never removed.
 //
 // If a step before 5 fails otherwise, the written files are removed, and C after them. A replaced
 // checkpoint is gone from step 3 on, and a warning says so.
@@ -59,11 +62,19 @@ class InPlace final : public Publication::Body {
   const std::string& staging() const noexcept override { return name_; }
 
   void begin(const std::string& token) {
+    const std::vector<FileInfo> before = markers();
     is_there();  // 1
     storage_->make_directory(name_);
     claim(token);  // 2
     try {
       if (!is_there(number_ > 1)) return;  // another job may have finished one before the claim
+      if (!std::ranges::equal(before, markers(), is_unchanged)) {
+        throw CheckpointError(ErrorCode::kAborted,
+                              "another job has published here since this one began: nothing was "
+                              "changed; look at what is there, and save again if it is to be "
+                              "replaced",
+                              {.file = storage_->display_path(name_)});
+      }
       if (options_.foreign) foreign_ = options_.foreign();
       if (options_.overwrite) warn();
       clear();  // 3
@@ -96,6 +107,20 @@ class InPlace final : public Publication::Body {
 
  private:
   static bool is_claim(const std::string& entry) { return entry.starts_with(kClaimPrefix); }
+
+  std::vector<FileInfo> markers() const {
+    std::vector<FileInfo> found;
+    const auto directory = storage_->stat(name_);
+    if (!directory || directory->kind != FileInfo::Kind::kDirectory) return found;
+    for (const std::string& marker : options_.markers) {
+      if (auto file = storage_->stat(join_name(name_, marker))) found.push_back(*std::move(file));
+    }
+    return found;
+  }
+
+  static bool is_unchanged(const FileInfo& a, const FileInfo& b) {
+    return a.name == b.name && a.size == b.size && a.modified == b.modified;
+  }
 
   /// Returns true if anything but claims is there. A marker counts even if a late list lacks it.
   /// Throws (already exists) if the content must not be replaced. Where a job that has ended had a
@@ -191,13 +216,16 @@ class InPlace final : public Publication::Body {
   }
 
   void clear() {
-    for (const std::string& marker : options_.markers)
-      storage_->remove_all(join_name(name_, marker));
+    for (const std::string& marker : options_.markers) remove(marker);
     const std::set<std::string> kept(foreign_.begin(), foreign_.end());
     for (const FileInfo& entry : storage_->list(name_)) {
-      if (!is_claim(entry.name) && !kept.contains(entry.name))
-        storage_->remove_all(join_name(name_, entry.name));
+      if (!is_claim(entry.name) && !kept.contains(entry.name)) remove(entry.name);
     }
+  }
+
+  void remove(const std::string& entry) {
+    require_mine();
+    storage_->remove_all(join_name(name_, entry));
   }
 
   std::unique_ptr<Lease> lease_;

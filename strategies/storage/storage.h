@@ -63,8 +63,8 @@ struct FileInfo {
   /// not know.
   std::int64_t modified = 0;
   /// Identifies a directory whatever its name: renames keep it, and no other directory of the
-  /// storage has or has had it. From stat() only; 0 for files, and if the storage does not know.
-  /// Publishing undoes nothing in a storage without it.
+  /// storage has or has had it. 0 for files, and if the storage does not know. Publishing undoes
+  /// nothing in a storage without it.
   std::uint64_t id = 0;
 };
 

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <utility>
 
@@ -27,7 +28,7 @@ struct Fault {
   };
   Kind kind = Kind::kError;
   std::uint64_t at = 0;  ///< number of the operation; 0 for never
-  std::function<void()> meanwhile{};
+  std::function<void(std::string_view operation)> meanwhile{};
 };
 
 /// Forwards everything to `storage` but fails as specified. Injected errors say "injected".
@@ -108,7 +109,7 @@ class FaultyStorage : public Storage {
       if (number == fault.at && fault.kind == Fault::Kind::kStop) {
         stopped_thread = std::this_thread::get_id();
         stopped = true;
-        fault.meanwhile();
+        fault.meanwhile(what);
         stopped = false;
         return work();
       }

@@ -102,7 +102,7 @@ class Succession : public ::testing::TestWithParam<Situation> {
     storage_->make_directory("run");
     if (!situation.before.empty()) publish(storage_, situation.before, "earlier", {});
     if (situation.empty_directory) storage_->make_directory(kName);
-    const auto succeed = [&] {
+    const auto succeed = [&](std::string_view) {
       if (situation.cleans) clean(*storage_);
       publish(std::make_shared<FaultyStorage>(storage_, Fault{}, situation.can_exchange),
               kSuccessor, "successor", {.overwrite = true, .sync = !situation.on_disk});
@@ -183,15 +183,21 @@ INSTANTIATE_TEST_SUITE_P(InMemory, FailingSuccession, ::testing::ValuesIn(situat
                          kNameOf);
 
 // In place, a successor waits until the claim of the stopped writer has expired.
-TEST(SuccessionInPlace, WhoeverWakesUpLateLeavesTheResultOfItsSuccessor) {
+class SuccessionInPlace : public ::testing::TestWithParam<bool> {};
+
+TEST_P(SuccessionInPlace, WhoeverWakesUpLateLeavesTheResultOfItsSuccessor) {
   set_log_sink([](LogLevel, std::string_view) {});
   constexpr std::chrono::milliseconds kLease{40};
-  std::uint64_t stop = 1;
+  const bool overwrites = GetParam();
+  std::uint64_t stop = overwrites ? 3 : 1;  // not before it has looked
   for (bool fired = true; fired; ++stop) {
     SCOPED_TRACE("stopped before operation " + std::to_string(stop));
     const auto store = std::make_shared<ObjectStore>(ObjectStore::Pace{});
     store->make_directory("run");
-    const auto succeed = [&] {
+    if (overwrites) publish(store, kOld, "earlier", {});
+    bool removes = false;
+    const auto succeed = [&](std::string_view operation) {
+      removes = operation == "remove_all";
       for (bool done = false; !done;) {
         try {
           publish(store, kSuccessor, "successor", {.overwrite = true, .lease = kLease});
@@ -205,11 +211,11 @@ TEST(SuccessionInPlace, WhoeverWakesUpLateLeavesTheResultOfItsSuccessor) {
     const auto stopped =
         std::make_shared<FaultyStorage>(store, Fault{Fault::Kind::kStop, stop, succeed});
     try {
-      publish(stopped, kLate, "first", {.lease = kLease});
+      publish(stopped, kLate, "first", {.overwrite = overwrites, .lease = kLease});
     } catch (const CheckpointError&) {  // it may publish nothing
     }
     fired = stopped->fired();
-    if (!fired) continue;
+    if (!fired || removes) continue;  // no storage removes on condition (publish_in_place.cpp)
     Files found = files_in(*store, kName);
     std::erase_if(found, [](const auto& file) { return file.first.starts_with(kClaimPrefix); });
     EXPECT_EQ(found, kSuccessor);
@@ -217,6 +223,9 @@ TEST(SuccessionInPlace, WhoeverWakesUpLateLeavesTheResultOfItsSuccessor) {
   EXPECT_GT(stop, 15u);
   set_log_sink({});
 }
+
+INSTANTIATE_TEST_SUITE_P(MarkerLast, SuccessionInPlace, ::testing::Bool(),
+                         [](const auto& test) { return test.param ? "Overwriting" : "New"; });
 
 }  // namespace
 }  // namespace dckpt::succession_test
