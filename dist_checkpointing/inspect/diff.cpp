@@ -15,6 +15,7 @@
 #include "dist_checkpointing/inspect/extract/render.h"
 #include "dist_checkpointing/inspect/layer_names.h"
 #include "dist_checkpointing/inspect/shared_work.h"
+#include "dist_checkpointing/inspect/still_files.h"
 #include "dist_checkpointing/inspect/stream.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
@@ -120,7 +121,9 @@ class CheckpointComparer {
       : a_(a),
         b_(b),
         options_(options),
-        work_(comm, "comparing the checkpoints", options.threads, options.progress) {
+        work_(comm, "comparing the checkpoints", options.threads, options.progress),
+        a_still_(a),
+        b_still_(b) {
     if (options.rtol || options.atol)
       tolerance_ = Tolerance{options.rtol.value_or(0), options.atol.value_or(0)};
   }
@@ -133,6 +136,10 @@ class CheckpointComparer {
     if (options_.common) sizes.push_back(0);
     std::vector<Differences> found =
         work_.share<Differences>(sizes, [&](std::size_t unit) { return compare_unit(unit); });
+    work_.on_all_ranks([&] {
+      a_still_.require_unchanged();
+      b_still_.require_unchanged();
+    });
 
     DiffReport report{.tensors_compared = tensors_.both.size(),
                       .objects_compared = objects_.both.size()};
@@ -330,6 +337,8 @@ class CheckpointComparer {
   Matching tensors_{};
   Matching objects_{};
   SharedWork work_;
+  const StillFiles a_still_;
+  const StillFiles b_still_;
 };
 
 }  // namespace

@@ -5,6 +5,7 @@
 
 #include "dist_checkpointing/inspect/extract/render.h"
 #include "dist_checkpointing/inspect/shared_work.h"
+#include "dist_checkpointing/inspect/still_files.h"
 #include "dist_checkpointing/inspect/stream.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
@@ -53,6 +54,7 @@ Digests digest(const CheckpointReader& reader, const DigestOptions& options,
                Communicator& comm) try {
   const Metadata& metadata = reader.metadata();
   SharedWork work(comm, "computing the digests", options.threads, options.progress);
+  const StillFiles still(reader);
   std::optional<Selection> selection;
   work.on_all_ranks([&] { selection.emplace(metadata, options.keys); });
   const std::vector<std::size_t>& tensors = selection->tensors;
@@ -81,6 +83,7 @@ Digests digest(const CheckpointReader& reader, const DigestOptions& options,
     return i < tensors.size() ? of_tensor(tensors[i]) : of_object(objects[i - tensors.size()]);
   });
 
+  work.on_all_ranks([&] { still.require_unchanged(); });
   Digests digests;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const TensorStorageMetadata& tensor = metadata.tensors[tensors[i]];

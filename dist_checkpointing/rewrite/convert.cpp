@@ -95,10 +95,11 @@ void require_none(const std::vector<FindingCode>& errors, const Findings& findin
 /// Writes the copy, or checks what a dry run checks. With `keeps_records`, records that are not
 /// plain tensors may be copied as they are. Returns the findings of writing.
 Findings carry_out(PlannedCopy& copy, const CheckpointReader& reader, const Location& source,
-                   const Location& destination, const CopyMemory& memory, bool keeps_records,
-                   const Progress& progress, const ConvertOptions& options, ConvertReport& report) {
+                   const std::shared_ptr<FileWatch>& watch, const Location& destination,
+                   const CopyMemory& memory, bool keeps_records, const Progress& progress,
+                   const ConvertOptions& options, ConvertReport& report) {
   const ConversionFacts facts =
-      conversion_facts(source, options, copy.target, copy.folder, copy.items);
+      conversion_facts(source, options, copy.target, copy.folder, copy.items, *watch);
   std::optional<Interrupted> left;
   Findings findings;
   if (options.target.resume) {
@@ -110,16 +111,18 @@ Findings carry_out(PlannedCopy& copy, const CheckpointReader& reader, const Loca
   }
   const auto go_on = [&] { require_not_stopped(options); };
   if (options.workers.directory) {
-    share_copy({copy, reader, destination, options, memory, facts, keeps_records, progress, go_on},
-               report);
+    share_copy(
+        {copy, reader, destination, options, memory, watch, facts, keeps_records, progress, go_on},
+        report);
     return std::exchange(copy.contents.findings, {});
   }
   require_space(destination, report.disk_bytes - std::min(report.disk_bytes, bytes_of(left)));
   const int readers = options.limits.read_threads.value_or(options.limits.io.threads);
   const auto attempt = [&] {
-    SourceCheck check(reader, options.checks.source,
-                      manifest_to_compare(reader, copy.contents, options.checks.source,
-                                          options.checks.integrity));
+    SourceCheck check(
+        reader, options.checks.source,
+        manifest_to_compare(reader, copy.contents, options.checks.source, options.checks.integrity),
+        watch);
     if (options.dry_run) {
       if (options.checks.integrity) check.check_manifest(readers);
       return;
@@ -197,16 +200,31 @@ void note_writing(const PlannedCopy& copy, const ConvertOptions& options, Findin
            std::move(findings));
 }
 
+Location watched(const Location& location, const std::shared_ptr<FileWatch>& watch) {
+  return Location(watched_storage(location.storage(), watch), location.name());
+}
+
+/// Puts every location that the conversion reads from under the watch.
+ConvertOptions watched(ConvertOptions options, const std::shared_ptr<FileWatch>& watch) {
+  for (Location& model : options.source.average) model = watched(model, watch);
+  for (Location& model : options.source.join) model = watched(model, watch);
+  for (std::optional<Location>* const folder :
+       {&options.source.merge_adapter, &options.target.model_files})
+    if (*folder) *folder = watched(**folder, watch);
+  return options;
+}
+
 ConvertReport convert_checkpoint(const Location& source, const Location& destination,
-                                 const ConvertOptions& options) {
-  const Location found = resolve_checkpoint(source, {.iteration = options.source.iteration});
-  require_outside(found, destination);
+                                 const ConvertOptions& options,
+                                 const std::shared_ptr<FileWatch>& watch) {
+  require_outside(source, destination);
   ConvertReport report;
-  report.source = found.display();
+  report.source = source.display();
   report.destination = destination.display();
   OpenedSource opened = open_source(source, options, report);
   report.held_before = held_by_files(opened.reader->metadata());
   report.from = opened.reader->info().format;
+  append(report.findings, opened.reader->info().findings);
   Draft draft{.reader = std::move(opened.reader),
               .keys = std::move(opened.keys),
               .source_keys = std::move(opened.source_keys),
@@ -226,7 +244,7 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
   require_resumable(draft.contents, draft.target, options);
   PlannedCopy copy = plan(draft, options, report);
   require_none(options.checks.error_on, report.findings);
-  Findings written = carry_out(copy, *draft.reader, found, destination, memory, keeps,
+  Findings written = carry_out(copy, *draft.reader, source, watch, destination, memory, keeps,
                                opened.progress, options, report);
   note_writing(copy, options, std::move(written), report);
   if (!options.dry_run) report.disk_bytes = bytes_on_disk(destination);
@@ -282,7 +300,13 @@ ConvertReport convert(const Location& source, const Location& destination,
   require_target_name(destination);
   require_findable(options.checks.error_on);
   if (options.workers.directory) require_shareable(options);
-  return convert_checkpoint(source, destination, with_flattened_form(options));
+  const auto watch = std::make_shared<FileWatch>();
+  ConvertOptions to_do = watched(with_flattened_form(options), watch);
+  std::optional<IterationName>& iteration = to_do.source.iteration;
+  // It is resolved once: a tracker that moves on meanwhile must not lead to another checkpoint.
+  const Location found = resolve_checkpoint(source, {.iteration = iteration});
+  if (iteration && found.name() == iteration->directory()) iteration.reset();
+  return convert_checkpoint(watched(found, watch), destination, to_do, watch);
 } catch (...) {
   throw_checkpoint_error();
 }

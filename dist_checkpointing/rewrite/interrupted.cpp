@@ -7,6 +7,7 @@
 #include "configs/yaml.h"
 #include "dist_checkpointing/rewrite/source/conversion_source.h"
 #include "dist_checkpointing/training_root/removal.h"
+#include "dist_checkpointing/training_root/root_lock.h"
 #include "mapping/base/error.h"
 #include "mapping/base/fingerprint.h"
 #include "mapping/base/format.h"
@@ -38,6 +39,7 @@ std::string change(const std::string& name, const std::string& then, const std::
 
 class FactList {
  public:
+  explicit FactList(FileWatch& watch) : watch_(watch) {}
   void add(std::string name, std::string value) {
     facts_.emplace_back(std::move(name), std::move(value));
   }
@@ -45,16 +47,17 @@ class FactList {
     add(std::move(name), quoted_list(values, values.size()));
   }
   void add_file(const Storage& storage, const std::string& name) {
-    const auto info = storage.stat_target(name);  // a file in Hugging Face's cache is a link
+    const auto info = watch_.note(storage, name);  // a file in Hugging Face's cache is a link
     if (info)
       add(std::string(kFilePrefix) + quote(name),
           str_format("{} bytes{}{}", info->size, kBehindSize, info->modified));
   }
-  /// Skips hidden siblings of a target inside the source; they do not belong to it.
+  /// Skips hidden siblings of a target inside the source, and the lock of a conversion that
+  /// replaces it; they do not belong to it.
   void add_files(const Storage& storage, const std::string& directory) {
     for (const FileInfo& entry : storage.list(directory)) {
       const std::string name = join_name(directory, entry.name);
-      if (parse_hidden_sibling(entry.name)) continue;
+      if (parse_hidden_sibling(entry.name) || entry.name == kRemovalLock) continue;
       if (entry.kind == FileInfo::Kind::kDirectory)
         add_files(storage, name);
       else
@@ -64,6 +67,7 @@ class FactList {
   ConversionFacts take() { return std::move(facts_); }
 
  private:
+  FileWatch& watch_;
   ConversionFacts facts_;
 };
 
@@ -82,8 +86,8 @@ std::string yes_or_no(bool value) {
 
 ConversionFacts conversion_facts(const Location& source, const ConvertOptions& options,
                                  const ChosenTarget& target, const ModelFolder& folder,
-                                 std::span<const SavePlan> ranks) {
-  FactList facts;
+                                 std::span<const SavePlan> ranks, FileWatch& watch) {
+  FactList facts(watch);
   facts.add("release of dckpt", DCKPT_VERSION);
   facts.add("source", quote(source.absolute()));
   facts.add("reader", text_of(options.source.strategy));

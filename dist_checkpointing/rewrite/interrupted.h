@@ -9,6 +9,7 @@
 #include "dist_checkpointing/rewrite/convert_target.h"
 #include "dist_checkpointing/rewrite/model/model_folder.h"
 #include "mapping/planning/save/local_plan.h"
+#include "strategies/storage/file_watch.h"
 #include "strategies/storage/location.h"
 
 namespace dckpt {
@@ -20,10 +21,10 @@ struct Interrupted {
 };
 
 /// Returns the facts that two conversions must share so that one can continue the other. `ranks`
-/// are the items that each rank writes.
+/// are the items that each rank writes, `watch` has the files as they were first seen.
 ConversionFacts conversion_facts(const Location& source, const ConvertOptions& options,
                                  const ChosenTarget& target, const ModelFolder& folder,
-                                 std::span<const SavePlan> ranks);
+                                 std::span<const SavePlan> ranks, FileWatch& watch);
 
 /// Returns a line for each difference between the facts of two conversions, for a message; empty if
 /// there is none.

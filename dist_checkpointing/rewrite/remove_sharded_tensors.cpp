@@ -2,9 +2,11 @@
 // the files, and two files cannot change in one step. In between, the manifest therefore does not
 // mention the files that are about to change.
 //
-// Two removals at once would each write back the keys that the other has removed. All steps are
-// therefore done under a lock, a file in the checkpoint that is removed before it is released. If
-// the storage has no locks, only step 2 compares .metadata with the bytes that were read.
+// Two removals at once would each write back the keys that the other has removed, and so would a
+// conversion of the checkpoint to itself. All steps are therefore done under the lock of those who
+// change or replace a checkpoint. If the storage has no locks, or a pool of workers has replaced
+// the checkpoint, which takes no lock because its members succeed each other, only the comparisons
+// before each step protect the checkpoint.
 //
 //      step                                               a crash after it leaves
 //   1  write the new .metadata and manifests under hidden   the old checkpoint, and hidden files
@@ -71,7 +73,7 @@ class KeyRemover {
 
   const RemovedTensors& result() const noexcept { return result_; }
 
-  void run() {
+  void run(const ChangeLock& lock) {
     const Bytes new_pickle = rewritten();
     std::string without_metadata;
     std::string with_metadata;
@@ -89,10 +91,14 @@ class KeyRemover {
       claiming.emplace(*storage_, kIntegrityFile, as_bytes(with_metadata));
     }
     require_unchanged();
+    lock.require_held();
     if (unclaiming) unclaiming->commit();  // 2
-    metadata.commit();                     // 3
-    delete_files();                        // 4
-    if (claiming) claiming->commit();      // 5
+    lock.require_held();
+    metadata.commit();  // 3
+    lock.require_held();
+    delete_files();  // 4
+    lock.require_held();
+    if (claiming) claiming->commit();  // 5
   }
 
  private:
@@ -272,36 +278,6 @@ class KeyRemover {
   RemovedTensors result_;
 };
 
-/// A lock held while keys are removed.
-class RemovalLock {
- public:
-  explicit RemovalLock(std::shared_ptr<Storage> storage)
-      : storage_(std::move(storage)),
-        lock_(lock_for_job(*storage_, kRemovalLock, "removes keys from this checkpoint",
-                           "nothing was changed, try again when it has ended")) {
-    if (!lock_) {
-      log_warning(
-          str_format("{}: make sure that no other job removes keys here, since this "
-                     "storage has no locks",
-                     quote(storage_->display_path(""))));
-    }
-  }
-  RemovalLock(const RemovalLock&) = delete;
-  RemovalLock& operator=(const RemovalLock&) = delete;
-  ~RemovalLock() {
-    if (!lock_) return;
-    try {
-      storage_->remove_all(kRemovalLock);
-    } catch (const std::exception& error) {
-      log_warning("a lock file could not be removed: " + std::string(error.what()));
-    }
-  }
-
- private:
-  std::shared_ptr<Storage> storage_;
-  std::unique_ptr<StorageLock> lock_;
-};
-
 }  // namespace
 
 RemovedTensors remove_sharded_tensors(const Location& location, std::string_view key_prefix,
@@ -318,10 +294,15 @@ RemovedTensors remove_sharded_tensors(const Location& location, std::string_view
   }
   if (options.stop.stop_requested())
     throw CheckpointError(ErrorCode::kCancelled, "the removal was stopped; nothing is changed");
-  std::optional<RemovalLock> lock;
+  std::optional<ChangeLock> lock;
   if (!options.dry_run) lock.emplace(checkpoint.directory());
   KeyRemover remover(checkpoint.directory(), key_prefix);
-  if (!options.dry_run) remover.run();
+  if (lock && !lock->excludes_others())
+    log_warning(
+        str_format("{}: make sure that no other job removes keys here, since this storage "
+                   "has no locks",
+                   quote(checkpoint.display())));
+  if (lock) remover.run(*lock);
   return remover.result();
 } catch (...) {
   throw_checkpoint_error();

@@ -71,7 +71,10 @@ void finish_copy(const PlannedCopy& copy, CopySource& source, Publication public
     all.merge(copy_files(to, *folder.storage, folder.files, target.save.io.fsync).digests);
   publish_checkpoint(std::move(publication), to, *strategy, metadata,
                      contents.common_file ? &*contents.common_file : nullptr, all,
-                     target.save.io.fsync, check);
+                     target.save.io.fsync, [&] {
+                       source.require_unchanged();
+                       check();
+                     });
   report.files = metadata.files.size();
 }
 
@@ -81,7 +84,7 @@ void write_copy(const PlannedCopy& copy, const Location& destination, CopySource
   Publication publication =
       steps.resume
           ? begin_resumable(destination, save, steps.left ? steps.left->directory : std::string(),
-                            staging_token())
+                            staging_token(), true)
           : begin_publication(destination, save);
   std::map<std::string, FinishedFile> kept;
   if (steps.left)

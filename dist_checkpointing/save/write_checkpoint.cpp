@@ -9,6 +9,7 @@
 #include "dist_checkpointing/save/report_file.h"
 #include "dist_checkpointing/training_root/foreign_entries.h"
 #include "dist_checkpointing/training_root/removal.h"
+#include "dist_checkpointing/training_root/root_lock.h"
 #include "dist_checkpointing/training_root/staging_token.h"
 #include "dist_checkpointing/training_root/target.h"
 #include "mapping/base/error.h"
@@ -66,6 +67,14 @@ Publication::Options publication_options(const Location& target, const SaveOptio
                         {.file = target.display()});
 }
 
+/// Locks the checkpoint that is to be replaced, if there is one.
+std::shared_ptr<const ChangeLock> lock_to_replace(const Location& target,
+                                                  const SaveOptions& options) {
+  const bool replaces = options.overwrite && target.storage()->capabilities().rename &&
+                        target.is_directory() && !target.directory()->list("").empty();
+  return replaces ? std::make_shared<const ChangeLock>(target.directory()) : nullptr;
+}
+
 /// Throws (unsupported) if nothing in this format would be complete in the target's storage.
 void require_publishable(const Location& target, const SaveOptions& options) {
   if (target.storage()->capabilities().rename) return;
@@ -79,17 +88,19 @@ void require_publishable(const Location& target, const SaveOptions& options) {
 Publication begin_publication(const Location& target, const SaveOptions& options) {
   require_publishable(target, options);
   if (options.overwrite) check_replaceable(target);
+  Publication::Options replacing = publication_options(target, options);
+  replacing.held = lock_to_replace(target, options);
   remove_dead_attempts(target);
-  return Publication::begin(target.storage(), target.name(), staging_token(),
-                            publication_options(target, options));
+  return Publication::begin(target.storage(), target.name(), staging_token(), std::move(replacing));
 }
 
 Publication begin_resumable(const Location& target, const SaveOptions& options,
-                            const std::string& left, const std::string& token) {
+                            const std::string& left, const std::string& token, bool locks) {
   require_publishable(target, options);
   if (options.overwrite) check_replaceable(target);
   Publication::Options kept = publication_options(target, options);
   kept.keep_unfinished = true;
+  if (locks) kept.held = lock_to_replace(target, options);
   Publication publication =
       left.empty()
           ? Publication::begin(target.storage(), target.name(), token, std::move(kept))

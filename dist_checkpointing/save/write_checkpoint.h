@@ -45,15 +45,17 @@ struct WrittenData {
   WrittenFiles files;
 };
 
-/// Runs on one rank: with `options.overwrite` checks that an existing `target` may be replaced, and
-/// removes leftovers of dead processes that were writing to this name. Throws CheckpointError.
+/// Runs on one rank: with `options.overwrite` checks that an existing `target` may be replaced and
+/// locks it until the publication ends, so that no other job changes it meanwhile, and removes
+/// leftovers of dead processes that were writing to this name. Throws CheckpointError.
 Publication begin_publication(const Location& target, const SaveOptions& options);
 
 /// Does the same for an attempt that can be interrupted and continued: its files are kept if it
 /// fails. `left` is one of unfinished_attempts(), to continue it; empty to start from scratch.
-/// `token` names this attempt, as for Publication::begin().
+/// `token` names this attempt, as for Publication::begin(). With `locks`, other jobs cannot change
+/// the target meanwhile; without, another publisher of the same pool can succeed this one.
 Publication begin_resumable(const Location& target, const SaveOptions& options,
-                            const std::string& left, const std::string& token);
+                            const std::string& left, const std::string& token, bool locks);
 
 /// Files of a checkpoint that no other reader opens.
 struct SideFiles {

@@ -12,8 +12,8 @@ namespace dckpt {
 /// had the root.
 inline constexpr const char* kRootLock = ".dckpt.lock";
 
-/// The file in a checkpoint that a removal of keys locks. It exists only while a removal runs, or
-/// after a killed one.
+/// The file in a checkpoint that a job locks while it changes or replaces the checkpoint. It exists
+/// only meanwhile, or after a job that was killed.
 inline constexpr const char* kRemovalLock = ".dckpt.remove.lock";
 
 /// One of these words precedes the token of the owner in a lock.
@@ -31,5 +31,26 @@ inline constexpr std::string_view kDoctor = "doctor ";  ///< it saves nothing
 /// CheckpointError: (aborted) naming the job that holds the lock; (io).
 [[nodiscard]] std::unique_ptr<StorageLock> lock_root(const Location& root,
                                                      std::string_view who = kJob);
+
+/// Excludes other jobs that would change or replace a checkpoint, during its lifetime. Its file is
+/// removed at the end, unless the checkpoint was replaced.
+class ChangeLock {
+ public:
+  /// Locks the directory of a checkpoint. Throws CheckpointError: (aborted) if another job changes
+  /// or replaces it; (io).
+  explicit ChangeLock(std::shared_ptr<Storage> checkpoint);
+  ~ChangeLock();
+  ChangeLock(const ChangeLock&) = delete;
+  ChangeLock& operator=(const ChangeLock&) = delete;
+
+  /// Returns false if the storage has no locks, so that nobody is excluded.
+  bool excludes_others() const noexcept { return lock_ != nullptr; }
+  /// Throws CheckpointError (aborted) if the checkpoint was moved or replaced in spite of the lock.
+  void require_held() const;
+
+ private:
+  const std::shared_ptr<Storage> checkpoint_;
+  const std::unique_ptr<StorageLock> lock_;
+};
 
 }  // namespace dckpt

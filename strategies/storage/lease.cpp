@@ -6,8 +6,8 @@
 
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
-#include "mapping/base/log.h"
 #include "mapping/base/text.h"
+#include "mapping/base/warn_if_possible.h"
 
 namespace dckpt {
 
@@ -90,10 +90,10 @@ void Lease::renew(const std::stop_token& stop) {
       renewed_ = begun;
     } catch (const std::exception& error) {
       if (std::exchange(warned, true)) continue;
-      log_warning(
-          str_format("cannot renew {}, which shows other jobs that this one still writes: "
-                     "{}",
-                     quote(storage_->display_path(name_)), error.what()));
+      warn_if_possible([&] {
+        return str_format("cannot renew {}, which shows other jobs that this one still writes: {}",
+                          quote(storage_->display_path(name_)), error.what());
+      });
     }
   }
 }

@@ -44,6 +44,8 @@ class Publication {
     /// The time without a renewal of its claim, by the clock of the storage, after which a writer
     /// has ended. A writer that was stopped for longer publishes nothing. Used in place only.
     std::chrono::milliseconds lease{std::chrono::minutes(2)};
+    /// Kept until the publication ends, such as a lock.
+    std::shared_ptr<const void> held{};
   };
 
   /// `token` distinguishes jobs: two running jobs must not share one. Leftovers of earlier crashes

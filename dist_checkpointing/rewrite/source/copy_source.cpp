@@ -140,6 +140,7 @@ bool CopySource::checked(const PlannedFile& file) {
 }
 
 void CopySource::wrote(const PlannedFile& file, std::span<const StorageInfo> places) {
+  check_.require_unchanged_since_last();
   if (journal_ != nullptr) journal_->wrote(file.name, places, checked(file));
 }
 

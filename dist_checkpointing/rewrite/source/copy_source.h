@@ -50,6 +50,8 @@ class CopySource final : public ItemSource {
   void goes_on_with(ConversionJournal& journal) { journal_ = &journal; }
   /// Adds to the progress what others have written.
   void count(std::uint64_t bytes) { progress_.add(bytes); }
+  /// Throws CheckpointError (aborted) if a file of the source was replaced since it was opened.
+  void require_unchanged() const { check_.require_unchanged(); }
   /// Returns whether all data copied into the file agreed with its checksums.
   bool checked(const PlannedFile& file);
 

@@ -12,6 +12,10 @@
 namespace dckpt {
 namespace {
 
+constexpr std::string_view kRepeat =
+    "the result would mix two states, so nothing was published: convert again when no job writes "
+    "there";
+
 /// Returns the files that hold the copied data, and the indexes.
 std::vector<std::string> files_read(const CheckpointReader& reader, const CopyContents& contents) {
   const CheckpointInfo& info = reader.info();
@@ -43,8 +47,12 @@ IntegrityManifest manifest_to_compare(const CheckpointReader& reader, const Copy
   return manifest ? entries_of(*manifest, files_read(reader, contents)) : IntegrityManifest{};
 }
 
-SourceCheck::SourceCheck(const CheckpointReader& reader, bool checksums, IntegrityManifest manifest)
-    : reader_(reader), checksums_(checksums), records_(reader.metadata()) {
+SourceCheck::SourceCheck(const CheckpointReader& reader, bool checksums, IntegrityManifest manifest,
+                         std::shared_ptr<FileWatch> watch)
+    : reader_(reader),
+      checksums_(checksums),
+      records_(reader.metadata()),
+      watch_(std::move(watch)) {
   if (!manifest.files.empty()) manifest_.emplace(reader.storage(), std::move(manifest));
 }
 
@@ -80,6 +88,14 @@ void SourceCheck::check_rest(int threads, const std::function<void()>& go_on) {
 
 void SourceCheck::check_manifest(int threads) {
   if (manifest_) manifest_->finish(threads);
+}
+
+void SourceCheck::require_unchanged_since_last() {
+  watch_->require_unchanged_since_last(kRepeat);
+}
+
+void SourceCheck::require_unchanged() const {
+  watch_->require_unchanged(kRepeat);
 }
 
 }  // namespace dckpt

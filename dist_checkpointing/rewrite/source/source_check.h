@@ -8,6 +8,7 @@
 #include "dist_checkpointing/integrity.h"
 #include "dist_checkpointing/rewrite/copy_contents.h"
 #include "strategies/contract/reader.h"
+#include "strategies/storage/file_watch.h"
 #include "strategies/tensor_io/record_checks.h"
 
 namespace dckpt {
@@ -24,8 +25,9 @@ IntegrityManifest manifest_to_compare(const CheckpointReader& reader, const Copy
 class SourceCheck {
  public:
   /// `checksums` checks the copied data, `manifest` the files that it lists. The reader must
-  /// outlive it.
-  SourceCheck(const CheckpointReader& reader, bool checksums, IntegrityManifest manifest);
+  /// outlive it, and its files be opened under `watch`, as those of the other models.
+  SourceCheck(const CheckpointReader& reader, bool checksums, IntegrityManifest manifest,
+              std::shared_ptr<FileWatch> watch);
 
   bool checksums() const noexcept { return checksums_; }
   RecordChecks& records() noexcept { return records_; }
@@ -40,11 +42,17 @@ class SourceCheck {
   /// Compares the files with the manifest, if there is one. Call it last, once.
   void check_manifest(int threads);
 
+  /// Throws CheckpointError (aborted) if a file was replaced after it was first seen: one that was
+  /// opened since the previous call, or any.
+  void require_unchanged_since_last();
+  void require_unchanged() const;
+
  private:
   const CheckpointReader& reader_;
   const bool checksums_;
   RecordChecks records_;
   std::optional<ManifestCheck> manifest_;
+  const std::shared_ptr<FileWatch> watch_;
 };
 
 }  // namespace dckpt

@@ -119,7 +119,7 @@ class Worker {
         pool_(*options_.workers.directory, job_of(shared, units_of(files_, of_source_)),
               options_.workers.lease),
         publication_(pool_, shared.destination),
-        check_(shared.reader, options_.checks.source, {}),
+        check_(shared.reader, options_.checks.source, {}, shared.watch),
         source_(shared.reader, shared.copy.contents, check_, *shared.copy.target.format,
                 shared.memory, shared.progress, bytes_of(shared.copy.items), shared.go_on),
         digests_(std::make_shared<FileDigests>()) {}
@@ -213,6 +213,7 @@ class Worker::Units final : public ItemSource {
   }
 
   void finish(const std::string& unit, const FinishedUnit& finished) {
+    worker_.check_.require_unchanged_since_last();
     worker_.note_pieces();
     worker_.pool_.finish(unit, finished);
     {

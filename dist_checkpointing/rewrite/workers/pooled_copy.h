@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 
 #include "dist_checkpointing/rewrite/conversion_journal.h"
 #include "dist_checkpointing/rewrite/convert_options.h"
@@ -8,6 +9,7 @@
 #include "dist_checkpointing/rewrite/source/copy_source.h"
 #include "mapping/base/progress.h"
 #include "strategies/contract/reader.h"
+#include "strategies/storage/file_watch.h"
 #include "strategies/storage/location.h"
 
 namespace dckpt {
@@ -19,6 +21,7 @@ struct PooledCopy {
   const Location& destination;
   const ConvertOptions& options;
   const CopyMemory& memory;
+  std::shared_ptr<FileWatch> watch;  ///< of the files of the source
   ConversionFacts facts{};
   bool keeps_records = false;     ///< records that are not plain tensors may be copied as they are
   Progress progress{};            ///< of the bytes that this worker or others have written

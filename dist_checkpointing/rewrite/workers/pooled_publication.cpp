@@ -113,7 +113,7 @@ bool PooledPublication::publish(const PlannedCopy& copy, CopySource& source,
   bool begun = false;
   try {
     Publication publication =
-        begin_resumable(destination_, copy.target.save, left(), pool_.token());
+        begin_resumable(destination_, copy.target.save, left(), pool_.token(), false);
     begun = true;
     const std::string staging = publication.staging();
     if (const auto commitment = pool_.commitment())

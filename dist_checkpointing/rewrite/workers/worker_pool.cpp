@@ -9,8 +9,8 @@
 #include "dist_checkpointing/training_root/staging_token.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
-#include "mapping/base/log.h"
 #include "mapping/base/text.h"
+#include "mapping/base/warn_if_possible.h"
 #include "mapping/state/value.h"
 #include "strategies/formats/json/json.h"
 #include "strategies/storage/hidden_sibling.h"
@@ -166,7 +166,9 @@ WorkerPool::Claim::~Claim() {
   try {
     lease_->release();
   } catch (const std::exception& error) {
-    log_warning(str_format("a claim cannot be given back, so it has to expire: {}", error.what()));
+    warn_if_possible([&] {
+      return str_format("a claim cannot be given back, so it has to expire: {}", error.what());
+    });
   }
 }
 

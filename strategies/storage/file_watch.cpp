@@ -1,0 +1,91 @@
+#include "strategies/storage/file_watch.h"
+
+#include <utility>
+#include <vector>
+
+#include "mapping/base/error.h"
+#include "mapping/base/format.h"
+#include "strategies/storage/forwarding.h"
+
+namespace dckpt {
+namespace {
+
+/// Shares the storage if it is owned by a shared_ptr; otherwise its owner must keep it.
+std::shared_ptr<const Storage> held(const Storage& storage) {
+  auto shared = storage.weak_from_this().lock();
+  return shared ? shared : std::shared_ptr<const Storage>(std::shared_ptr<void>(), &storage);
+}
+
+}  // namespace
+
+std::optional<FileInfo> FileWatch::note(const Storage& storage, const std::string& name) {
+  const std::string key = storage.absolute(name);
+  const std::lock_guard lock(mutex_);
+  const auto [file, is_new] = files_.try_emplace(key);
+  if (is_new) file->second = {held(storage), name, storage.stat_target(name)};
+  return file->second.info;
+}
+
+void FileWatch::compare(const Storage& storage, const std::string& name) {
+  note(storage, name);
+  const std::string key = storage.absolute(name);
+  const std::lock_guard lock(mutex_);
+  files_.at(key).is_read = true;
+  recent_.insert(key);
+}
+
+void FileWatch::require_unchanged(const Seen& file, std::string_view advice) {
+  const std::optional<FileInfo> now = file.storage->stat_target(file.name);
+  const bool same =
+      now.has_value() == file.info.has_value() &&
+      (!now || (now->size == file.info->size && now->modified == file.info->modified));
+  if (same) return;
+  throw CheckpointError(ErrorCode::kAborted,
+                        str_format("the file {} while it was being read; {}",
+                                   now ? "was changed or replaced" : "was removed", advice),
+                        {.file = file.storage->display_path(file.name)});
+}
+
+void FileWatch::require_unchanged(std::string_view advice) const {
+  std::vector<Seen> files;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [key, file] : files_) {
+      if (file.is_read) files.push_back(file);
+    }
+  }
+  for (const Seen& file : files) require_unchanged(file, advice);
+}
+
+void FileWatch::require_unchanged_since_last(std::string_view advice) {
+  std::vector<Seen> files;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const std::string& key : std::exchange(recent_, {})) files.push_back(files_.at(key));
+  }
+  for (const Seen& file : files) require_unchanged(file, advice);
+}
+
+class WatchedStorage final : public ForwardingStorage {
+ public:
+  WatchedStorage(std::shared_ptr<Storage> storage, std::shared_ptr<FileWatch> watch)
+      : ForwardingStorage(std::move(storage)), watch_(std::move(watch)) {}
+
+  std::unique_ptr<ReadableFile> open(const std::string& name) const override {
+    watch_->compare(*storage_, name);
+    return storage_->open(name);
+  }
+  std::shared_ptr<Storage> subtree(const std::string& name) override {
+    return std::make_shared<WatchedStorage>(storage_->subtree(name), watch_);
+  }
+
+ private:
+  const std::shared_ptr<FileWatch> watch_;
+};
+
+std::shared_ptr<Storage> watched_storage(std::shared_ptr<Storage> storage,
+                                         std::shared_ptr<FileWatch> watch) {
+  return std::make_shared<WatchedStorage>(std::move(storage), std::move(watch));
+}
+
+}  // namespace dckpt
