@@ -2,13 +2,20 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "mapping/base/checked.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/rearrange.h"
 #include "mapping/planning/validate.h"
+#include "mapping/state/sharded_object.h"
 
 namespace dckpt {
 namespace {
@@ -20,6 +27,35 @@ void find_uncovered(const Metadata& metadata, Problems& problems) {
                                                                            : ErrorCode::kCorrupt;
       problems.emplace_back(code, problem.message, ErrorContext{.key = tensor.key});
     }
+  }
+}
+
+/// Finds cells of the grids of objects that are missing. For formats that list objects by their
+/// files, so that a lost file leaves no other trace.
+void find_missing_cells(const Metadata& metadata, Problems& problems) {
+  std::map<std::pair<std::string, Shape>, std::set<Shape>> grids;
+  for (const BytesStorageMetadata& object : metadata.objects) {
+    if (const auto cell = ShardedObject::parse_unique_key(object.key))
+      grids[{cell->key, cell->global_shape}].insert(cell->global_offset);
+  }
+  for (const auto& [grid, cells] : grids) {
+    const auto& [key, shape] = grid;
+    if (std::ranges::any_of(shape, [](std::int64_t extent) { return extent < 1; })) continue;
+    const std::optional<std::int64_t> count = checked_numel(shape);
+    if (count == static_cast<std::int64_t>(cells.size())) continue;
+    ShardedObject missing{.key = key, .global_shape = shape, .global_offset = Shape(shape.size())};
+    while (cells.contains(missing.global_offset)) {
+      std::size_t axis = shape.size() - 1;
+      while (++missing.global_offset[axis] == shape[axis]) missing.global_offset[axis--] = 0;
+    }
+    problems.emplace_back(
+        ErrorCode::kIncomplete,
+        str_format("{} of the object's {} cells are there; the first that is missing is {}, whose "
+                   "file was lost",
+                   grouped(cells.size()),
+                   count ? grouped(static_cast<std::uint64_t>(*count)) : "many",
+                   quote(missing.unique_key())),
+        ErrorContext{.key = missing.unique_key()});
   }
 }
 
@@ -67,7 +103,10 @@ Problems problems_of_metadata(const CheckpointReader& reader) {
   find_uncovered(reader.metadata(), problems);
   if (const auto problem = problem_of_paths(reader.metadata())) problems.push_back(*problem);
   // Formats without records may store two tensors in one place.
-  if (reader.info().conventions.records) find_shared_bytes(reader, problems);
+  if (reader.info().conventions.records)
+    find_shared_bytes(reader, problems);
+  else
+    find_missing_cells(reader.metadata(), problems);
   return problems;
 }
 

@@ -11,6 +11,7 @@
 
 #include "dist_checkpointing/inspect/layer_names.h"
 #include "dist_checkpointing/inspect/shared_work.h"
+#include "dist_checkpointing/inspect/still_files.h"
 #include "dist_checkpointing/inspect/stream.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
@@ -52,6 +53,7 @@ struct PieceStats {
         writer.number(count);
       for (const double value : {piece->mean, piece->squares, piece->min, piece->max})
         writer.number(std::bit_cast<std::uint64_t>(value));
+      writer.number(static_cast<std::uint32_t>(piece->exponent));
     }
   }
   void read(WireReader& reader) {
@@ -64,6 +66,7 @@ struct PieceStats {
         *count = reader.number();
       for (double* const value : {&stats.mean, &stats.squares, &stats.min, &stats.max})
         *value = std::bit_cast<double>(reader.number());
+      stats.exponent = static_cast<int>(static_cast<std::uint32_t>(reader.number()));
     }
   }
 };
@@ -89,7 +92,8 @@ class StatsReader {
               static_cast<int>(
                   std::min<std::uint64_t>(static_cast<std::uint64_t>(std::max(options.threads, 1)),
                                           std::max<std::uint64_t>(options.memory / limit_, 1))),
-              options.progress) {}
+              options.progress),
+        still_(reader) {}
 
   StatsReport run() {
     work_.on_all_ranks([&] { choose(); });
@@ -99,6 +103,7 @@ class StatsReader {
       find_special(report_);
       find_negative_moments(report_);
       read_past_damage([&] { find_steps(reader_, options_.keys, report_); });
+      still_.require_unchanged();
     });
     return std::move(report_);
   }
@@ -284,6 +289,7 @@ class StatsReader {
   std::mutex mutex_;
   std::vector<Bytes> buffers_;  // of ended jobs: touching fresh memory costs more than reading
   SharedWork work_;
+  const StillFiles still_;
   StatsReport report_;
 };
 

@@ -14,6 +14,7 @@
 #include "dist_checkpointing/inspect/run_facts.h"
 #include "dist_checkpointing/inspect/shared_work.h"
 #include "dist_checkpointing/inspect/stats.h"
+#include "dist_checkpointing/inspect/still_files.h"
 #include "mapping/base/checked.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error_boundary.h"
@@ -68,6 +69,7 @@ class Verifier {
       : reader_(reader),
         metadata_(reader.metadata()),
         options_(options),
+        still_(reader),
         work_(comm, "verifying the checkpoint", options.threads, options.progress) {}
 
   VerifyReport run() {
@@ -104,6 +106,7 @@ class Verifier {
     });
     for (Checked& file : found)
       std::ranges::move(file.problems, std::back_inserter(report_.problems));
+    work_.on_all_ranks([&] { still_.require_unchanged(); });
     return std::move(report_);
   }
 
@@ -114,6 +117,7 @@ class Verifier {
     report_.deep = options_.deep;
     report_.tensors = metadata_.tensors.size();
     report_.objects = metadata_.objects.size();
+    report_.findings = reader_.info().findings;
     check_files();
     std::ranges::move(problems_of_metadata(reader_), std::back_inserter(report_.problems));
     manifest_.emplace(reader_, report_.problems);
@@ -297,6 +301,7 @@ class Verifier {
   VerifyReport report_;
   std::vector<std::optional<std::uint64_t>> file_sizes_;  // empty for files that cannot be opened
   std::optional<ListedFiles> manifest_;
+  const StillFiles still_;
   std::vector<std::vector<ChunkRef>> refs_;  // by file
   std::vector<std::span<const ChunkRef>> tasks_;
   std::vector<std::uint64_t> task_sizes_;

@@ -108,7 +108,8 @@ std::string to_json(const CheckpointSummary& summary, bool with_chunks, const Ro
        {"objects", json_list(summary.objects, object)},
        {"common", summary.common.is_none() ? Value::dict() : render(summary.common)},
        {"files", json_list(summary.files, file)},
-       {"data_files", data_files_of(summary)}});
+       {"data_files", data_files_of(summary)},
+       {"findings", to_value(summary.info.findings)}});
   if (root != nullptr) add_survey(json, *root, with_retention);
   return json_text(json);
 }

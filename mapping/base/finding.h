@@ -27,6 +27,7 @@ enum class FindingCode : std::uint8_t {
   kOptimizerLeftOut,    ///< the optimizer's state, or its settings
   kCommonStateLeftOut,  ///< a format that stores only tensors has no place for it
   kDataLost,            ///< data that is left out because its files are missing or too short
+  kFilesMayBeMissing,   ///< files without which the others look like a whole checkpoint
   kFormChanged,         ///< the same values are stored in another form
   kFormKept,            ///< a form that the result's readers may not expect stays
   kValuesCast,          ///< elements have another dtype, and come back as they were
@@ -63,7 +64,7 @@ enum class FindingCode : std::uint8_t {
                        ///< 1
   kStateImpossible     ///< optimizer state that no optimizer makes, such as a negative variance
 };
-inline constexpr EnumNames<FindingCode, 42> kFindingCodeNames{{
+inline constexpr EnumNames<FindingCode, 43> kFindingCodeNames{{
     {FindingCode::kKeysChanged, "keys-changed"},
     {FindingCode::kKeysRenamed, "keys-renamed"},
     {FindingCode::kKeysKept, "keys-kept"},
@@ -73,6 +74,7 @@ inline constexpr EnumNames<FindingCode, 42> kFindingCodeNames{{
     {FindingCode::kOptimizerLeftOut, "optimizer-left-out"},
     {FindingCode::kCommonStateLeftOut, "common-state-left-out"},
     {FindingCode::kDataLost, "data-lost"},
+    {FindingCode::kFilesMayBeMissing, "files-may-be-missing"},
     {FindingCode::kFormChanged, "form-changed"},
     {FindingCode::kFormKept, "form-kept"},
     {FindingCode::kValuesCast, "values-cast"},
@@ -121,6 +123,7 @@ constexpr Severity usual_severity(FindingCode code) noexcept {
   switch (code) {
     case FindingCode::kKeysUnknown:
     case FindingCode::kDataLost:
+    case FindingCode::kFilesMayBeMissing:
     case FindingCode::kValuesRounded:
     case FindingCode::kNumberOverridden:
     case FindingCode::kStateMissing:

@@ -237,6 +237,50 @@ float smallest_normal(DType dtype) noexcept {
   }
 }
 
+/// Doubles beyond 2^kExtreme, and below 2^-kExtreme, have squares that are no normal doubles.
+constexpr int kExtreme = 480;
+
+int ilogb_of(double value) noexcept {
+  return value == 0 ? 0 : std::ilogb(value);
+}
+
+/// Adds a block of doubles whose largest has this exponent, from a copy that is divided by it.
+void add_extreme_block(ElementStats& stats, double* block, std::size_t count,
+                       int exponent) noexcept {
+  std::uint64_t zero = 0, denormal = 0;
+  double min = std::numeric_limits<double>::infinity(), max = -min;
+  for (std::size_t i = 0; i < count; ++i) {
+    const double value = block[i];
+    zero += value == 0 ? 1 : 0;
+    denormal += std::fpclassify(value) == FP_SUBNORMAL ? 1 : 0;
+    if (std::isfinite(value)) {
+      min = std::min(min, value);
+      max = std::max(max, value);
+    }
+    block[i] = std::ldexp(value, -exponent);
+  }
+  ElementStats found;
+  add_block(found, block, count, 0.0);
+  found.zero = zero;
+  found.denormal = denormal;
+  found.min = min;
+  found.max = max;
+  found.mean = std::ldexp(found.mean, exponent);
+  found.exponent = exponent;
+  stats.merge(found);
+}
+
+/// Returns the exponent of the block's largest element; 0 if all squares are normal doubles.
+int extreme_exponent(const double* block, std::size_t count) noexcept {
+  double largest = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const double magnitude = std::abs(block[i]);
+    if (magnitude > largest && std::isfinite(magnitude)) largest = magnitude;
+  }
+  const int exponent = ilogb_of(largest);
+  return std::abs(exponent) < kExtreme ? 0 : exponent;
+}
+
 template <typename From>
 void add_as_doubles(ElementStats& stats, const std::byte* elements, std::size_t count) noexcept {
   std::array<double, kBlock> block;
@@ -248,7 +292,11 @@ void add_as_doubles(ElementStats& stats, const std::byte* elements, std::size_t 
       std::memcpy(&value, elements + (done + i) * sizeof(From), sizeof(From));
       block[i] = static_cast<double>(value);
     }
-    add_block(stats, block.data(), size, normal);
+    const int exponent = std::is_same_v<From, double> ? extreme_exponent(block.data(), size) : 0;
+    if (exponent == 0)
+      add_block(stats, block.data(), size, normal);
+    else
+      add_extreme_block(stats, block.data(), size, exponent);
   }
 }
 
@@ -273,11 +321,15 @@ void add_as_floats(ElementStats& stats, DType dtype, const std::byte* elements,
 }  // namespace
 
 double ElementStats::deviation() const noexcept {
-  return finite() == 0 ? 0 : std::sqrt(squares / static_cast<double>(finite()));
+  return finite() == 0 ? 0
+                       : std::ldexp(std::sqrt(squares / static_cast<double>(finite())), exponent);
 }
 
 double ElementStats::l2() const noexcept {
-  return std::sqrt(squares + static_cast<double>(finite()) * mean * mean);
+  const auto count_of_mean = static_cast<double>(finite());
+  if (exponent == 0 && std::abs(ilogb_of(mean)) < kExtreme)
+    return std::sqrt(squares + count_of_mean * mean * mean);
+  return std::hypot(std::ldexp(std::sqrt(squares), exponent), std::sqrt(count_of_mean) * mean);
 }
 
 double ElementStats::abs_max() const noexcept {
@@ -287,7 +339,8 @@ double ElementStats::abs_max() const noexcept {
 double ElementStats::furthest() const noexcept {
   const double one = deviation();
   if (!std::isfinite(one)) return one;  // doubles whose squares are none
-  return one > 0 ? std::max(max - mean, mean - min) / one : 0;
+  // Halves, since a distance of two doubles need not be one.
+  return one > 0 ? std::max(max / 2 - mean / 2, mean / 2 - min / 2) / (one / 2) : 0;
 }
 
 void ElementStats::merge(const ElementStats& other) noexcept {
@@ -302,9 +355,21 @@ void ElementStats::merge(const ElementStats& other) noexcept {
   if (its == 0) return;
   // Chan, Golub and LeVeque: "Updating formulae and a pairwise algorithm for computing sample
   // variances" (1979).
-  const double distance = other.mean - mean;
-  mean += distance * its / (mine + its);
-  squares += other.squares + distance * distance * mine * its / (mine + its);
+  const auto is_null = [](const ElementStats& stats) {
+    return stats.mean == 0 && stats.squares == 0;
+  };
+  const int common = is_null(*this)   ? other.exponent
+                     : is_null(other) ? exponent
+                                      : std::max(exponent, other.exponent);
+  const auto scaled = [common](double value, int power) {
+    return common == 0 && power == 0 ? value : std::ldexp(value, power);
+  };
+  const double distance = scaled(other.mean, -common) - scaled(mean, -common);
+  mean += scaled(distance * its / (mine + its), common);
+  squares = scaled(squares, 2 * (exponent - common)) +
+            scaled(other.squares, 2 * (other.exponent - common)) +
+            distance * distance * mine * its / (mine + its);
+  exponent = common;
 }
 
 bool has_stats(DType dtype) noexcept {

@@ -18,7 +18,10 @@ struct ElementStats {
   std::uint64_t zero = 0;
   std::uint64_t denormal = 0;  ///< in their own dtype
   double mean = 0;
-  double squares = 0;  ///< sum of squared distances from the mean
+  /// Sum of squared distances from the mean, in units of 4^exponent. The exponent is 0 unless
+  /// elements of float64 are so large or so small that double does not hold their squares.
+  double squares = 0;
+  int exponent = 0;
   double min = std::numeric_limits<double>::infinity();
   double max = -std::numeric_limits<double>::infinity();
 

@@ -212,6 +212,7 @@ class Merge {
 
   void note_rounding(const TensorStorageMetadata& stored) {
     if (!comes_back(DType::kFloat32, stored.properties.dtype)) rounded_.push_back(stored.key);
+    if (stored.properties.dtype == DType::kFloat64) in_float32_.push_back(stored.key);
   }
 
   /// Refuses an adapter that has nothing of a module which adapter_config.json names and the base
@@ -260,6 +261,14 @@ class Merge {
                "as in PEFT's merge_and_unload: {}",
                counted(rounded_.size(), "tensor")),
            rounded_});
+    if (!in_float32_.empty())
+      findings_.push_back(
+          {FindingCode::kValuesRounded,
+           str_format("what is added to float64 tensors is computed in float32 and has its digits, "
+                      "although PEFT's merge_and_unload computes it in float64 if the adapter is "
+                      "loaded so: {}",
+                      counted(in_float32_.size(), "tensor")),
+           in_float32_});
     if (!adapter_.config.unknown.empty())
       findings_.push_back({FindingCode::kNoEffect,
                            "these fields of adapter_config.json are unknown and had no effect: " +
@@ -275,7 +284,7 @@ class Merge {
   std::vector<LowRankTerm> terms_;
   std::vector<OverlaidTensor> whole_;
   std::map<std::uint32_t, ElementConversion> casts_;
-  std::vector<std::string> replaced_, added_, rounded_;
+  std::vector<std::string> replaced_, added_, rounded_, in_float32_;
   Findings findings_;
 };
 

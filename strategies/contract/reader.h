@@ -10,6 +10,7 @@
 #include "configs/conventions.h"
 #include "mapping/base/api.h"
 #include "mapping/base/error.h"
+#include "mapping/base/finding.h"
 #include "mapping/base/hash.h"
 #include "mapping/planning/metadata.h"
 #include "mapping/state/value.h"
@@ -59,6 +60,8 @@ struct CheckpointInfo {
   std::vector<std::string> opened_keys{};
   /// If set, the checkpoint is this file alone; others beside it are not part of it.
   std::optional<std::string> single_file{};
+  /// Doubts about the files that reading them cannot settle.
+  Findings findings{};
 };
 
 /// An open checkpoint of any format. Everything is const and safe to use from several threads. The

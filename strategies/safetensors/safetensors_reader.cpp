@@ -1,6 +1,7 @@
 #include "strategies/safetensors/safetensors_reader.h"
 
 #include <algorithm>
+#include <set>
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "mapping/base/checked.h"
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
@@ -35,8 +37,9 @@ class SafetensorsScan {
 
   Metadata metadata;
   std::vector<std::pair<std::string, std::string>> annotations;
-  bool is_dcp = false;     ///< written by DCP
-  bool has_parts = false;  ///< it has parts of tensors that are cut
+  bool is_dcp = false;              ///< written by DCP
+  bool has_parts = false;           ///< it has parts of tensors that are cut
+  std::set<std::string> shapeless;  ///< keys of parts that do not state the shape of their tensor
 
  private:
   [[noreturn]] void fail(ErrorCode code, const std::string& message, const std::string& key,
@@ -48,8 +51,8 @@ class SafetensorsScan {
     const auto file = storage_.open(name);
     SafetensorsLayout layout = read_safetensors_header(*file);
     const std::string* const sharding = layout.header.find_metadata(kDcpShardingInfo);
-    const std::map<std::string, Shape> offsets = sharding == nullptr
-                                                     ? std::map<std::string, Shape>()
+    const std::map<std::string, DcpPart> parts = sharding == nullptr
+                                                     ? std::map<std::string, DcpPart>()
                                                      : parse_dcp_sharding(*sharding, file->name());
     is_dcp |= layout.header.find_metadata(kDcpVersion) != nullptr;
     for (const auto& entry : layout.header.metadata) {
@@ -62,36 +65,43 @@ class SafetensorsScan {
     for (SafetensorsTensor& tensor : layout.header.tensors) {
       place.length = tensor.nbytes();
       check_listed(tensor.key, name);
-      Box part = whole(tensor.shape);
+      Box box = whole(tensor.shape);
+      const DcpPart* cut = nullptr;
       if (sharding != nullptr) {
-        const auto offset = offsets.find(tensor.key);
-        if (offset == offsets.end())
+        const auto part = parts.find(tensor.key);
+        if (part == parts.end())
           fail(ErrorCode::kCorrupt, "'DCP_SHARDING_INFO' does not say where the tensor belongs",
                tensor.key, name);
-        part.offsets = offset->second;
-        if (!is_valid(part))
+        cut = &part->second;
+        box.offsets = cut->offsets;
+        if (!is_valid(box) || (cut->global_shape && !fits(box, *cut->global_shape)))
           fail(ErrorCode::kCorrupt,
-               str_format("'DCP_SHARDING_INFO' has the offsets {} for a tensor of shape {}",
-                          to_string(part.offsets), to_string(part.sizes)),
+               str_format("'DCP_SHARDING_INFO' has the offsets {}{} for a tensor of shape {}",
+                          to_string(box.offsets),
+                          cut->global_shape ? " in " + to_string(*cut->global_shape) : "",
+                          to_string(box.sizes)),
                tensor.key, name);
       }
-      add_part(std::move(tensor), part, place, sharding != nullptr);
+      add_part(std::move(tensor), box, place, cut);
       place.offset += place.length;
     }
   }
 
-  void add_part(SafetensorsTensor tensor, const Box& part, const StorageInfo& place, bool is_cut) {
+  /// Adds a tensor, or a part of one: `cut` is null if it is whole.
+  void add_part(SafetensorsTensor tensor, const Box& part, const StorageInfo& place,
+                const DcpPart* cut) {
     const std::string& file = metadata.files[place.file];
     const auto [known, is_new] = position_.emplace(tensor.key, metadata.tensors.size());
     if (is_new) {
-      metadata.tensors.push_back({.key = std::move(tensor.key),
-                                  .properties = {.dtype = tensor.dtype},
-                                  .size = Shape(part.dims(), 0),
-                                  .chunks = BoxList(part.dims())});
-      is_cut_.push_back(is_cut);
+      metadata.tensors.push_back(
+          {.key = std::move(tensor.key),
+           .properties = {.dtype = tensor.dtype},
+           .size = cut != nullptr && cut->global_shape ? *cut->global_shape : Shape(part.dims(), 0),
+           .chunks = BoxList(part.dims())});
+      is_cut_.push_back(cut != nullptr);
     }
     TensorStorageMetadata& joined = metadata.tensors[known->second];
-    if (!is_new && (!is_cut || !is_cut_[known->second])) {
+    if (!is_new && (cut == nullptr || !is_cut_[known->second])) {
       fail(ErrorCode::kCorrupt,
            str_format("the tensor is in {}, too; if these are different models, name the file of "
                       "one",
@@ -106,6 +116,13 @@ class SafetensorsScan {
                       to_string(joined.properties.dtype)),
            joined.key, file);
     }
+    if (cut != nullptr && cut->global_shape && joined.size != *cut->global_shape)
+      fail(ErrorCode::kCorrupt,
+           str_format("the part is one of a tensor of shape {}, but that in {} is one of shape {}",
+                      to_string(*cut->global_shape),
+                      quote(metadata.files[joined.places.front().file]), to_string(joined.size)),
+           joined.key, file);
+    if (cut != nullptr && !cut->global_shape) shapeless.insert(joined.key);
     for (std::size_t axis = 0; axis < part.dims(); ++axis)
       joined.size[axis] = std::max(joined.size[axis], part.offsets[axis] + part.sizes[axis]);
     joined.chunks.push_back(part);
@@ -178,6 +195,17 @@ class SafetensorsReader final : public CheckpointReader {
     info_.conventions.model_folder = !file || model.index_file;
     if (!info_.conventions.model_folder) info_.single_file = file;
     info_.annotations = std::move(scan.annotations);
+    // With an index, or with the shapes of the whole tensors, a missing file would be an error.
+    if (!model.index_file && !scan.shapeless.empty()) {
+      info_.findings.push_back(
+          {.code = FindingCode::kFilesMayBeMissing,
+           .message = str_format(
+               "{} with parts of tensors: {}. Not all of them state the shapes of the whole "
+               "tensors, so nothing tells whether the files of a rank are missing; compare the "
+               "files with the ranks that saved",
+               counted(metadata_.files.size(), "file"), quoted_list(metadata_.files)),
+           .keys = {scan.shapeless.begin(), scan.shapeless.end()}});
+    }
     if (scan.is_dcp)
       info_.producer = "PyTorch DCP";
     else if (info_.conventions.model_folder && storage_->stat("config.json"))

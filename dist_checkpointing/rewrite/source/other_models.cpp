@@ -15,11 +15,12 @@ namespace dckpt {
 namespace {
 
 std::vector<OtherModel> open_others(const std::vector<Location>& models,
-                                    const ConvertOptions& options) {
+                                    const ConvertOptions& options, ConvertReport& report) {
   std::vector<OtherModel> others;
   for (const Location& model : models) {
     others.push_back({open_checkpoint(model), model.display()});
     compare_beside(*others.back().reader, options);
+    append(report.findings, others.back().reader->info().findings);
   }
   return others;
 }
@@ -49,7 +50,7 @@ std::unique_ptr<CheckpointReader> combined(
   }
   if (!options.source.average.empty()) {
     const std::vector<double> weights = weights_of(options.source);
-    std::vector<OtherModel> others = open_others(options.source.average, options);
+    std::vector<OtherModel> others = open_others(options.source.average, options, report);
     for (std::size_t i = 0; i < others.size(); ++i) others[i].weight = weights[i + 1];
     View view = averaged_models(std::move(source), weights[0], others);
     std::string shown;
@@ -65,7 +66,7 @@ std::unique_ptr<CheckpointReader> combined(
   }
   if (!options.source.join.empty()) {
     const std::size_t before = source->metadata().tensors.size();
-    View view = joined_models(std::move(source), open_others(options.source.join, options));
+    View view = joined_models(std::move(source), open_others(options.source.join, options, report));
     source = std::move(view.reader);
     add_step(
         report, "join",

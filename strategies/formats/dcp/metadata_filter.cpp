@@ -4,6 +4,7 @@
 
 #include "mapping/base/error.h"
 #include "strategies/formats/dcp/metadata_graph.h"
+#include "strategies/formats/dcp/metadata_seal.h"
 #include "strategies/formats/pickle/write_graph.h"
 
 namespace dckpt {
@@ -30,6 +31,8 @@ class MetadataFilter {
       } else if (name == "storage_data") {
         leave_out_records(value);
       } else if (name == "all_local_plans" && !leave_out_items(value)) {
+        omit(state, i / 2, fields.size() / 2);
+      } else if (name == dcp::kMetadataCrc) {
         omit(state, i / 2, fields.size() / 2);
       }
     }
@@ -101,7 +104,8 @@ Bytes without_keys(ByteView pickle, const std::function<bool(std::string_view ke
                    const std::string& file_name) {
   return with_context({.file = file_name}, [&] {
     const pickle::Graph graph = pickle::read_graph(pickle, file_name);
-    return pickle::write_graph(graph, MetadataFilter(graph, removed).omissions());
+    Bytes kept = pickle::write_graph(graph, MetadataFilter(graph, removed).omissions());
+    return is_sealed(pickle) ? sealed(std::move(kept)) : kept;
   });
 }
 

@@ -31,6 +31,9 @@ inline constexpr std::string_view kRecordCrc = "dckpt_crc32";
 /// not an attribute of Metadata, because Megatron writes the Metadata that it has loaded again,
 /// with new _StorageInfo, beside another common.pt.
 inline constexpr std::string_view kCommonCrc = "dckpt_common_crc32";
+/// The attribute that this library adds to Metadata, with the CRC-32 of the file (see
+/// metadata_seal.h).
+inline constexpr std::string_view kMetadataCrc = "dckpt_metadata_crc32";
 
 struct GlobalName {
   std::string_view module;

@@ -10,6 +10,7 @@
 #include "mapping/base/text.h"
 #include "mapping/planning/reformulation.h"
 #include "strategies/formats/dcp/metadata_graph.h"
+#include "strategies/formats/dcp/metadata_seal.h"
 #include "strategies/formats/dcp/storage_records.h"
 #include "strategies/formats/dcp/tensor_properties.h"
 #include "strategies/formats/pickle/graph.h"
@@ -233,8 +234,10 @@ class MetadataReader {
 
 Metadata read_dcp_metadata(ByteView pickle, const std::string& file_name) {
   // The reader of nodes handles unusual pickles and reports errors.
-  if (std::optional<Metadata> metadata = read_metadata_rows(pickle)) return std::move(*metadata);
-  return read_metadata_nodes(pickle, file_name);
+  std::optional<Metadata> metadata = read_metadata_rows(pickle);
+  if (!metadata) metadata = read_metadata_nodes(pickle, file_name);
+  check_seal(pickle, file_name);  // last: the readers say more about what they find
+  return std::move(*metadata);
 }
 
 std::optional<Metadata> read_metadata_rows(ByteView pickle) {

@@ -9,6 +9,7 @@
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "strategies/formats/dcp/metadata_pickle.h"
+#include "strategies/formats/dcp/metadata_seal.h"
 
 namespace dckpt {
 namespace {
@@ -209,7 +210,7 @@ Bytes write_dcp_metadata(const Metadata& metadata, std::uint32_t common_crc) {
       std::ranges::any_of(metadata.objects, nameless))
     throw CheckpointError(ErrorCode::kUnsupported,
                           "a tensor or object has an empty key, which PyTorch DCP cannot read");
-  return MetadataWriter(metadata, common_crc).write();
+  return sealed(MetadataWriter(metadata, common_crc).write());
 }
 
 }  // namespace dckpt

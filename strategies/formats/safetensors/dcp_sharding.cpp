@@ -6,7 +6,8 @@
 
 namespace dckpt {
 
-std::map<std::string, Shape> parse_dcp_sharding(const std::string& json, const std::string& file) {
+std::map<std::string, DcpPart> parse_dcp_sharding(const std::string& json,
+                                                  const std::string& file) {
   const std::string what = "'" + std::string(kDcpShardingInfo) + "' of " + file;
   const Value document = parse_json(as_bytes(json), what);
   const auto fail = [&](const std::string& message) {
@@ -14,19 +15,26 @@ std::map<std::string, Shape> parse_dcp_sharding(const std::string& json, const s
                           {.file = file});
   };
   if (!document.is_dict()) fail("is no JSON object");
-  std::map<std::string, Shape> offsets;
+  std::map<std::string, DcpPart> parts;
   for (const auto& [key, entry] : document.as_dict()) {
-    const Value* const saved = entry.find("saved_offsets");
-    if (saved == nullptr || !saved->is_list() || saved->size() > kMaxDims)
-      fail("has no 'saved_offsets' for " + quote(key.as_str()));
-    Shape& begin = offsets[key.as_str()];
-    for (const Value& offset : saved->items()) {
-      if (!offset.is_int() || offset.as_int() < 0)
-        fail("has an entry that is not an offset for " + quote(key.as_str()));
-      begin.push_back(offset.as_int());
-    }
+    const auto read = [&, &key = key](const Value* list, const char* name) {
+      if (list == nullptr || !list->is_list() || list->size() > kMaxDims)
+        fail("has no " + quote(name) + " for " + quote(key.as_str()));
+      Shape numbers;
+      for (const Value& number : list->items()) {
+        if (!number.is_int() || number.as_int() < 0)
+          fail("has " + quote(name) + " that are not numbers of elements for " +
+               quote(key.as_str()));
+        numbers.push_back(number.as_int());
+      }
+      return numbers;
+    };
+    DcpPart& part = parts[key.as_str()];
+    part.offsets = read(entry.find("saved_offsets"), "saved_offsets");
+    if (const Value* const shape = entry.find("global_shape"))
+      part.global_shape = read(shape, "global_shape");
   }
-  return offsets;
+  return parts;
 }
 
 }  // namespace dckpt

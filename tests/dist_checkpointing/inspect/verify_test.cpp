@@ -68,6 +68,51 @@ std::string all_problems(const VerifyReport& report) {
   return text;
 }
 
+TEST(Verify, ACellOfAnObjectsGridThatIsMissingIsAProblem) {
+  Damaged zarr("mcore-0.14-zarr-tp2pp1dp2");
+  EXPECT_TRUE(zarr.verify().ok()) << all_problems(zarr.verify());
+  const std::string folder = "decoder.layers.mlp.linear_fc1._extra_state";
+  std::vector<std::string> cells;
+  for (const auto& entry : fs::directory_iterator(zarr.path() / folder))
+    cells.push_back(entry.path().filename());
+  std::ranges::sort(cells);
+  ASSERT_GE(cells.size(), 2U);
+  for (const std::string& cell : {cells.front(), cells.back()}) {
+    SCOPED_TRACE(cell);
+    Damaged lacking("mcore-0.14-zarr-tp2pp1dp2");
+    lacking.remove(folder + "/" + cell);
+    const VerifyReport report = lacking.verify(true);
+    ASSERT_EQ(report.problems.size(), 1U) << all_problems(report);
+    EXPECT_EQ(report.problems[0].code(), ErrorCode::kIncomplete);
+    EXPECT_EQ(report.problems[0].context().key, folder + "/" + cell.substr(0, cell.size() - 3));
+  }
+}
+
+TEST(Verify, GridsOfObjectsAreCheckedInFormatsThatListObjectsByTheirFiles) {
+  struct Case {
+    std::string name;
+    std::vector<std::string> keys;
+    std::string missing;  ///< empty: none
+  };
+  for (const Case& grid :
+       {Case{"whole", {"o/shard_0.0_1.2", "o/shard_0.1_1.2", "p/shard_0_1"}, ""},
+        Case{"the last",
+             {"o/shard_0.0_2.2", "o/shard_0.1_2.2", "o/shard_1.0_2.2"},
+             "o/shard_1.1_2.2"},
+        Case{"the first", {"o/shard_1_2"}, "o/shard_0_2"}, Case{"no grids", {"a", "b/shard_x"}, ""},
+        Case{"an impossible grid",
+             {"o/shard_0.0_9223372036854775807.9223372036854775807"},
+             "o/shard_0.1_9223372036854775807.9223372036854775807"}}) {
+    SCOPED_TRACE(grid.name);
+    FakeReader reader;
+    for (const std::string& key : grid.keys) reader.object(key, Value(1));
+    std::string missing;
+    for (const CheckpointError& problem : verify(reader).problems)
+      if (problem.code() == ErrorCode::kIncomplete) missing += problem.context().key.value_or("");
+    EXPECT_EQ(missing, grid.missing);
+  }
+}
+
 TEST(Verify, FindingsSayHowSeriousTheyAreAndWhere) {
   const TempDir directory;
   const fs::path path = directory.path() / "iter_0001000";

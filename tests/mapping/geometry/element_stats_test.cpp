@@ -118,6 +118,46 @@ TEST(ElementStats, SpecialElementsAreCountedAndLeftOut) {
   }
 }
 
+/// Squares of these doubles are infinite, or zero.
+TEST(ElementStats, DoublesOfAnySizeHaveADeviationAndANorm) {
+  struct Case {
+    std::string name;
+    std::vector<double> values;  ///< multiplied by 2^exponent
+    int exponent;
+    std::uint64_t denormal = 0;
+  };
+  const std::vector<Case> cases = {
+      {"1e300", {1, 2, 3, -4, 0}, 996},    {"equal ones", {3, 3, 3}, 1000},
+      {"tiny", {1, 2, 3, -4, 0}, -996},    {"denormals", {1, 2, 3, -4, 0}, -1070, 4},
+      {"usual ones", {1, 2, 3, -4, 0}, 0}, {"several blocks", std::vector<double>(3000, -2), 1000},
+  };
+  for (const Case& one : cases) {
+    SCOPED_TRACE(one.name);
+    std::vector<double> values;
+    for (const double value : one.values) values.push_back(std::ldexp(value, one.exponent));
+    const ElementStats plain = stats_of(one.values, DType::kFloat64);
+    ElementStats parts = stats_of(std::vector(values.begin() + 2, values.end()), DType::kFloat64);
+    parts.merge(stats_of(std::vector(values.begin(), values.begin() + 2), DType::kFloat64));
+    for (const ElementStats& stats : {stats_of(values, DType::kFloat64), parts}) {
+      const auto expect_scaled = [&](double found, double expected) {
+        EXPECT_NEAR(std::ldexp(found, -one.exponent), expected, 1e-9 * (1 + std::abs(expected)));
+      };
+      expect_scaled(stats.mean, plain.mean);
+      expect_scaled(stats.deviation(), plain.deviation());
+      expect_scaled(stats.l2(), plain.l2());
+      EXPECT_NEAR(stats.furthest(), plain.furthest(), 1e-9);
+      EXPECT_EQ(stats.min, std::ldexp(plain.min, one.exponent));
+      EXPECT_EQ(stats.max, std::ldexp(plain.max, one.exponent));
+      EXPECT_EQ(stats.zero, plain.zero);
+      EXPECT_EQ(stats.denormal, one.denormal);
+    }
+  }
+  ElementStats mixed = stats_of(std::vector{1e300, 3e300, NAN}, DType::kFloat64);
+  mixed.merge(stats_of(std::vector{1.0, 2.0, 1e-300}, DType::kFloat64));
+  EXPECT_EQ(mixed.nan, 1U);
+  EXPECT_NEAR(mixed.l2() / std::hypot(1e300, 3e300), 1, 1e-12);
+}
+
 /// The value of a code by the definition of its fields; NaN and infinity as such.
 double value_of(std::uint32_t code, int exponent_bits, int mantissa_bits) {
   const int top = (1 << exponent_bits) - 1, bias = top / 2;

@@ -204,6 +204,57 @@ TEST(SafetensorsReader, PartsMustMakeUpTheirTensor) {
   EXPECT_THAT(unknown.refusal(ErrorCode::kCorrupt), HasSubstr("where the tensor belongs"));
 }
 
+/// Two ranks have halves of w; only the second one has v.
+TEST(SafetensorsReader, FilesOfARankThatAreMissingAreAnErrorOrADoubt) {
+  struct Case {
+    std::string name;
+    bool first, second;  ///< which ranks' files are there
+    bool states_shapes;
+    enum class Outcome { kSound, kDoubtful, kIncomplete } outcome;
+  };
+  using enum Case::Outcome;
+  for (const Case& one :
+       {Case{"all, with shapes", true, true, true, kSound},
+        Case{"the last part is missing, with shapes", true, false, true, kIncomplete},
+        Case{"the first part is missing, with shapes", false, true, true, kIncomplete},
+        Case{"all, without shapes", true, true, false, kDoubtful},
+        Case{"the last part is missing, without shapes", true, false, false, kDoubtful},
+        Case{"the first part is missing, without shapes", false, true, false, kIncomplete}}) {
+    SCOPED_TRACE(one.name);
+    const auto part = [&](const std::string& offset, const std::string& shape) {
+      return R"({"saved_offsets": [)" + offset + "]" +
+             (one.states_shapes ? R"(, "global_shape": [)" + shape + "]}" : "}");
+    };
+    Folder folder;
+    if (one.first)
+      folder.file("shard-00001-model-00001-of-00001.safetensors", {tensor("w")},
+                  R"({"w": )" + part("0", "4") + "}");
+    if (one.second)
+      folder.file("shard-00002-model-00001-of-00001.safetensors", {tensor("v"), tensor("w")},
+                  R"({"w": )" + part("2", "4") + R"(, "v": )" + part("0", "2") + "}");
+    if (one.outcome == kIncomplete) {
+      EXPECT_THAT(folder.refusal(ErrorCode::kIncomplete), HasSubstr("do not make it up"));
+      continue;
+    }
+    const Findings findings = open_safetensors(folder.storage)->info().findings;
+    ASSERT_EQ(findings.size(), one.outcome == kDoubtful ? 1U : 0U);
+    if (!findings.empty()) {
+      EXPECT_EQ(findings[0].code, FindingCode::kFilesMayBeMissing);
+      EXPECT_EQ(findings[0].severity, Severity::kWarning);
+    }
+  }
+  Folder contradicting;
+  contradicting
+      .file("1.safetensors", {tensor("w")}, R"({"w": {"saved_offsets": [0], "global_shape": [4]}})")
+      .file("2.safetensors", {tensor("w")},
+            R"({"w": {"saved_offsets": [2], "global_shape": [5]}})");
+  EXPECT_THAT(contradicting.refusal(ErrorCode::kCorrupt), HasSubstr("(5,)"));
+  Folder outside;
+  outside.file("1.safetensors", {tensor("w")},
+               R"({"w": {"saved_offsets": [2], "global_shape": [3]}})");
+  EXPECT_THAT(outside.refusal(ErrorCode::kCorrupt), HasSubstr("the offsets"));
+}
+
 TEST(SafetensorsReader, FilesOfTheHubsCacheAreLinksToBlobs) {
   namespace fs = std::filesystem;
   TempDir cache;

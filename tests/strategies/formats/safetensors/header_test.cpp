@@ -177,11 +177,14 @@ TEST(SafetensorsIndex, NamesAFileForEachKey) {
   }
 }
 
-TEST(DcpSharding, SaysWhereAPartBegins) {
+TEST(DcpSharding, SaysWhereAPartBeginsAndMayStateTheShapeOfItsTensor) {
   EXPECT_THAT(parse_dcp_sharding(R"({"w": {"saved_offsets": [5, 0]}})", "f"),
-              ElementsAre(Pair("w", Shape{5, 0})));
+              ElementsAre(Pair("w", DcpPart{{5, 0}})));
+  EXPECT_THAT(parse_dcp_sharding(R"({"w": {"saved_offsets": [5], "global_shape": [9]}})", "f"),
+              ElementsAre(Pair("w", DcpPart{{5}, Shape{9}})));
   for (const char* json : {"[]", "{", R"({"w": {}})", R"({"w": {"saved_offsets": 5}})",
-                           R"({"w": {"saved_offsets": [-1]}})"}) {
+                           R"({"w": {"saved_offsets": [-1]}})",
+                           R"({"w": {"saved_offsets": [0], "global_shape": 9}})"}) {
     EXPECT_EQ(error_of([&] { parse_dcp_sharding(json, "f"); }).code(), ErrorCode::kCorrupt) << json;
   }
 }
