@@ -225,6 +225,16 @@ struct TreeChecks : StorageTrial {
       equal(content("f/g/e/a"), "x");
       that(!storage.stat("d"));
     });
+    check("an id, if there are any, belongs to one directory and is kept by rename",
+          [&](Storage& storage) {
+            storage.make_directory("d");
+            const std::uint64_t id = storage.stat("d")->id;
+            storage.rename("d", "e");
+            equal(storage.stat("e")->id, id);
+            equal(storage.list("").front().id, id);
+            storage.make_directory("d");
+            that(id == 0 || storage.stat("d")->id != id);
+          });
     check("rename never replaces a directory", [&](Storage& storage) {
       storage.make_directory("d");
       storage.make_directory("empty");

@@ -6,6 +6,7 @@
 #include <sys/statvfs.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <system_error>
@@ -45,17 +46,26 @@ FileInfo file_info(std::string name, const struct stat& status) {
 }
 
 /// Returns FileInfo::id of a directory. File systems give the numbers of removed inodes to new
-/// ones, so the time of birth belongs to it where it is known.
+/// ones. The handle of a directory tells them apart, and where there are no handles, the time of
+/// birth.
 std::uint64_t id_of(const Fd& parent, const std::string& entry, const struct stat& status) {
-  struct statx born {};
-  const bool known = ::statx(parent.get(), entry.c_str(), AT_SYMLINK_NOFOLLOW,
-                             STATX_INO | STATX_BTIME, &born) == 0 &&
-                     (born.stx_mask & STATX_BTIME) != 0 && born.stx_ino == status.st_ino;
   Bytes text;
   append_le(text, std::uint64_t{status.st_dev});
   append_le(text, std::uint64_t{status.st_ino});
-  append_le(text, known ? static_cast<std::uint64_t>(born.stx_btime.tv_sec) : 0);
-  append_le(text, known ? std::uint64_t{born.stx_btime.tv_nsec} : 0);
+  struct {
+    file_handle head{.handle_bytes = MAX_HANDLE_SZ, .handle_type = 0, .f_handle = {}};
+    std::array<std::byte, MAX_HANDLE_SZ> bytes{};
+  } handle;
+  int mount = 0;
+  struct statx born {};
+  if (::name_to_handle_at(parent.get(), entry.c_str(), &handle.head, &mount, 0) == 0) {
+    const ByteView bytes(handle.bytes);
+    text.insert(text.end(), bytes.begin(), bytes.begin() + handle.head.handle_bytes);
+  } else if (::statx(parent.get(), entry.c_str(), AT_SYMLINK_NOFOLLOW, STATX_BTIME, &born) == 0 &&
+             (born.stx_mask & STATX_BTIME) != 0) {
+    append_le(text, static_cast<std::uint64_t>(born.stx_btime.tv_sec));
+    append_le(text, std::uint64_t{born.stx_btime.tv_nsec});
+  }
   return std::max<std::uint64_t>(fingerprint_of(text).low, 1);
 }
 

@@ -1,6 +1,6 @@
-// Stops a publisher before each of its storage operations in turn, lets a successor publish
-// something else under the same name, and wakes the first one up: whatever it does then, the
-// successor's result stays as it is. A second sweep fails another operation of the stopped
+// Stops a publisher before each of its storage operations (tests/support/sweep.h), lets a successor
+// publish something else under the same name, and wakes the first one up: whatever it does then,
+// the successor's result stays as it is. A second sweep fails another operation of the stopped
 // publisher as well, so that it also undoes steps; then nothing of the successor's is ever lost.
 
 #include <gmock/gmock.h>
@@ -19,6 +19,7 @@
 #include "tests/support/faulty_storage.h"
 #include "tests/support/object_store.h"
 #include "tests/support/random.h"
+#include "tests/support/sweep.h"
 #include "tests/support/temp_dir.h"
 
 namespace dckpt::succession_test {
@@ -132,13 +133,13 @@ class Succession : public ::testing::TestWithParam<Situation> {
 
 TEST_P(Succession, WhoeverWakesUpLateLeavesTheResultOfItsSuccessor) {
   // Before a publisher has looked at the name, it is only another job, which may replace it.
-  std::uint64_t stop = GetParam().overwrite ? 2 : 1;
-  for (; run(stop, {}); ++stop) {
-    SCOPED_TRACE("stopped before operation " + std::to_string(stop));
+  testing::Sweep sweep(1, GetParam().overwrite ? 2 : 1);
+  for (; run(sweep.at(), {}); sweep.advance()) {
+    SCOPED_TRACE(sweep.trace());
     EXPECT_EQ(found_, kSuccessor);
     EXPECT_THAT(hidden_, Not(Contains(kSuccessor)));
   }
-  EXPECT_GT(stop, 15u);
+  EXPECT_GT(sweep.at(), 15u);
 }
 
 class FailingSuccession : public Succession {};
@@ -189,9 +190,9 @@ TEST_P(SuccessionInPlace, WhoeverWakesUpLateLeavesTheResultOfItsSuccessor) {
   set_log_sink([](LogLevel, std::string_view) {});
   constexpr std::chrono::milliseconds kLease{40};
   const bool overwrites = GetParam();
-  std::uint64_t stop = overwrites ? 3 : 1;  // not before it has looked
-  for (bool fired = true; fired; ++stop) {
-    SCOPED_TRACE("stopped before operation " + std::to_string(stop));
+  testing::Sweep sweep(1, overwrites ? 3 : 1);  // not before it has looked
+  for (bool fired = true; fired; sweep.advance()) {
+    SCOPED_TRACE(sweep.trace());
     const auto store = std::make_shared<ObjectStore>(ObjectStore::Pace{});
     store->make_directory("run");
     if (overwrites) publish(store, kOld, "earlier", {});
@@ -209,7 +210,7 @@ TEST_P(SuccessionInPlace, WhoeverWakesUpLateLeavesTheResultOfItsSuccessor) {
       }
     };
     const auto stopped =
-        std::make_shared<FaultyStorage>(store, Fault{Fault::Kind::kStop, stop, succeed});
+        std::make_shared<FaultyStorage>(store, Fault{Fault::Kind::kStop, sweep.at(), succeed});
     try {
       publish(stopped, kLate, "first", {.overwrite = overwrites, .lease = kLease});
     } catch (const CheckpointError&) {  // it may publish nothing
@@ -220,7 +221,7 @@ TEST_P(SuccessionInPlace, WhoeverWakesUpLateLeavesTheResultOfItsSuccessor) {
     std::erase_if(found, [](const auto& file) { return file.first.starts_with(kClaimPrefix); });
     EXPECT_EQ(found, kSuccessor);
   }
-  EXPECT_GT(stop, 15u);
+  EXPECT_GT(sweep.at(), 15u);
   set_log_sink({});
 }
 
