@@ -18,6 +18,7 @@
 #include "dist_checkpointing/rewrite/source/source_check.h"
 #include "dist_checkpointing/rewrite/workers/pooled_copy.h"
 #include "dist_checkpointing/rewrite/write_copy.h"
+#include "dist_checkpointing/training_root/removal.h"
 #include "dist_checkpointing/training_root/target.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
@@ -25,6 +26,7 @@
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/megatron/optimizer_keys.h"
+#include "strategies/storage/hidden_sibling.h"
 
 namespace dckpt {
 namespace {
@@ -92,6 +94,18 @@ void require_none(const std::vector<FindingCode>& errors, const Findings& findin
          "nothing was written:");
 }
 
+/// Tells why there is nothing to resume.
+std::string why_none_left(const Location& destination) {
+  const std::vector<std::string> elsewhere = attempts_elsewhere(destination);
+  if (elsewhere.empty()) return "no interrupted conversion has left anything";
+  HiddenSibling kept = parse_hidden_sibling(elsewhere.front()).value_or(HiddenSibling{});
+  kept.purpose = "interrupted";
+  return str_format(
+      "{} may still be written by another host or container; if that one has ended, as when this "
+      "host was restarted, rename it to {} and resume again",
+      quoted_list(elsewhere), quote(to_string(kept)));
+}
+
 /// Writes the copy, or checks what a dry run checks. With `keeps_records`, records that are not
 /// plain tensors may be copied as they are. Returns the findings of writing.
 Findings carry_out(PlannedCopy& copy, const CheckpointReader& reader, const Location& source,
@@ -105,8 +119,8 @@ Findings carry_out(PlannedCopy& copy, const CheckpointReader& reader, const Loca
   if (options.target.resume) {
     left = find_left(destination, facts, copy, report);
     if (!left)
-      findings.push_back({FindingCode::kNoEffect,
-                          "nothing to resume: no interrupted conversion has left anything"});
+      findings.push_back(
+          {FindingCode::kNoEffect, "nothing to resume: " + why_none_left(destination)});
     require_none(options.checks.error_on, findings);
   }
   const auto go_on = [&] { require_not_stopped(options); };

@@ -86,6 +86,19 @@ bool is_leftover(Storage& root, const HiddenSibling& sibling) {
          state_of(root, sibling) != UnfinishedState::kRunning;
 }
 
+/// Returns whether a job whose process is not visible here has locked the directory as its training
+/// root. Asks the lock itself: the words in it outlive their job.
+bool is_root_of_others(Storage& directory) {
+  const std::string words = lock_words(directory);
+  if (words.empty() || made_by_running_process(words.substr(words.rfind(' ') + 1))) return false;
+  try {
+    (void)directory.lock(kRootLock, words);
+    return false;
+  } catch (const CheckpointError& error) {
+    return error.code() == ErrorCode::kAborted;
+  }
+}
+
 /// Returns whether the processes of an attempt, on this host, have ended.
 bool is_dead_attempt(Storage& directory, const HiddenSibling& sibling) {
   return is_of_checkpoint(sibling) && sibling.purpose != kDeleting &&
@@ -107,7 +120,7 @@ bool is_complete(const Location& checkpoint, const StrategySpec& strategy) {
 
 }  // namespace
 
-void delete_checkpoint(Storage& root, const std::string& name) {
+void delete_checkpoint(Storage& root, const std::string& name, std::uint64_t id) {
   const auto entry = root.stat(name);
   if (!entry || entry->kind != FileInfo::Kind::kDirectory) {
     throw CheckpointError(ErrorCode::kInvalidArgument, "refusing to delete: it is not a directory",
@@ -120,8 +133,14 @@ void delete_checkpoint(Storage& root, const std::string& name) {
   }
   const std::string hidden = to_string(HiddenSibling{name, kDeleting, staging_token()});
   root.rename(name, hidden);  // 1
-  root.sync_directory("");    // 2
-  root.remove_all(hidden);    // 3
+  if (const auto moved = root.stat(hidden); id != 0 && moved && moved->id != id) {
+    root.rename(hidden, name);
+    throw CheckpointError(ErrorCode::kAborted,
+                          "another job has saved it anew in the meantime, so it stays",
+                          {.file = root.display_path(name)});
+  }
+  root.sync_directory("");  // 2
+  root.remove_all(hidden);  // 3
 }
 
 bool comes_back(Storage& root, const HiddenSibling& leftover, const StrategySpec& strategy) {
@@ -153,10 +172,18 @@ void remove_dead_attempts(const Location& target) {
   Storage& directory = *target.storage();
   try {
     if (!directory.stat_target("")) return;
+    std::optional<bool> is_of_others;
     for (const FileInfo& entry : directory.list("")) {
       const auto sibling = parse_hidden_sibling(entry.name);
       if (!sibling || sibling->name != target.name() || !is_dead_attempt(directory, *sibling))
         continue;
+      if (!is_of_others) is_of_others = is_root_of_others(directory);
+      if (*is_of_others) {
+        log_warning(quote(directory.display_path(entry.name)) +
+                    " seems to be left by a save that died; it stays, since a job that is not "
+                    "visible here has this training root");
+        continue;
+      }
       remove_leftover(directory, *sibling, OpenOptions().strategy);
       log_warning(quote(directory.display_path(entry.name)) +
                   " was left by a save that died: it is removed, or back under its name");
@@ -174,6 +201,19 @@ std::vector<std::string> unfinished_attempts(const Location& target) {
     const auto sibling = parse_hidden_sibling(entry.name);
     if (entry.kind == FileInfo::Kind::kDirectory && sibling && sibling->name == target.name() &&
         sibling->purpose != kReplaced && is_dead_attempt(*target.storage(), *sibling))
+      names.push_back(entry.name);
+  }
+  return names;
+}
+
+std::vector<std::string> attempts_elsewhere(const Location& target) {
+  std::vector<std::string> names;
+  if (!target.storage()->stat_target("")) return names;
+  for (const FileInfo& entry : target.storage()->list("")) {
+    const auto sibling = parse_hidden_sibling(entry.name);
+    if (entry.kind == FileInfo::Kind::kDirectory && sibling && sibling->name == target.name() &&
+        sibling->purpose == "saving" &&
+        state_of(*target.storage(), *sibling) == UnfinishedState::kElsewhere)
       names.push_back(entry.name);
   }
   return names;

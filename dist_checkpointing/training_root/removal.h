@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -12,8 +13,9 @@ namespace dckpt {
 
 /// Removes a checkpoint from a training root: it disappears in one step and is then deleted; links
 /// are not followed. A crash leaves a hidden directory for remove_leftovers. Throws CheckpointError
-/// (io), or (invalid argument) if `name` is not a directory.
-void delete_checkpoint(Storage& root, const std::string& name);
+/// (io), or (invalid argument) if `name` is not a directory. With `id`, throws (aborted) and
+/// removes nothing if another directory has this name by now (FileInfo::id).
+void delete_checkpoint(Storage& root, const std::string& name, std::uint64_t id = 0);
 
 /// Returns whether there is a hidden directory of a checkpoint that a save was replacing at
 /// `target`.
@@ -41,5 +43,9 @@ void remove_dead_attempts(const Location& target);
 /// conversions were writing it: those of processes of this host that died, and those that were
 /// kept.
 std::vector<std::string> unfinished_attempts(const Location& target);
+
+/// Returns those that processes which are not visible here are writing, or have left: of another
+/// host, another container, or from before this host was restarted.
+std::vector<std::string> attempts_elsewhere(const Location& target);
 
 }  // namespace dckpt

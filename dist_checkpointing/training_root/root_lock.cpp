@@ -12,8 +12,8 @@ namespace dckpt {
 
 std::unique_ptr<StorageLock> lock_for_job(Storage& storage, const std::string& name,
                                           std::string_view what_it_does, std::string_view advice,
-                                          std::string_view who) try {
-  return storage.lock(name, std::string(who) + staging_token());
+                                          const std::string& owner) try {
+  return storage.lock(name, owner);
 } catch (const CheckpointError& error) {
   if (error.code() != ErrorCode::kAborted) throw;
   throw CheckpointError(
@@ -21,9 +21,21 @@ std::unique_ptr<StorageLock> lock_for_job(Storage& storage, const std::string& n
       {.file = storage.display_path("")});
 }
 
-std::unique_ptr<StorageLock> lock_root(const Location& root, std::string_view who) {
+std::unique_ptr<StorageLock> lock_root(const Location& root, const std::string& owner) {
   return lock_for_job(*root.directory(), kRootLock, "has this training root",
-                      "wait until it has ended, or give this one a root of its own", who);
+                      "wait until it has ended, or give this one a root of its own", owner);
+}
+
+std::string lock_words(const Storage& root) try {
+  constexpr std::uint64_t kMaxWords = 4096;
+  if (!root.stat(kRootLock)) return "";
+  return std::string(as_text(ByteView(read_file(*root.open(kRootLock), kMaxWords))));
+} catch (const CheckpointError&) {
+  return "";  // they are for information
+}
+
+std::string lock_owner(std::string_view who) {
+  return std::string(who) + staging_token();
 }
 
 ChangeLock::ChangeLock(std::shared_ptr<Storage> checkpoint)

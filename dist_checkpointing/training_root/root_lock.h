@@ -20,17 +20,24 @@ inline constexpr const char* kRemovalLock = ".dckpt.remove.lock";
 inline constexpr std::string_view kJob = "job ";
 inline constexpr std::string_view kDoctor = "doctor ";  ///< it saves nothing
 
+/// Returns how the owner of a lock in this process is named: one of the words above and a token.
+std::string lock_owner(std::string_view who = kJob);
+
 /// Locks the file `name` for this process. Returns null if the storage has no locks. Throws
 /// CheckpointError: (aborted) if a job holds the lock, with what it does and `advice`; (io).
+/// `owner` is as from lock_owner().
 [[nodiscard]] std::unique_ptr<StorageLock> lock_for_job(Storage& storage, const std::string& name,
                                                         std::string_view what_it_does,
                                                         std::string_view advice,
-                                                        std::string_view who = kJob);
+                                                        const std::string& owner = lock_owner());
 
 /// Locks a training root for this process. Returns null if the storage has no locks. Throws
 /// CheckpointError: (aborted) naming the job that holds the lock; (io).
 [[nodiscard]] std::unique_ptr<StorageLock> lock_root(const Location& root,
-                                                     std::string_view who = kJob);
+                                                     const std::string& owner = lock_owner());
+
+/// Returns the words in the lock of a root; empty if there are none.
+std::string lock_words(const Storage& root);
 
 /// Excludes other jobs that would change or replace a checkpoint, during its lifetime. Its file is
 /// removed at the end, unless the checkpoint was replaced.

@@ -17,7 +17,7 @@ struct UnfinishedWork {
   enum class State : std::uint8_t {
     kRunning,    ///< its process is running on this host
     kEnded,      ///< its process has ended: remove_leftovers() would remove it
-    kElsewhere,  ///< it belongs to another host, whose processes are not visible here
+    kElsewhere,  ///< it belongs to another host, container or boot, whose processes are not visible
   };
   std::string name;             ///< in the root
   std::uint64_t iteration = 0;  ///< 0 for `release`

@@ -82,7 +82,7 @@ void take(const Location& root, const TreatmentStep& step, const RootDiagnosis& 
 
 /// Locks the root for the treatment.
 std::unique_ptr<StorageLock> take_root(const Location& root, const Treatment& treatment) {
-  std::unique_ptr<StorageLock> lock = lock_root(root, kDoctor);
+  std::unique_ptr<StorageLock> lock = lock_root(root, lock_owner(kDoctor));
   if (!lock && !treatment.all_jobs_ended) {
     throw CheckpointError(ErrorCode::kUnsupported,
                           "this storage has no locks, so a job at work in the root would not be "

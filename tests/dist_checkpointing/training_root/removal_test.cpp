@@ -10,6 +10,7 @@
 #include "dist_checkpointing/rewrite/convert.h"
 #include "dist_checkpointing/save/save.h"
 #include "dist_checkpointing/training_root/staging_token.h"
+#include "mapping/base/text.h"
 #include "strategies/storage/posix.h"
 #include "tests/support/code_of.h"
 #include "tests/support/temp_dir.h"
@@ -189,6 +190,81 @@ TEST_F(Leftovers, ADeletedCheckpointIsGoneAndLinksAreNotDeleted) {
   EXPECT_EQ(code_of([&] { delete_checkpoint(*storage, "iter_0000200"); }), "invalid-argument");
   EXPECT_EQ(code_of([&] { delete_checkpoint(*storage, "iter_0000300"); }), "invalid-argument");
   EXPECT_THAT(after_removal(), ElementsAre("elsewhere", "iter_0000200"));
+}
+
+/// Returns a token with another field in place of the one of its boot and PID namespace.
+std::string with_table(const std::string& token, const std::string& table) {
+  std::vector<std::string> parts = split(token, '-');
+  const std::size_t at = parts.size() - 4;
+  std::string changed;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    const std::string& part = i == at ? table : parts[i];
+    changed += (changed.empty() || part.empty() ? "" : "-") + part;
+  }
+  return changed;
+}
+
+std::string table_of(const std::string& token) {
+  const std::vector<std::string> parts = split(token, '-');
+  return parts[parts.size() - 4];
+}
+
+// Containers share the name of a host, and each has a process 1.
+TEST_F(Leftovers, OfAnotherContainerOrBootBelongToAnotherHost) {
+  const EndedProcess process;
+  process.reap();
+  const std::string mine = table_of(staging_token());
+  std::string other_boot = mine;
+  other_boot[1] = other_boot[1] == '0' ? '1' : '0';
+  const std::string other_space = mine + "9";
+  for (const std::string& table : {other_boot, other_space, std::string()}) {
+    SCOPED_TRACE(table);
+    const std::string ended = with_table(process.token, table);
+    EXPECT_FALSE(made_by_ended_process(ended));
+    EXPECT_FALSE(made_by_running_process(ended));
+    EXPECT_EQ(state_of_owner(ended), UnfinishedWork::State::kElsewhere) << "doctor leaves it";
+    EXPECT_EQ(owner_of(ended)->host, owner_of(process.token)->host);
+    EXPECT_EQ(owner_of(ended)->process, static_cast<std::uint64_t>(process.id));
+    // An earlier release wrote no table: its running process is found, and not touched.
+    EXPECT_EQ(made_by_running_process(with_table(staging_token(), table)), table.empty());
+
+    make_complete("model");
+    make(hidden("copy", "saving", ended));
+    convert(root_ / "model", root_ / "copy");
+    EXPECT_TRUE(fs::exists(root_ / hidden("copy", "saving", ended)));
+    fs::remove_all(root_ / "copy");
+    const ConvertReport resumed =
+        convert(root_ / "model", root_ / "copy", {.target = {.resume = true}});
+    ASSERT_FALSE(resumed.findings.empty());
+    EXPECT_THAT(resumed.findings.back().message,
+                ::testing::HasSubstr("rename it to '" + hidden("copy", "interrupted", ended)));
+    for (const char* const name : {"model", "copy"}) fs::remove_all(root_ / name);
+    fs::remove_all(root_ / hidden("copy", "saving", ended));
+  }
+}
+
+TEST_F(Leftovers, StayWhileAJobThatIsNotVisibleHasTheRoot) {
+  const EndedProcess process;
+  process.reap();
+  const std::string left = hidden("model", "saving", process.token);
+  make(left);
+  const auto storage = posix_storage(root_.path());
+  const std::string elsewhere = "job " + with_table(staging_token(), table_of(process.token) + "9");
+  {
+    const auto lock = storage->lock(".dckpt.lock", elsewhere);
+    make_complete("model");
+    EXPECT_TRUE(fs::exists(root_ / left));
+  }
+  fs::remove_all(root_ / "model");
+  make_complete("model");
+  EXPECT_FALSE(fs::exists(root_ / left)) << "the lock is free";
+}
+
+TEST(StagingToken, LeavesRoomForTheLongestName) {
+  const std::string host(42, 'h');
+  const std::string token = host + "-b0123abcdn4294967295-4194304-99999999999-0123abcd";
+  EXPECT_LE(std::string(140, 'n').size() + std::string("..interrupted-").size() + token.size(),
+            255u);
 }
 
 TEST(StagingToken, TellsWhetherItsProcessRuns) {
