@@ -136,13 +136,15 @@ LoadPlan PlannedLoad::global_plan(LoadPlan plan, Communicator& comm) const {
     for (std::size_t rank = 0; rank < all.size(); ++rank)
       plans.push_back(with_context({.rank = static_cast<int>(rank)},
                                    [&] { return decode_load_plan(all[rank]); }));
-    of_planner([&] {
-      plans = planner_->create_global_plan(std::move(plans));
-      if (plans.size() != all.size())
-        throw CheckpointError(
-            ErrorCode::kMismatch,
-            str_format("create_global_plan() returned {} for {}; one for each rank is due",
-                       counted(plans.size(), "plan"), counted(all.size(), "rank")));
+    with_context({.rank = 0}, [&] {
+      of_planner([&] {
+        plans = planner_->create_global_plan(std::move(plans));
+        if (plans.size() != all.size())
+          throw CheckpointError(
+              ErrorCode::kMismatch,
+              str_format("create_global_plan() returned {} for {}; one for each rank is due",
+                         counted(plans.size(), "plan"), counted(all.size(), "rank")));
+      });
     });
     for (const LoadPlan& of_rank : plans) answers.push_back(encode(of_rank));
   });

@@ -144,7 +144,8 @@ PlanAgreement::Decision decision_of(SavePlanner& planner, const SaveOptions& opt
   if (key) key = registered.name + "\n" + to_yaml_text(registered.options.tree()) + "\n" + *key;
   return {[&planner, &options](const LocalPlans& plans) {
             return of_planner(options, [&] {
-              GlobalPlan plan = planner.create_global_plan(plans);
+              GlobalPlan plan =  // on rank 0 alone
+                  with_context({.rank = 0}, [&] { return planner.create_global_plan(plans); });
               if (overridden_steps(options).global_plan)
                 validate_global_plan(plan, plans, global_plan_options(options).redundant());
               return plan;

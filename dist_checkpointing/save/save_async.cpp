@@ -71,7 +71,7 @@ bool tells(const CheckpointError& error, int rank) noexcept {
   return rank == 0 || !about || *about == rank || error.code() == ErrorCode::kUnavailable;
 }
 
-void log_failure(const std::exception_ptr& of_save, int rank) noexcept {
+void describe_failure(const std::exception_ptr& of_save, int rank) {
   try {
     std::rethrow_exception(of_save);
   } catch (const std::exception& error) {
@@ -81,6 +81,14 @@ void log_failure(const std::exception_ptr& of_save, int rank) noexcept {
       return log_notice(std::string("a save in the background: ") + error.what());
     log(LogLevel::kError, std::string("a save in the background failed: ") + error.what());
   } catch (...) {
+    log(LogLevel::kError, "a save in the background failed");
+  }
+}
+
+void log_failure(const std::exception_ptr& of_save, int rank) noexcept {
+  try {
+    describe_failure(of_save, rank);
+  } catch (...) {  // there is no memory for a message
     log(LogLevel::kError, "a save in the background failed");
   }
 }

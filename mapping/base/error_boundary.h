@@ -7,8 +7,9 @@ namespace DCKPT_API dckpt {
 
 /// Returns the exception being handled as the library reports it: out of memory, and the standard
 /// library's errors about files and threads, are (io); anything else that is not a CheckpointError
-/// is (internal), with the exception as its cause(). Call it only inside a catch block.
-CheckpointError current_error();
+/// is (internal), with the exception as its cause(). If the description takes more memory than
+/// there is, the error is the one about that. Call it only inside a catch block.
+CheckpointError current_error() noexcept;
 
 /// The last handler of every public function, so that it throws only CheckpointErrors:
 ///

@@ -52,7 +52,8 @@ CheckpointError common_error(const std::string& what, const std::vector<Bytes>& 
                                   ? ""
                                   : ", about rank " + std::to_string(*error.context().rank);
     if (failed.size() < kMaxRanksQuoted && (!first || error.message() != first->message()))
-      quotes += str_format("{}{}{}: {}", first ? "; rank " : "rank ", rank, about, error.message());
+      quotes += str_format("{}{}{}: {}", first ? "; rank " : "rank ", rank, about,
+                           PhaseLabel::removed(what, error.message()));
     if (!first) first = error;
     failed.push_back(rank);
   }
@@ -126,7 +127,10 @@ Bytes agree(Communicator& comm, const std::string& what,
 void decide(Communicator& comm, const std::function<void()>& work) {
   const std::optional<CheckpointError> failure = comm.rank() == 0 ? failure_of(work) : std::nullopt;
   const Bytes report = comm.broadcast(failure ? encode(*failure) : Bytes{}, 0);
-  if (!report.empty()) throw decode(report, std::nullopt);
+  if (report.empty()) return;
+  const CheckpointError error = decode(report, std::nullopt);
+  const bool is_of_rank_0 = error.code() == ErrorCode::kIo || error.code() == ErrorCode::kInternal;
+  throw error.with({.rank = is_of_rank_0 ? std::optional(0) : std::nullopt});
 }
 
 }  // namespace dckpt

@@ -14,6 +14,7 @@
 #include "mapping/base/text.h"
 #include "mapping/base/wire.h"
 #include "strategies/comm/agree.h"
+#include "strategies/comm/phase_label.h"
 
 namespace dckpt {
 namespace {
@@ -129,11 +130,11 @@ void Heartbeat::exchange(const Sign& mine, const std::string& what) {
     signs_ = std::move(signs);
   } catch (const CheckpointError& error) {
     const std::string last = at_work(what, "was");
-    throw CheckpointError(
-        error.code(),
-        str_format("{}: a rank gives no sign of life: {}{}", what, error.message(),
-                   last.empty() ? "" : "; when last heard from, " + last),
-        error.context(), error.cause());
+    throw CheckpointError(error.code(),
+                          str_format("{}: a rank gives no sign of life: {}{}", what,
+                                     PhaseLabel::removed(what, error.message()),
+                                     last.empty() ? "" : "; when last heard from, " + last),
+                          error.context(), error.cause());
   }
 }
 

@@ -14,6 +14,8 @@ namespace {
 
 // Long enough for a message between ranks that both wait for it.
 constexpr std::chrono::milliseconds kShort{5};
+// Long enough for one that a busy machine delays.
+constexpr std::chrono::milliseconds kSecondLook{200};
 
 std::string answer_text(const std::string& silent) {
   return silent.empty() ? "all ranks answer, so none is gone"
@@ -46,23 +48,26 @@ CheckpointError LastWords::give_up(const CheckpointError& failure, const Current
 }
 
 CheckpointError LastWords::has_given_up(int from, const Farewell& farewell, Operation operation) {
-  std::string why = farewell.text;
-  if (farewell.kind == Farewell::Kind::kAsks) {
+  Farewell heard = farewell;
+  if (heard.kind != Farewell::Kind::kFailed || heard.origin < 0)
+    heard.origin = group_.job_rank(from);
+  if (heard.kind == Farewell::Kind::kAsks) {
     asked_by_.insert(from);
-    why = "it has waited too long";
+    heard.text = "it has waited too long";
   } else {
-    if (farewell.kind == Farewell::Kind::kSilent) why = answer_text(why);
-    heard_ = why;
+    if (heard.kind == Farewell::Kind::kSilent) heard.text = answer_text(heard.text);
+    heard_ = heard;
   }
-  return {ErrorCode::kUnavailable, str_format("{}: rank {} has given up: {}", name_of(operation),
-                                              group_.job_rank(from), why)};
+  return {ErrorCode::kUnavailable,
+          str_format("{}: rank {} has given up: {}", name_of(operation), heard.origin, heard.text)};
 }
 
 std::string LastWords::about_silent_ranks(const std::string& message) {
   const std::optional<Farewell> answer = ask_who_is_silent();
   if (!answer || answer->kind == Farewell::Kind::kAsks) return "";
   const std::string& text = answer->text;
-  if (answer->kind == Farewell::Kind::kFailed) return "; " + text;
+  if (answer->kind == Farewell::Kind::kFailed)
+    return str_format("; rank {} has given up: {}", answer->origin, text);
   return !text.empty() && message.ends_with(" for " + text) ? "" : "; " + answer_text(text);
 }
 
@@ -96,14 +101,24 @@ std::optional<Farewell> LastWords::ask_who_is_silent() {
 std::optional<Farewell> LastWords::hear_who_is_silent(std::set<int> silent) {
   const Deadline until = Deadline::after(2 * patience());
   bool all_known = true;  // the transport may have given up on a rank by itself
-  for (int other = 0; other < group_.size(); ++other) {
-    if (other == group_.rank || silent.contains(other) || asked_by_.contains(other)) continue;
+  std::set<int> not_heard;
+  const auto asks = [&](int other, const Deadline& deadline) {
     MessageHeader question{};
     const Transport::Incoming in{group_.job_rank(other),
                                  std::as_writable_bytes(std::span(&question, 1))};
-    const Deadline deadline = until.passed() ? Deadline::after(kShort) : until;
-    if (exchange_fails({}, {&in, 1}, deadline) != ErrorCode::kUnavailable) continue;
-    deadline.passed() ? void(silent.insert(other)) : void(all_known = false);
+    if (exchange_fails({}, {&in, 1}, deadline) != ErrorCode::kUnavailable) return true;
+    if (!deadline.passed()) all_known = false;
+    return !deadline.passed();
+  };
+  for (int other = 0; other < group_.size(); ++other) {
+    if (other == group_.rank || silent.contains(other) || asked_by_.contains(other)) continue;
+    if (!asks(other, until.passed() ? Deadline::after(kShort) : until)) not_heard.insert(other);
+  }
+  // Waiting for a silent rank has left no time for those after it, which may just be asking.
+  const auto shares = static_cast<int>(std::max<std::size_t>(not_heard.size(), 1));
+  const auto each = std::max(kShort, std::min(patience(), kSecondLook) / shares);
+  for (const int other : not_heard) {
+    if (!asks(other, Deadline::after(each))) silent.insert(other);
   }
   if (static_cast<int>(silent.size()) == group_.size() - 1 || (silent.empty() && !all_known))
     return std::nullopt;
@@ -123,7 +138,8 @@ void LastWords::tell_others(const CheckpointError& error, const CurrentCall& cal
   constexpr std::chrono::milliseconds kLongest{1000};
   if (group_.transport->hands_over()) return;
   const MessageHeader message =
-      header_of({Farewell::Kind::kFailed, heard_ ? *heard_ : error.message()});
+      header_of({Farewell::Kind::kFailed, heard_ ? heard_->text : error.message(),
+                 heard_ ? heard_->origin : group_.job_rank(group_.rank)});
   const ByteView bytes = std::as_bytes(std::span(&message, 1));
   std::vector<Bytes> instead;  // replacements for announced buffers
   instead.reserve(group_.members.size());

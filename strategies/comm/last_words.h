@@ -57,8 +57,8 @@ class LastWords {
                                           const Deadline& deadline);
 
   const RankGroup& group_;
-  std::set<int> asked_by_{};            ///< ranks that have waited too long
-  std::optional<std::string> heard_{};  ///< reason why another rank has given up
+  std::set<int> asked_by_{};         ///< ranks that have waited too long
+  std::optional<Farewell> heard_{};  ///< the reason why another rank has given up
 };
 
 }  // namespace dckpt

@@ -53,11 +53,11 @@ class MessageExchange {
   template <typename Body>
   std::invoke_result_t<Body> run(Operation operation, Body&& body) {
     if (failure_) {
-      throw CheckpointError(
-          failure_->code(),
-          PhaseLabel::before(str_format("{} cannot be completed after an earlier failure: {}",
-                                        name_of(operation), failure_->message())),
-          failure_->context(), failure_->cause());
+      throw CheckpointError(failure_->code(),
+                            PhaseLabel::before(str_format(
+                                "{} cannot be completed after an earlier failure: {}",
+                                name_of(operation), PhaseLabel::removed(failure_->message()))),
+                            failure_->context(), failure_->cause());
     }
     call_.operation = operation;
     ++call_.number;

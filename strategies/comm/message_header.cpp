@@ -46,7 +46,7 @@ MessageHeader header_of(const Farewell& farewell) noexcept {
   const ByteView text = as_bytes(farewell.text);
   const std::size_t size = std::min(text.size(), MessageHeader::kInlined);
   return message_header(kToAll, Operation::kFarewell, static_cast<std::uint32_t>(farewell.kind),
-                        size, 0, text.first(size));
+                        size, static_cast<std::uint32_t>(farewell.origin + 1), text.first(size));
 }
 
 std::optional<Farewell> farewell_in(ByteView message) {
@@ -58,7 +58,8 @@ std::optional<Farewell> farewell_in(ByteView message) {
     return std::nullopt;
   const ByteView text = ByteView(header.inlined).first(static_cast<std::size_t>(header.size));
   return Farewell{static_cast<Farewell::Kind>(header.number),
-                  printable(as_text(text), MessageHeader::kInlined)};
+                  printable(as_text(text), MessageHeader::kInlined),
+                  static_cast<int>(static_cast<std::uint32_t>(header.content)) - 1};
 }
 
 }  // namespace dckpt

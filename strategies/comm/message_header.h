@@ -62,6 +62,8 @@ struct Farewell {
   };
   Kind kind;
   std::string text;
+  /// kFailed: the rank of the job whose error it is, whoever passes it on; -1: the sender.
+  int origin = -1;
 };
 
 /// Returns a header for any rank, with as much of the text as fits.

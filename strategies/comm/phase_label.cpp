@@ -23,4 +23,13 @@ std::string PhaseLabel::before(const std::string& text) {
              : innermost->what_ + ": " + text;
 }
 
+std::string PhaseLabel::removed(const std::string& what, const std::string& text) {
+  const std::string prefix = what + ": ";
+  return text.starts_with(prefix) ? text.substr(prefix.size()) : text;
+}
+
+std::string PhaseLabel::removed(const std::string& text) {
+  return innermost == nullptr ? text : removed(innermost->what_, text);
+}
+
 }  // namespace dckpt

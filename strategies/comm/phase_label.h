@@ -18,6 +18,10 @@ class PhaseLabel {
 
   /// Returns "planning the save: " + text; without a label the text.
   static std::string before(const std::string& text);
+  /// Returns the text of an error without "planning the save: ", for a text that says so itself.
+  static std::string removed(const std::string& what, const std::string& text);
+  /// Does the same with the label of this thread.
+  static std::string removed(const std::string& text);
 
  private:
   std::string what_;

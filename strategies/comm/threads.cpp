@@ -20,7 +20,32 @@ class Outcomes {
   Outcomes(ThreadNetwork& network, int size)
       : network_(network), failures_(static_cast<std::size_t>(size)) {}
 
-  void run(int rank, const std::function<void()>& body) {
+  void run(int rank, const std::function<void()>& body) noexcept {
+    try {
+      describe(rank, body);
+    } catch (...) {  // there is no memory for a description; this one takes none
+      fail(rank, "out of memory");
+    }
+  }
+
+  /// Rethrows the first error in rank order, preferring original errors to those they caused.
+  void rethrow_first() const {
+    for (const bool origin : {true, false}) {
+      for (const Failure& failure : failures_) {
+        if (failure.error && (failure.error == failure.origin) == origin)
+          std::rethrow_exception(failure.error);
+      }
+    }
+  }
+
+ private:
+  struct Failure {
+    std::exception_ptr error;   ///< null if the rank has returned
+    std::exception_ptr origin;  ///< the error of the rank that failed first; often `error`
+    std::string how;
+  };
+
+  void describe(int rank, const std::function<void()>& body) {
     const std::string name = "rank " + std::to_string(rank);
     try {
       body();
@@ -45,34 +70,17 @@ class Outcomes {
       failure.how = earlier.how;
       break;
     }
-    failures_.at(static_cast<std::size_t>(rank)) = failure;
     network_.end(rank, failure.how, failure.origin);
+    failures_.at(static_cast<std::size_t>(rank)) = std::move(failure);
   }
 
   /// The end of a rank's messages is not an error of that rank, but the origin of others' errors.
   void end(int rank, const std::string& how) {
     const auto origin = std::make_exception_ptr(CheckpointError(ErrorCode::kUnavailable, how));
     const std::lock_guard lock(mutex_);
-    failures_.at(static_cast<std::size_t>(rank)) = {nullptr, origin, how};
     network_.end(rank, how, origin);
+    failures_.at(static_cast<std::size_t>(rank)) = {nullptr, origin, how};
   }
-
-  /// Rethrows the first error in rank order, preferring original errors to those they caused.
-  void rethrow_first() const {
-    for (const bool origin : {true, false}) {
-      for (const Failure& failure : failures_) {
-        if (failure.error && (failure.error == failure.origin) == origin)
-          std::rethrow_exception(failure.error);
-      }
-    }
-  }
-
- private:
-  struct Failure {
-    std::exception_ptr error;   ///< null if the rank has returned
-    std::exception_ptr origin;  ///< the error of the rank that failed first; often `error`
-    std::string how;
-  };
 
   ThreadNetwork& network_;
   std::mutex mutex_;

@@ -73,15 +73,23 @@ void StateCopier::stage(int threads) noexcept {
 
 void StateCopier::finish() {
   const std::lock_guard lock(mutex_);
-  fail({ErrorCode::kInvalidArgument, "the strategy asks for an item after it has ended"});
+  fail(ErrorCode::kInvalidArgument, "the strategy asks for an item after it has ended");
 }
 
 void StateCopier::cancel() {
   const std::lock_guard lock(mutex_);
-  fail({ErrorCode::kCancelled, "the save was cancelled"});
+  fail(ErrorCode::kCancelled, "the save was cancelled");
 }
 
-void StateCopier::fail(CheckpointError reason) {
+void StateCopier::fail(ErrorCode code, const char* reason) noexcept {
+  try {
+    fail({code, reason});
+  } catch (...) {  // no memory for the reason
+    fail(current_error());
+  }
+}
+
+void StateCopier::fail(CheckpointError reason) noexcept {
   if (!failure_) failure_ = std::move(reason);
   changed_.notify_all();
 }
@@ -105,7 +113,7 @@ void StateCopier::copy_all() {
     }
     if (batch.empty()) break;
     lock.unlock();
-    const auto failure = copy(batch);
+    auto failure = copy(batch);
     lock.lock();
     for (const std::size_t index : batch) {
       Part& part = parts_[index];
@@ -122,7 +130,7 @@ void StateCopier::copy_all() {
       bytes_->released += part.nbytes();
     }
     if (failure) {
-      fail(*failure);
+      fail(std::move(*failure));
       break;
     }
     // Otherwise writers wait for all copies: waking them for each would cost more than a small

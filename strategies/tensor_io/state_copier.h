@@ -59,7 +59,8 @@ class StateCopier {
               std::shared_ptr<StagedBytes> bytes);
   ~StateCopier() = default;
 
-  void fail(CheckpointError reason);
+  void fail(ErrorCode code, const char* reason) noexcept;
+  void fail(CheckpointError reason) noexcept;
   std::byte* memory_of(const Piece& piece);
 
   std::optional<StateSource> state_;  ///< empty once stage() has returned

@@ -1,7 +1,8 @@
-// The errors of the survivors of a job when one rank dies before one of its messages, a sample of
-// those in a save, a load or a resume. The network may notice the death (a connection breaks) or
-// not (a machine hangs), and may keep what was sent (sockets) or not (threads). Every error names
-// the dead rank and what the survivor was doing.
+// The errors of the survivors of a job when one rank dies or fails before one of its messages, a
+// sample of those in a save, a load or a resume. The network may notice the death (a connection
+// breaks) or not (a machine hangs), and may keep what was sent (sockets) or not (threads). A rank
+// that fails (its network card refuses) says so, and those that hear it pass it on. Every error
+// names the rank and what the survivor was doing.
 
 #include <gmock/gmock.h>
 
@@ -101,11 +102,14 @@ class PostTransport final : public Transport {
   int channel_;
 };
 
-/// The death of a rank: before its exchange number `at`, on every transport.
+enum class Fault { kNoticedDeath, kSilentDeath, kFailure };
+constexpr const char* kFaults[] = {"ends, noticed,", "ends silently", "fails once"};
+
+/// The fault of a rank: before its exchange number `at`, on every transport.
 struct Death {
   int victim;
   std::uint64_t at;
-  bool is_noticed;
+  Fault fault;
   bool keeps_messages;
   std::atomic<std::uint64_t> count{0};
 };
@@ -117,7 +121,10 @@ class MortalTransport final : public Transport {
 
   void exchange(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming,
                 const Deadline& deadline) override {
-    if (death_.count++ >= death_.at) {
+    const std::uint64_t number = death_.count++;
+    if (number == death_.at && death_.fault == Fault::kFailure)
+      throw CheckpointError(ErrorCode::kIo, "the network card refuses to send");
+    if (number >= death_.at && death_.fault != Fault::kFailure) {
       die_();
       throw CheckpointError(ErrorCode::kUnavailable, "this rank is dead");
     }
@@ -156,7 +163,7 @@ std::vector<std::string> errors_of_survivors(const CollectiveJob& job, Death& de
   ThreadNetwork threads(kRanks);
   PostOffice office;
   const auto die = [&] {
-    if (!death.is_noticed) return;
+    if (death.fault != Fault::kNoticedDeath) return;
     office.lose(death.victim);
     threads.end(death.victim, "lost the connection to rank " + std::to_string(death.victim),
                 nullptr);
@@ -201,21 +208,21 @@ TEST(SilentRanks, AreNamedByAllSurvivorsWithWhatTheyWereDoing) {
   int round = 0;
   for (const CollectiveJob& job : collective_jobs(kRanks)) {
     for (const bool keeps_messages : {false, true}) {
-      for (int sample = 0; sample < 2 * samples; ++sample, ++round) {
+      for (int sample = 0; sample < 3 * samples; ++sample, ++round) {
         const int victim = static_cast<int>(random.between(0, kRanks - 1));
-        Death none{victim, UINT64_MAX, false, keeps_messages};
+        Death none{victim, UINT64_MAX, Fault::kSilentDeath, keeps_messages};
         EXPECT_THAT(errors_of_survivors(job, none), ::testing::IsEmpty());
         const auto at = static_cast<std::uint64_t>(
             random.between(0, static_cast<std::int64_t>(none.count) - 1));
-        const bool is_noticed = sample % 2 == 0;
+        const auto fault = static_cast<Fault>(sample % 3);
         const std::string trace =
             random.trace(round) +
-            str_format(": {}, rank {} ends before exchange {} of {}, {}, messages {}", job.name,
-                       victim, at, none.count.load(), is_noticed ? "noticed" : "silently",
+            str_format(": {}, rank {} {} before exchange {} of {}, messages {}", job.name, victim,
+                       kFaults[sample % 3], at, none.count.load(),
                        keeps_messages ? "are kept" : "need both sides");
         running.push_back(std::async(
-            std::launch::async, [&, victim, at, is_noticed, keeps_messages, trace, &job = job] {
-              Death death{victim, at, is_noticed, keeps_messages};
+            std::launch::async, [&, victim, at, fault, keeps_messages, trace, &job = job] {
+              Death death{victim, at, fault, keeps_messages};
               const std::vector<std::string> errors = errors_of_survivors(job, death);
               const std::lock_guard lock(mutex);
               for (const std::string& error : errors) {

@@ -157,6 +157,8 @@ void print_head(const InspectArguments& options, const CheckpointSummary& summar
              str_format("{}: the metadata does not refer to {}", quoted_list(summary.unreferenced),
                         summary.unreferenced.size() == 1 ? "it" : "them"));
   }
+  for (const Finding& finding : summary.info.findings)
+    head.add("doubtful", safe_message(finding.message));
   if (const Value* iteration = summary.common.find("iteration");
       iteration != nullptr && iteration->is_int())
     head.add("iteration", std::to_string(iteration->as_int()));

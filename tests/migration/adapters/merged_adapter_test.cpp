@@ -190,6 +190,14 @@ TEST(MergedAdapter, SaysWhatWasRoundedAndWhatHadNoEffect) {
   EXPECT_THAT(view.findings[0].keys, ElementsAre("model.q.weight"));
   EXPECT_EQ(view.findings[1].code, FindingCode::kValuesRounded);
   EXPECT_THAT(view.findings[2].message, HasSubstr("'novelty'"));
+
+  FakeReader wide;
+  wide.tensor<double>("model.q.weight", DType::kFloat64, {2, 3}, {0, 0, 0, 0, 0, 0});
+  const View of_wide = Small().merge(wide);
+  ASSERT_EQ(of_wide.findings.size(), 2U);
+  EXPECT_EQ(of_wide.findings[1].code, FindingCode::kValuesRounded);
+  EXPECT_THAT(of_wide.findings[1].message, HasSubstr("float64"));
+  EXPECT_THAT(of_wide.findings[1].keys, ElementsAre("model.q.weight"));
 }
 
 }  // namespace

@@ -6,6 +6,7 @@
 
 #include "mapping/base/fingerprint.h"
 #include "strategies/comm/agree.h"
+#include "strategies/comm/message_header.h"
 #include "strategies/comm/phase_label.h"
 #include "tests/strategies/comm/communicator_conformance.h"
 #include "tests/strategies/comm/run_transports.h"
@@ -105,6 +106,14 @@ TEST(PointToPoint, ARankThatGivesUpSaysWhyInPlaceOfAHeaderOrOfABuffer) {
   instead.resize(300);
   EXPECT_EQ(error_after({header(1, 1, 300, "", "the buffer"), instead}),
             "gather: rank 1 has given up: " + why);
+}
+
+TEST(PointToPoint, AFarewellThatIsPassedOnNamesTheRankWhoseErrorItIs) {
+  const MessageHeader last = header_of({Farewell::Kind::kFailed, "lost the connection", 3});
+  const ByteView bytes = std::as_bytes(std::span(&last, 1));
+  EXPECT_EQ(farewell_in(bytes)->origin, 3);
+  EXPECT_EQ(error_after({Bytes(bytes.begin(), bytes.end())}),
+            "gather: rank 3 has given up: lost the connection");
 }
 
 TEST(PointToPoint, ABufferThatNoMemoryCanHoldIsAnError) {
