@@ -35,13 +35,6 @@ Tensor read(const CheckpointReader& reader, std::string_view key) {
                   whole(found->global_shape()));
 }
 
-Value object(const CheckpointReader& reader, std::string_view key) {
-  const std::vector<BytesStorageMetadata>& objects = reader.metadata().objects;
-  const auto found = std::ranges::find(objects, key, &BytesStorageMetadata::key);
-  if (found == objects.end()) throw std::out_of_range(std::string(key));
-  return reader.object(static_cast<std::size_t>(found - objects.begin()));
-}
-
 std::vector<float> floats(const Tensor& tensor) {
   const auto* const begin = tensor.data<const float>();
   return {begin, begin + tensor.numel()};
