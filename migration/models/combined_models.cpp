@@ -1,6 +1,7 @@
 #include "migration/models/combined_models.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <map>
@@ -82,6 +83,59 @@ void require_equal(const CheckpointReader& a, std::uint32_t in_a, const OtherMod
   if (!std::ranges::equal(mine.bytes(), its.bytes()))
     problems.add(str_format("{} is {}, which is not averaged, and differs in {}", quote(tensor.key),
                             to_string(dtype), quote(b.name)));
+}
+
+/// Returns a key without the prefixes that writers put in front of a language model's keys.
+std::string_view without_prefixes(std::string_view key) {
+  constexpr std::array<std::string_view, 3> kPrefixes{"module.", "model.", "language_model."};
+  const auto found = std::ranges::find_if(
+      kPrefixes, [&](std::string_view prefix) { return key.starts_with(prefix); });
+  return found == kPrefixes.end() ? key : without_prefixes(key.substr(found->size()));
+}
+
+/// Refuses tensors that the models before this one have under another prefix: the result would have
+/// both, and readers take one of them.
+void require_other_names(const Metadata& before, const OtherModel& other,
+                         const std::vector<OverlaidTensor>& added) {
+  std::unordered_map<std::string_view, std::string_view> keys;
+  for (const TensorStorageMetadata& tensor : before.tensors)
+    keys.emplace(without_prefixes(tensor.key), tensor.key);
+  std::vector<std::string> twice;
+  std::string theirs, known;
+  for (const OverlaidTensor& tensor : added) {
+    const auto found = keys.find(without_prefixes(tensor.key));
+    if (found == keys.end() || is_optimizer_key(tensor.key)) continue;
+    if (twice.empty()) {
+      const std::size_t rest = found->first.size();
+      known = found->second.substr(0, found->second.size() - rest);
+      theirs = tensor.key.substr(0, tensor.key.size() - rest);
+    }
+    twice.push_back(tensor.key);
+  }
+  if (twice.empty()) return;
+  throw CheckpointError(
+      ErrorCode::kMismatch,
+      str_format("{} of this model {} in the models before it under the prefix {} in place of {}: "
+                 "{}; the result would have both, of which readers take one. Convert one of the "
+                 "models first so that the prefixes agree (rename: of a policy, or --set prefix= "
+                 "with a map)",
+                 counted(twice.size(), "tensor"), twice.size() == 1 ? "is" : "are", quote(known),
+                 quote(theirs), quoted_list(twice, 4)),
+      {.file = other.name});
+}
+
+/// Reports the common state of a later model, which stays behind.
+void note_common_state(const OtherModel& other, Findings& findings) {
+  const Value common = other.reader->common_state();
+  if (!common.is_dict() || common.size() == 0) return;
+  std::vector<std::string> names;
+  for (const auto& [name, value] : common.as_dict()) {
+    if (name.is_str()) names.push_back(name.as_str());
+  }
+  findings.push_back({FindingCode::kCommonStateLeftOut,
+                      str_format("the common state of {} stays behind, as the result has that of "
+                                 "the first model: {}",
+                                 quote(other.name), quoted_list(names, 6))});
 }
 
 /// The sums of all tensors of a model.
@@ -237,7 +291,9 @@ View joined_models(std::unique_ptr<CheckpointReader> first, const std::vector<Ot
                                           counted(twice.size(), "tensor"), quote(other.name),
                                           twice.size() == 1 ? "is" : "are", quoted_list(twice, 4)),
                                twice});
+    require_other_names(view.reader->metadata(), other, added);
     note_dropped(objects, other, view.findings);
+    note_common_state(other, view.findings);
     view.reader = overlaid_reader(std::move(view.reader), other.reader, added);
   }
   return view;

@@ -34,8 +34,9 @@ View averaged_models(std::unique_ptr<CheckpointReader> first, double weight,
 
 /// Returns `first` with the tensors that it lacks from the others: each from the first of them that
 /// has it. The findings name those that another model has as well, which are not taken from it, and
-/// the objects that only others have. Throws CheckpointError (mismatch) if a model adds nothing, or
-/// for a tensor whose key an object of `first` has.
+/// the objects and the common state that only others have. Throws CheckpointError (mismatch) if a
+/// model adds nothing, for a tensor whose key an object of `first` has, and for tensors that a
+/// model before has under another prefix.
 View joined_models(std::unique_ptr<CheckpointReader> first, const std::vector<OtherModel>& others);
 
 }  // namespace dckpt

@@ -182,6 +182,40 @@ TEST_F(OtherModels, JoinedTensorsComeFromTheFirstModelThatHasThem) {
               HasSubstr("would change nothing"));
 }
 
+TEST_F(OtherModels, OneModelUnderTwoPrefixesIsNotJoinedToItself) {
+  const std::string name = "layers.0.mlp.weight";
+  write("text", {{"model." + name, values(1, {4})}, {"lm_head.weight", values(2, {4})}}, {});
+  struct Case {
+    std::string prefix;
+    std::string said;
+  };
+  for (const Case& one :
+       std::vector<Case>{{"model.language_model.",
+                          "under the prefix 'model.' in place of 'model.language_model.'"},
+                         {"language_model.model.", "in place of 'language_model.model.'"},
+                         {"module.model.", "in place of 'module.model.'"},
+                         {"", "in place of ''"}}) {
+    SCOPED_TRACE(one.prefix);
+    std::filesystem::remove_all(at("whole"));
+    write("whole", {{one.prefix + name, values(3, {4})}, {"visual.weight", values(4, {4})}}, {});
+    ConvertOptions options;
+    options.source.join = {Location(at("whole"))};
+    const auto [code, message] = refusal_of([&] { run("text", "joined", options); });
+    EXPECT_EQ(code, ErrorCode::kMismatch);
+    EXPECT_THAT(message, HasSubstr(one.said));
+  }
+  for (const std::string& other :
+       {"model.vision." + name, "encoder." + name, "model.visual." + name}) {
+    std::filesystem::remove_all(at("other"));
+    write("other", {{other, values(3, {4})}}, {});
+    ConvertOptions options;
+    options.source.join = {Location(at("other"))};
+    options.target.overwrite = true;
+    EXPECT_THAT(messages_of(run("text", "joined", options).findings),
+                Contains(AllOf(HasSubstr("the common state of"), HasSubstr("'step'"))));
+  }
+}
+
 TEST_F(OtherModels, ObjectsAreTheFirstModelsAndOthersAreNamed) {
   const auto write_dcp = [&](const std::string& name, const std::string& tensor,
                              const std::string& object) {
