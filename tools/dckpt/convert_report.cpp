@@ -1,5 +1,7 @@
 #include "tools/dckpt/convert_report.h"
 
+#include <algorithm>
+
 #include "mapping/base/counted.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
@@ -10,13 +12,24 @@
 namespace dckpt::tool {
 namespace {
 
+std::string labeled(const Finding& finding) {
+  return str_format("{}: {}", name_of(kSeverityNames, finding.severity),
+                    safe_message(finding.message));
+}
+
+/// Returns a note of a step with the severity of its finding.
+std::string labeled(const ConvertReport& report, const std::string& note) {
+  const auto finding = std::ranges::find(report.findings, note, &Finding::message);
+  return finding != report.findings.end() ? labeled(*finding) : "note: " + safe_message(note);
+}
+
 /// Prints the numbered steps of a conversion.
 void print_steps(const ConvertReport& report) {
   Table table({{"", Table::Align::kRight}, {""}, {""}}, "");
   for (std::size_t i = 0; i < report.steps.size(); ++i) {
     const ConversionStep& step = report.steps[i];
     table.add({std::to_string(i + 1), step.name, safe_message(step.does)});
-    for (const std::string& note : step.notes) table.add({"", "", "note: " + safe_message(note)});
+    for (const std::string& note : step.notes) table.add({"", "", labeled(report, note)});
   }
   table.print();
 }
@@ -53,8 +66,7 @@ void print_report(const ConvertReport& report, bool dry_run, bool explain, bool 
     print_steps(report);
     print("\n");
   } else {
-    for (const Finding& finding : report.findings)
-      print(str_format("note: {}\n", safe_message(finding.message)));
+    for (const Finding& finding : report.findings) print(labeled(finding) + "\n");
   }
   print(dry_run ? styled(Style::kYellow, "dry run: nothing was written") + "\n"
                 : styled(Style::kGreen, "written") + "\n");
