@@ -111,9 +111,10 @@ class WholeMap {
     if (name.empty() || name == "true" || name == "false" || parse_u64(name)) return;
     if (map_.find_number(name) != nullptr) {
       if (use == NumberUse::kOfModel && map_.differs_by_layer(name))
-        problems_.push_back({place, str_format("{}: the number {} differs by layer; it is for "
-                                               "'columns' and 'transform' of rows with {{l}}",
-                                               user, quote(name))});
+        problems_.push_back(
+            {place, str_format("{}: the number {} differs by layer; it is for "
+                               "'columns', 'rows' and 'transform' of rows with {{l}}",
+                               user, quote(name))});
       return;
     }
     const auto close = nearest(name, names_);
@@ -171,8 +172,10 @@ class WholeMap {
     const NumberUse use =
         KeyPattern(row.megatron).has("l") ? NumberUse::kOfLayers : NumberUse::kOfModel;
     require(row.columns, row.megatron, place, use);
+    require(row.rows, row.megatron, place, use);
     require(row.only_if, row.megatron, place);
     require(row.unless, row.megatron, place);
+    require(row.stated_by, row.megatron, place);
     require(row.add.only_if, row.megatron, place);
     require_for(row.hf, row.megatron, place, use);
     for (const HfTensors& other : row.or_hf) require_for(other, row.megatron, place, use);

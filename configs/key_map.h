@@ -137,11 +137,14 @@ struct MapRow {
   MapCast cast{};
   MapAdd add{};
   std::string columns{};  ///< the number that is the last extent of Megatron's tensor
+  std::string rows{};     ///< the number that is the first extent of Megatron's tensor
   std::string only_if{};  ///< a number that must be true
   std::string unless{};   ///< a number that must not be true
   std::string layers{};   ///< the kind of layers that have the row; empty: all have it
   bool optional = false;  ///< a model may lack it, in all layers
-  bool gated = false;     ///< the singleton layout keeps the halves apart, as …_w and …_v
+  /// The number by which a configuration says whether the model has an optional row; empty: none.
+  std::string stated_by{};
+  bool gated = false;  ///< the singleton layout keeps the halves apart, as …_w and …_v
   /// True if Megatron asks for an _extra_state of the module; by default, true for weights of
   /// layers.
   std::optional<bool> extra_state{};

@@ -179,6 +179,23 @@ Field<MapRow> transform_of_row() {
           }};
 }
 
+/// The field `optional`: a flag, or the name of the number that says so.
+Field<MapRow> optional_of_row() {
+  const Type<std::string> name = word("true, false, or the name of a number");
+  return {
+      "optional",
+      [name](const YamlNode& node, const std::string& path, MapRow& row, ConfigProblems& problems) {
+        std::string text;
+        name.read(node, path, text, problems);
+        row.optional = text != "false";
+        if (text != "false" && text != "true") row.stated_by = text;
+      },
+      [name](const MapRow& row) {
+        if (!row.optional) return std::optional<YamlNode>();
+        return std::optional(row.stated_by.empty() ? flag().show(true) : name.show(row.stated_by));
+      }};
+}
+
 Field<MapRow> extra_state() {
   return {"extra_state",
           [](const YamlNode& node, const std::string& path, MapRow& row, ConfigProblems& problems) {
@@ -360,10 +377,11 @@ Type<MapRow> row() {
           optional_field("cast", &MapRow::cast, cast()),
           optional_field("add", &MapRow::add, add()),
           optional_field("columns", &MapRow::columns, word("the name of a number")),
+          optional_field("rows", &MapRow::rows, word("the name of a number")),
           optional_field("if", &MapRow::only_if, word("the name of a number")),
           optional_field("unless", &MapRow::unless, word("the name of a number")),
           layers_of_row(),
-          optional_field("optional", &MapRow::optional, flag()),
+          optional_of_row(),
           optional_field("gated", &MapRow::gated, flag()),
           extra_state(),
       },

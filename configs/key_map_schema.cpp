@@ -66,7 +66,7 @@ Type<MapNumber> number() {
     any.read(node, path, into, problems);
     if (!into.empty() && !parse_formula(into))
       report_unfit(node, path,
-                   "a number, true, false, the name of a number, or two with *, / or round_up "
+                   "a number, true, false, the name of a number, or two with *, +, / or round_up "
                    "between them",
                    problems);
   };
@@ -356,8 +356,9 @@ const config::Type<KeyMap>& key_map_type() {
 
 std::optional<MapFormula> parse_formula(std::string_view text) {
   const std::vector<std::string> words = split(text, ' ');
-  if (!std::ranges::all_of(
-          words, [](const std::string& one) { return is_word(one) || one == "*" || one == "/"; }))
+  if (!std::ranges::all_of(words, [](const std::string& one) {
+        return is_word(one) || one == "*" || one == "+" || one == "/";
+      }))
     return std::nullopt;
   MapFormula formula{words.front()};
   if (!is_word(formula.left)) return std::nullopt;
@@ -365,6 +366,8 @@ std::optional<MapFormula> parse_formula(std::string_view text) {
   if (words.size() != 3 || !is_word(words[2])) return std::nullopt;
   if (words[1] == "*")
     formula.op = MapFormula::Op::kTimes;
+  else if (words[1] == "+")
+    formula.op = MapFormula::Op::kPlus;
   else if (words[1] == "/")
     formula.op = MapFormula::Op::kOver;
   else if (words[1] == "round_up")

@@ -8,9 +8,9 @@ namespace dckpt {
 /// The one description of a map file.
 const config::Type<KeyMap>& key_map_type();
 
-/// A formula of numbers: "a", "a * b", "a / b" (exact), "a round_up b".
+/// A formula of numbers: "a", "a * b", "a + b", "a / b" (exact), "a round_up b".
 struct MapFormula {
-  enum class Op : std::uint8_t { kNone, kTimes, kOver, kRoundUp };
+  enum class Op : std::uint8_t { kNone, kTimes, kPlus, kOver, kRoundUp };
   std::string left;
   Op op = Op::kNone;
   std::string right{};

@@ -239,7 +239,9 @@ std::string leave_objects(Draft& draft, const ConvertOptions& options, ConvertRe
 }
 
 std::string add_model_files(Draft& draft, const ConvertOptions& options, ConvertReport&) {
-  draft.folder = model_folder(*draft.reader, draft.target, options);
+  draft.folder =
+      model_folder(*draft.reader, draft.contents.metadata, draft.config, draft.target, options);
+  name_files_left(*draft.reader, draft.folder, draft.beside);
   return draft.folder.files.empty()
              ? ""
              : str_format("adds {}", counted(draft.folder.files.size(), "file"));

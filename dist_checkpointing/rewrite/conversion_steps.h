@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "dist_checkpointing/key_filter.h"
 #include "dist_checkpointing/rewrite/convert_options.h"
@@ -9,6 +10,7 @@
 #include "dist_checkpointing/rewrite/copy_contents.h"
 #include "dist_checkpointing/rewrite/model/model_folder.h"
 #include "mapping/base/finding.h"
+#include "migration/maps/map_numbers.h"
 #include "strategies/contract/reader.h"
 
 namespace dckpt {
@@ -19,7 +21,9 @@ struct Draft {
   KeyFilter keys;                            ///< what is selected of it, in its keys
   Metadata source_keys;                      ///< other keys that patterns may name: before a map
   ChosenTarget target;
-  CopyContents contents;  ///< what is selected, in the names and the form of the target
+  CopyContents contents;            ///< what is selected, in the names and the form of the target
+  std::vector<ConfigEntry> config;  ///< entries that config.json must have, by the map
+  std::vector<std::string> beside;  ///< files of the same state beside the checkpoint's folder
   ModelFolder folder;
   std::uint64_t memory = 0;  ///< in bytes, for the copy
   Findings findings{};       ///< of the step that is taken

@@ -182,6 +182,16 @@ std::uint64_t bytes_on_disk(const Location& checkpoint) {
   return bytes;
 }
 
+/// Returns the files of a checkpoint of rank folders that Megatron writes beside its folder.
+std::vector<std::string> files_beside(const Location& checkpoint) {
+  std::vector<std::string> files;
+  if (checkpoint.name().empty()) return files;
+  for (const FileInfo& entry : checkpoint.storage()->list("")) {
+    if (glob_match("layer_wise_optimizer_*.pt", entry.name)) files.push_back("../" + entry.name);
+  }
+  return files;
+}
+
 void choose_format(Draft& draft, const std::string& usual, const ConvertOptions& options,
                    ConvertReport& report) {
   draft.target = choose_target(*draft.reader, report.source, usual, options);
@@ -244,6 +254,8 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
               .source_keys = std::move(opened.source_keys),
               .target = {},
               .contents = {},
+              .config = std::move(opened.config),
+              .beside = files_beside(found),
               .folder = {},
               .memory = opened.memory};
   choose_format(draft, opened.usual_format, options, report);

@@ -24,6 +24,7 @@ enum class FindingCode : std::uint8_t {
   kKeysLeftOut,         ///< keys that patterns leave out before a map, or of the common state
   kKeysUnknown,         ///< keys that no known module of Megatron-Core has
   kKeysDropped,         ///< keys that a map or a format has no place for
+  kCopiesDiffer,        ///< tensors that are dropped as copies of others, and are not equal
   kOptimizerLeftOut,    ///< the optimizer's state, or its settings
   kCommonStateLeftOut,  ///< a format that stores only tensors has no place for it
   kDataLost,            ///< data that is left out because its files are missing or too short
@@ -42,6 +43,7 @@ enum class FindingCode : std::uint8_t {
   kOrderAssumed,        ///< an order of heads that nothing states
   kModelFilesCopied,    ///< config.json, the tokenizer and others are copied, perhaps changed
   kModelFilesLeftOut,   ///< files that stay behind or are missing
+  kConfigDiffers,       ///< config.json describes another model than the tensors are of
   kAdapterMerged,       ///< tensors that a LoRA adapter has changed
   kAdapterLeftOut,      ///< an adapter beside a model that was not merged
   kIterationConflict,   ///< the names of folders and the contents disagree
@@ -64,13 +66,14 @@ enum class FindingCode : std::uint8_t {
                        ///< 1
   kStateImpossible     ///< optimizer state that no optimizer makes, such as a negative variance
 };
-inline constexpr EnumNames<FindingCode, 43> kFindingCodeNames{{
+inline constexpr EnumNames<FindingCode, 45> kFindingCodeNames{{
     {FindingCode::kKeysChanged, "keys-changed"},
     {FindingCode::kKeysRenamed, "keys-renamed"},
     {FindingCode::kKeysKept, "keys-kept"},
     {FindingCode::kKeysLeftOut, "keys-left-out"},
     {FindingCode::kKeysUnknown, "keys-unknown"},
     {FindingCode::kKeysDropped, "keys-dropped"},
+    {FindingCode::kCopiesDiffer, "copies-differ"},
     {FindingCode::kOptimizerLeftOut, "optimizer-left-out"},
     {FindingCode::kCommonStateLeftOut, "common-state-left-out"},
     {FindingCode::kDataLost, "data-lost"},
@@ -89,6 +92,7 @@ inline constexpr EnumNames<FindingCode, 43> kFindingCodeNames{{
     {FindingCode::kOrderAssumed, "order-assumed"},
     {FindingCode::kModelFilesCopied, "model-files-copied"},
     {FindingCode::kModelFilesLeftOut, "model-files-left-out"},
+    {FindingCode::kConfigDiffers, "config-differs"},
     {FindingCode::kAdapterMerged, "adapter-merged"},
     {FindingCode::kAdapterLeftOut, "adapter-left-out"},
     {FindingCode::kIterationConflict, "iteration-conflict"},
@@ -122,6 +126,7 @@ inline constexpr EnumNames<Severity, 3> kSeverityNames{
 constexpr Severity usual_severity(FindingCode code) noexcept {
   switch (code) {
     case FindingCode::kKeysUnknown:
+    case FindingCode::kCopiesDiffer:
     case FindingCode::kDataLost:
     case FindingCode::kFilesMayBeMissing:
     case FindingCode::kValuesRounded:
@@ -129,6 +134,7 @@ constexpr Severity usual_severity(FindingCode code) noexcept {
     case FindingCode::kStateMissing:
     case FindingCode::kStateAmbiguous:
     case FindingCode::kOrderAssumed:
+    case FindingCode::kConfigDiffers:
     case FindingCode::kIterationConflict:
     case FindingCode::kNoEffect:
     case FindingCode::kKeysDiffer:

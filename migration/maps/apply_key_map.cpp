@@ -1,5 +1,6 @@
 #include "migration/maps/apply_key_map.h"
 
+#include <map>
 #include <utility>
 
 #include "mapping/base/error.h"
@@ -26,6 +27,27 @@ void refuse_models(const KeyMap& map, const MapNumbers& numbers) {
 std::string describe(const MapSide& side) {
   if (side.names == KeyNames::kHf) return "Hugging Face keys";
   return str_format("Megatron's keys in the {} layout", name_of(kMegatronLayoutNames, side.layout));
+}
+
+/// Adds sentences on rows that a configuration asks for, and of which the model has none. A number
+/// that states several rows may mean some of them only.
+void add_stated_rows(const KeyMap& map, const MapNumbers& numbers, const SourceRows& rows,
+                     std::vector<std::string>& problems) {
+  std::map<std::string, std::pair<std::string, bool>>
+      stated;  // the first row, and whether any is there
+  for (std::size_t i = 0; i < map.tensors.size(); ++i) {
+    const MapRow& row = map.tensors[i];
+    if (row.stated_by.empty() || !numbers.is_true(row.stated_by) || !is_active(row, numbers))
+      continue;
+    auto& [first, found] =
+        stated.emplace(row.stated_by, std::pair(row.hf.keys.front(), false)).first->second;
+    found = found || rows.rows[i].form.has_value();
+  }
+  for (const auto& [number, row] : stated) {
+    if (!row.second)
+      problems.push_back(
+          str_format("missing: {}, although {}", quote(row.first), numbers.describe(number)));
+  }
 }
 
 /// Adds the tensors of optimizer state whose keys have a prefix, at `positions` of the source.
@@ -71,6 +93,24 @@ MappedKeys apply(const KeyMap& map, MapNumbers numbers, const Metadata& source,
 }
 
 }  // namespace
+
+std::vector<std::string> misfits(const KeyMap& map, const MapNumbers& numbers,
+                                 const Metadata& source, const MapTarget& target) {
+  MapNumbers own = numbers;
+  Completeness completeness;
+  const SourceRows rows = assign_rows(map, own, source, target, {}, completeness);
+  if (rows.side.names != KeyNames::kHf) return {};
+  MappedKeys unused{
+      .from = rows.side.names, .from_layout = rows.side.layout, .prefix = rows.prefix};
+  arrange_rows(map, own, source, rows, target, false, unused, completeness);
+  add_stated_rows(map, numbers, rows, completeness.problems);
+  std::vector<std::string> all = std::move(completeness.problems);
+  for (const AlikeKeys& group : completeness.missing.groups(""))
+    all.push_back(group.keys.size() == 1
+                      ? str_format("missing: {}", quote(group.kind))
+                      : str_format("missing: {} ({} keys)", quote(group.kind), group.keys.size()));
+  return all;
+}
 
 MappedKeys apply_key_map(const KeyMap& map, const MapNumbers& numbers, const Metadata& source,
                          const MapTarget& target) {

@@ -118,6 +118,13 @@ struct MappedKeys {
 MappedKeys apply_key_map(const KeyMap& map, const MapNumbers& numbers, const Metadata& source,
                          const MapTarget& target = {});
 
+/// Returns what keeps `source`, which has Hugging Face's keys, from being a whole model with these
+/// numbers, as sentences: missing keys, and contradictory shapes and numbers. Keys that the map
+/// does not know and numbers that nothing states are no obstacles. Throws CheckpointError
+/// (mismatch) if the map knows no key, (unsupported) beyond the limits.
+std::vector<std::string> misfits(const KeyMap& map, const MapNumbers& numbers,
+                                 const Metadata& source, const MapTarget& target);
+
 /// Limits of the layers, experts and tensors that a map may make.
 inline constexpr std::int64_t kMaxMapLayers = 10'000;
 inline constexpr std::int64_t kMaxMapExperts = 100'000;

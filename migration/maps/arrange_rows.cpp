@@ -111,6 +111,9 @@ class Arrangement {
       if (!entry.has_extra_state()) return;
       for (const std::string& key : entry.megatron_keys())
         add_extra_states(key.substr(0, key.rfind('.')), all);
+    } catch (const UnknownNumber& error) {
+      completeness_.unknown_numbers.push_back(
+          str_format("{}: {}", entry.megatron, error.message()));
     } catch (const CheckpointError& error) {
       if (error.code() != ErrorCode::kMismatch) throw;
       completeness_.problems.push_back(str_format("{}: {}", entry.megatron, error.message()));
@@ -164,7 +167,7 @@ class Arrangement {
                                          to_string(known.to.whole)));
       known.common = common_pieces();
     }
-    require_columns(map_.tensors[row], known.from.whole, numbers);
+    require_extents(map_.tensors[row], known.from.whole, numbers);
     if (result_.from != result_.to) {
       require_axes(map_.tensors[row], known.from.whole);
       require_padding(map_.tensors[row], known.from.whole, numbers);
@@ -252,13 +255,17 @@ class Arrangement {
         {.key = tensor.key});
   }
 
-  /// Checks that there are as many columns as the configuration says, if it does.
-  static void require_columns(const MapRow& row, const Shape& whole, const MapNumbers& numbers) {
-    const auto said = row.columns.empty() ? std::nullopt : numbers.find(row.columns);
-    if (!said || whole.empty() || whole.back() == *said) return;
-    throw CheckpointError(
-        ErrorCode::kMismatch,
-        str_format("there are {} columns, but {}", whole.back(), numbers.describe(row.columns)));
+  /// Checks that there are as many rows and columns as the configuration says, if it does.
+  static void require_extents(const MapRow& row, const Shape& whole, const MapNumbers& numbers) {
+    const auto require = [&](const std::string& number, std::int64_t extent, const char* what) {
+      const auto said = number.empty() ? std::nullopt : numbers.find(number);
+      if (!said || extent == *said) return;
+      throw CheckpointError(ErrorCode::kMismatch, str_format("there are {} {}, but {}", extent,
+                                                             what, numbers.describe(number)));
+    };
+    if (whole.empty()) return;
+    require(row.columns, whole.back(), "columns");
+    require(row.rows, whole.front(), "rows");
   }
 
   /// Returns the overlaps of the two relations' pieces, which are the parts.

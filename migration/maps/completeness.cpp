@@ -1,6 +1,7 @@
 #include "migration/maps/completeness.h"
 
 #include <algorithm>
+#include <array>
 #include <string_view>
 
 #include "configs/key_pattern.h"
@@ -14,10 +15,19 @@ namespace {
 
 constexpr std::string_view kScaleSuffix = "weight_scale_inv";
 
+/// Keys of low-rank adapters in checkpoints of ms-swift, NeMo and Megatron-Bridge, which keep them
+/// beside the weights.
+constexpr std::array<const char*, 3> kOfAdapters{"*lora_*", "*.adapter.*", "*.adapters.*"};
+
 }  // namespace
 
 void KeyGroups::add(const std::string& key) {
   groups_[skeleton_of(key)].push_back(key);
+}
+
+bool KeyGroups::any(const std::function<bool(const std::string& key)>& matches) const {
+  return std::ranges::any_of(
+      groups_, [&](const auto& group) { return std::ranges::any_of(group.second, matches); });
 }
 
 void KeyGroups::report(const std::string& what, ProblemList& problems) const {
@@ -39,6 +49,15 @@ void Completeness::raise_if_any(const KeyMap& map, const Metadata& source, const
                                 const std::vector<std::string>& left_out) const {
   ProblemList all;
   unknown.report("not in the map", all);
+  if (unknown.any([](const std::string& key) {
+        return std::ranges::any_of(kOfAdapters,
+                                   [&](const char* glob) { return glob_match(glob, key); });
+      }))
+    all.add(
+        "some of these are low-rank adapters (LoRA, PEFT) under Megatron's keys, which belong to "
+        "the weights beside them: have the library that trained them merge them (Megatron-Bridge's "
+        "merge_lora, ms-swift's --merge_lora true), or leave them out (--exclude) and convert the "
+        "weights without what was trained");
   others.report("not of the language model", all);
   if (!others.empty())
     all.add("the map is for the language model; --set parts=text drops what is beside it");
@@ -55,6 +74,7 @@ void Completeness::raise_if_any(const KeyMap& map, const Metadata& source, const
         "the weights have scales (weight_scale_inv), and the map does not say how they are "
         "applied: give it 'dequantize', as the shipped maps have it");
   for (const std::string& line : problems) all.add(line);
+  for (const std::string& line : unknown_numbers) all.add(line);
   all.raise_if_any(ErrorCode::kMismatch,
                    str_format("the map {} does not fit this checkpoint, which has {}:",
                               quote(map.family), keys));

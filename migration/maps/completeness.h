@@ -1,5 +1,6 @@
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
 #include <vector>
@@ -14,6 +15,7 @@ class KeyGroups {
  public:
   void add(const std::string& key);
   bool empty() const noexcept { return groups_.empty(); }
+  bool any(const std::function<bool(const std::string& key)>& matches) const;
   void report(const std::string& what, ProblemList& problems) const;
   std::vector<AlikeKeys> groups(const std::string& why) const;
 
@@ -23,10 +25,11 @@ class KeyGroups {
 
 /// The obstacles to a map that uses every key of a checkpoint and makes every key of the result.
 struct Completeness {
-  KeyGroups unknown{};                  ///< keys that no row has
-  KeyGroups others{};                   ///< keys beside those of a language model
-  KeyGroups missing{};                  ///< keys that rows need
-  std::vector<std::string> problems{};  ///< other problems, as sentences
+  KeyGroups unknown{};                         ///< keys that no row has
+  KeyGroups others{};                          ///< keys beside those of a language model
+  KeyGroups missing{};                         ///< keys that rows need
+  std::vector<std::string> problems{};         ///< other problems, as sentences
+  std::vector<std::string> unknown_numbers{};  ///< numbers that rows need, as sentences
 
   /// Throws CheckpointError (mismatch) that lists all of them. `keys` names the source's keys:
   /// "Hugging Face keys". `left_out` is MapTarget::left_out.

@@ -100,9 +100,12 @@ std::string LayerKinds::mixed() const {
   return {};
 }
 
-void LayerKinds::check(const KeyMap& map, std::optional<std::int64_t> said,
+void LayerKinds::check(const KeyMap& map, const MapNumbers& numbers,
                        std::vector<std::string>& problems) const {
-  for (const Choice& choice : choices_) choice.check(map, count_, said, problems);
+  for (const Choice& choice : choices_) {
+    choice.check(map, count_, numbers.find("num_layers"), problems);
+    choice.check_first(numbers, count_, problems);
+  }
 }
 
 const std::map<std::string, std::string>* LayerKinds::Choice::told_of(std::int64_t layer) const {
@@ -151,6 +154,20 @@ void LayerKinds::Choice::check(const KeyMap& map, std::int64_t count,
       problems.push_back(str_format(
           "nothing tells whether layer {} is {}: it has no key that only one of them has", layer,
           either_of(kinds.layers)));
+  }
+}
+
+void LayerKinds::Choice::check_first(const MapNumbers& numbers, std::int64_t count,
+                                     std::vector<std::string>& problems) const {
+  const auto first = numbers.find(kFirstDense);
+  if (!first || kinds.find(kDenseLayers) == nullptr || kinds.find(kMoeLayers) == nullptr) return;
+  for (std::int64_t layer = 0; layer < count; ++layer) {
+    const auto* const keys = told_of(layer);
+    const char* const kind = layer < *first ? kDenseLayers : kMoeLayers;
+    if (keys == nullptr || keys->contains(kind)) continue;
+    return problems.push_back(str_format("layer {} has {}, as {} layers, but {}", layer,
+                                         quote(keys->begin()->second), keys->begin()->first,
+                                         numbers.describe(kFirstDense)));
   }
 }
 

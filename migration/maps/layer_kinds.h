@@ -11,6 +11,9 @@
 
 namespace dckpt {
 
+/// The number of dense layers before the layers with experts, in maps and in config.json.
+inline constexpr const char* kFirstDense = "first_k_dense_replace";
+
 /// The kinds of a model's layers: taken from their keys, else from a configuration's list, else the
 /// kind that no row has.
 class LayerKinds {
@@ -29,8 +32,8 @@ class LayerKinds {
   /// Returns "some layers are dense and some are moe"; empty if all layers are of the same kinds.
   std::string mixed() const;
   /// Adds sentences about layers whose keys contradict each other or the configuration, and about
-  /// layers of a kind that the map does not know. `said` is the stated number of layers, if any.
-  void check(const KeyMap& map, std::optional<std::int64_t> said,
+  /// layers of a kind that the map does not know.
+  void check(const KeyMap& map, const MapNumbers& numbers,
              std::vector<std::string>& problems) const;
 
  private:
@@ -52,6 +55,9 @@ class LayerKinds {
     std::string kind_of(std::int64_t layer) const;
     void check(const KeyMap& map, std::int64_t count, std::optional<std::int64_t> said,
                std::vector<std::string>& problems) const;
+    /// Compares dense layers with the number of those that come first, if it is stated.
+    void check_first(const MapNumbers& numbers, std::int64_t count,
+                     std::vector<std::string>& problems) const;
     void check_words(const KeyMap& map, const Listed& list, std::int64_t count,
                      std::vector<std::string>& problems) const;
   };

@@ -73,6 +73,40 @@ void describe_keys(const MapReport& report, const MapNumbers& numbers, DType val
                     *keys.padded_rows, *keys.padded_rows)});
 }
 
+/// Warns if Megatron would not have padded the vocabulary to the rows that are there, so that some
+/// of those that are dropped may be of tokens.
+void describe_padding(const MappedKeys& keys, const MapNumbers& numbers, Findings& findings) {
+  const auto words = numbers.find("vocab_size");
+  if (keys.to != KeyNames::kHf || !keys.padded_rows || !words || *words >= *keys.padded_rows)
+    return;
+  const auto argument = [&](const char* name) -> std::optional<std::int64_t> {
+    for (const Value* const values : {&numbers.config().args, &numbers.config().run_config}) {
+      const Value* const value = values->find(name);
+      if (value != nullptr && value->is_int() && value->as_int() > 0) return value->as_int();
+    }
+    return std::nullopt;
+  };
+  const auto divisor = argument("make_vocab_size_divisible_by");
+  if (!divisor) return;
+  const std::int64_t ranks = argument("tensor_model_parallel_size").value_or(1);
+  if (*divisor > *keys.padded_rows || ranks > *keys.padded_rows) return;
+  const std::int64_t multiple = *divisor * ranks;
+  const std::int64_t padded = (*words + multiple - 1) / multiple * multiple;
+  if (padded >= *keys.padded_rows) return;
+  findings.push_back(
+      {.code = FindingCode::kVocabularyPadded,
+       .message = str_format(
+           "the vocabulary has {} rows, of which {} are dropped as padding, because {}; but "
+           "Megatron "
+           "pads {} tokens to {} rows, a multiple of {} (make_vocab_size_divisible_by) × {} "
+           "(tensor_model_parallel_size): if the model has more tokens, give their number with "
+           "--set "
+           "vocab_size=NUMBER",
+           *keys.padded_rows, *keys.padded_rows - *words, numbers.describe("vocab_size"), *words,
+           padded, *divisor, ranks),
+       .severity = Severity::kWarning});
+}
+
 void describe_dropped(const MapReport& report, Findings& findings) {
   for (std::size_t i = 0; i < std::min(report.dropped.size(), kShownDropped); ++i) {
     const AlikeKeys& dropped = report.dropped[i];
@@ -156,6 +190,7 @@ Findings map_findings(const KeyMap& map, const MapReport& report, const MapNumbe
                       const Metadata& source, const MapDTypes& dtypes) {
   Findings findings;
   describe_keys(report, numbers, dtypes.values, findings);
+  describe_padding(report.keys, numbers, findings);
   describe_dropped(report, findings);
   describe_conversions(report.keys, source, findings);
   describe_dtype(report.keys, dtypes.asked, findings);

@@ -26,6 +26,10 @@ constexpr const char* kHfInArgs = "heterogeneous_layers_config_encoded_json";
 /// The section of it that Megatron cannot do without.
 constexpr const char* kBlocks = "block_configs";
 constexpr const char* kOfMap = "by the map";
+constexpr const char* kAsSet = "as set";
+constexpr const char* kAsShown = "as the tensors show";
+/// Entries that transformers reads at the top level of a model of text and images.
+constexpr std::array kOfWholeModel{"tie_word_embeddings"};
 constexpr std::array kTrue{"true", "True", "TRUE"};
 constexpr std::array kFalse{"false", "False", "FALSE"};
 constexpr std::uint64_t kMaxHfConfig = std::uint64_t{4} << 20;
@@ -95,13 +99,49 @@ const Value* find_path(const Value& config, const std::string& path) {
   return at;
 }
 
-/// Returns the number in a configuration's value; empty for none and for a value that is not a
-/// number.
+CheckpointError mismatch(const std::string& message) {
+  return {ErrorCode::kMismatch, message};
+}
+
+/// Returns the number in a configuration's value; empty for none, and for lists and dicts, which
+/// say it by layer. Throws CheckpointError (mismatch) for texts and fractions.
 std::optional<KnownNumber> number_of(const Value* value, const std::string& origin) {
   if (value == nullptr) return std::nullopt;
   if (value->is(Value::Kind::kBool)) return KnownNumber{value->as_bool() ? 1 : 0, true, origin};
   if (value->is_int()) return KnownNumber{value->as_int(), false, origin};
-  return std::nullopt;
+  const auto unfit = [&](const std::string& shown) {
+    return mismatch(str_format("{} is {}, expected an integer, true or false", origin, shown));
+  };
+  if (value->is_str()) throw unfit("the text " + quote(value->as_str()));
+  if (!value->is(Value::Kind::kFloat)) return std::nullopt;
+  const double number = value->as_float();
+  if (number != std::floor(number) || std::abs(number) > static_cast<double>(kMaxNumber))
+    throw unfit(str_format("{}", number));
+  return KnownNumber{static_cast<std::int64_t>(number), false, origin};
+}
+
+/// Returns the paths under which config.json may state a number, in the order in which they are
+/// read: the configuration of a text model comes first. Without `layer`, paths with {l} are left
+/// out.
+std::vector<std::string> paths_of(const MapNumber& number, std::optional<std::int64_t> layer) {
+  std::vector<std::string> paths;
+  for (std::string path : number.hf) {
+    if (const std::size_t at = path.find(kLayerInPath); at != path.npos) {
+      if (!layer) continue;
+      path.replace(at, std::string_view(kLayerInPath).size(), std::to_string(*layer));
+    }
+    const std::string in_text = str_format("{}.{}", kHfTextConfig, path);
+    const bool top_first = std::ranges::find(kOfWholeModel, path) != kOfWholeModel.end();
+    paths.push_back(top_first ? path : in_text);
+    paths.push_back(top_first ? in_text : path);
+  }
+  return paths;
+}
+
+/// Returns a path without the section of a text model, as messages name it.
+std::string without_section(const std::string& path) {
+  const std::string section = str_format("{}.", kHfTextConfig);
+  return path.starts_with(section) ? path.substr(section.size()) : path;
 }
 
 std::optional<KnownNumber> number_of(const std::string& text, const std::string& origin) {
@@ -117,10 +157,6 @@ double part_that_is(std::int64_t count, std::int64_t whole) {
   const double part = static_cast<double>(count) / static_cast<double>(whole);
   return part * static_cast<double>(whole) < static_cast<double>(count) ? std::nextafter(part, 2)
                                                                         : part;
-}
-
-CheckpointError mismatch(const std::string& message) {
-  return {ErrorCode::kMismatch, message};
 }
 
 /// Evaluates numbers and formulas that refer to each other, those of the whole model or of a layer.
@@ -154,7 +190,7 @@ class Evaluation {
  private:
   std::optional<KnownNumber> look_up(const MapNumber& number) {
     if (const auto given = given_.find(number.name); given != given_.end()) {
-      auto value = number_of(given->second, "as set");
+      auto value = number_of(given->second, kAsSet);
       if (!value)
         throw CheckpointError(ErrorCode::kInvalidArgument,
                               str_format("{} is set to {}, expected a number, true or false",
@@ -187,17 +223,10 @@ class Evaluation {
 
   std::optional<KnownNumber> in_hf(const MapNumber& number, const Value& hf,
                                    const std::string& where) {
-    for (std::string path : number.hf) {
-      if (const std::size_t at = path.find(kLayerInPath); at != path.npos) {
-        if (!layer_) continue;
-        path.replace(at, std::string_view(kLayerInPath).size(), std::to_string(*layer_));
-      }
-      for (const Value* const config : {hf.find(kHfTextConfig), &hf}) {
-        if (config == nullptr) continue;
-        if (auto found =
-                value_of(number, find_path(*config, path), str_format("{} of {}", path, where)))
-          return found;
-      }
+    for (const std::string& path : paths_of(number, layer_)) {
+      if (auto found = value_of(number, find_path(hf, path),
+                                str_format("{} of {}", without_section(path), where)))
+        return found;
     }
     return std::nullopt;
   }
@@ -259,6 +288,8 @@ class Evaluation {
     bool overflow = false;
     if (formula->op == MapFormula::Op::kTimes) {
       overflow = __builtin_mul_overflow(a, b, &result);
+    } else if (formula->op == MapFormula::Op::kPlus) {
+      overflow = __builtin_add_overflow(a, b, &result);
     } else if (b == 0 || (formula->op == MapFormula::Op::kOver && a % b != 0)) {
       throw mismatch(str_format("{}: {} is {} ({}) and {} is {} ({})", text, formula->left, a,
                                 left->origin, formula->right, b, right->origin));
@@ -360,7 +391,8 @@ std::int64_t MapNumbers::require(const std::string& name) const {
     if (!number->otherwise.empty()) add(number->otherwise);
   }
   const bool lacks_config = number != nullptr && !number->hf.empty() && config_.hf.is_none();
-  throw mismatch(
+  throw UnknownNumber(
+      ErrorCode::kMismatch,
       str_format("{} is not known ({}); give it with --set {}=NUMBER{}", name,
                  sources.empty() ? "no checkpoint has it" : "looked for: " + sources, name,
                  lacks_config ? ", or the folder of a config.json with --model-files" : ""));
@@ -379,11 +411,11 @@ std::string MapNumbers::describe(const std::string& name) const {
 void MapNumbers::guess(const std::string& name, bool value) {
   const auto found = known_.find(name);
   if (found != known_.end() && found->second.origin != kOfMap) return;
-  known_[name] = {value ? 1 : 0, true, "as the tensors show"};
+  known_[name] = {value ? 1 : 0, true, kAsShown};
 }
 
 void MapNumbers::set(const std::string& name, std::int64_t value) {
-  known_[name] = {value, false, "as set"};
+  known_[name] = {value, false, kAsSet};
 }
 
 Value MapNumbers::as_args() const {
@@ -405,6 +437,72 @@ Value MapNumbers::as_args() const {
       config_.hf.find(kBlocks) != nullptr)
     args[kHfInArgs] = to_json(config_.hf);
   return args;
+}
+
+std::vector<ConfigEntry> MapNumbers::config_entries() const {
+  std::vector<ConfigEntry> entries;
+  if (!config_.hf.is_dict()) return entries;
+  for (const MapNumber& number : map_->numbers) {
+    const auto found = known_.find(number.name);
+    if (found == known_.end()) continue;
+    const KnownNumber& known = found->second;
+    const auto usual = number_of(number.otherwise, kOfMap);
+    const bool is_shown = known.origin == kAsShown && (usual ? usual->value : 0) != known.value;
+    if (known.origin != kAsSet && !is_shown) continue;
+    const std::vector<std::string> paths = paths_of(number, std::nullopt);
+    const auto stated = std::ranges::find_if(paths, [&](const std::string& path) {
+      const Value* const value = find_path(config_.hf, path);
+      return value != nullptr && !value->is_none();
+    });
+    const auto place =
+        stated != paths.end() ? stated : std::ranges::find_if(paths, [&](auto& path) {
+          const std::size_t dot = path.rfind('.');
+          const Value* const section =
+              dot == path.npos ? &config_.hf : find_path(config_.hf, path.substr(0, dot));
+          return section != nullptr && section->is_dict();
+        });
+    if (place == paths.end()) continue;
+    const Value* const before = find_path(config_.hf, *place);
+    const auto value = stated_value(number, known, before);
+    if (value && (before == nullptr || *before != *value)) entries.push_back({*place, *value});
+  }
+  return entries;
+}
+
+std::optional<Value> MapNumbers::stated_value(const MapNumber& number, const KnownNumber& known,
+                                              const Value* before) const {
+  if (!number.words.empty()) {
+    const auto word = std::ranges::find_if(
+        number.words, [&](const auto& entry) { return find(entry.second) == known.value; });
+    if (word == number.words.end()) return std::nullopt;
+    if (word->first == "true" || word->first == "false") return Value(word->first == "true");
+    return Value(word->first);
+  }
+  if (!number.part_of.empty()) {
+    const auto all = find(number.part_of);
+    if (!all || *all == 0) return std::nullopt;
+    return Value(part_that_is(known.value, *all));
+  }
+  const bool is_flag = known.flag || (before != nullptr && before->is(Value::Kind::kBool));
+  return is_flag ? Value(known.value != 0) : Value(known.value);
+}
+
+void set_entry(Value& config, const ConfigEntry& entry) {
+  const std::size_t dot = entry.path.find('.');
+  const std::string name = entry.path.substr(0, dot);
+  if (config.is_list()) {
+    const auto position = parse_u64(name);
+    if (!position || *position >= config.items().size()) return;
+    Value& item = config.mutable_items()[*position];
+    if (dot == entry.path.npos)
+      item = entry.value;
+    else
+      set_entry(item, {entry.path.substr(dot + 1), entry.value});
+  } else if (dot == entry.path.npos) {
+    config[name] = entry.value;
+  } else if (Value* const section = config.mutable_dict().find(name)) {
+    set_entry(*section, {entry.path.substr(dot + 1), entry.value});
+  }
 }
 
 }  // namespace dckpt

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "configs/key_map.h"
+#include "mapping/base/error.h"
 #include "mapping/state/value.h"
 #include "strategies/contract/reader.h"
 
@@ -37,6 +38,20 @@ struct KnownNumber {
   std::string origin{};
 };
 
+/// A number that the configuration lacks.
+class UnknownNumber final : public CheckpointError {
+ public:
+  using CheckpointError::CheckpointError;
+};
+
+/// An entry of config.json, by a path with dots, and the value that it must have.
+struct ConfigEntry {
+  std::string path;
+  Value value;
+};
+/// Sets the entry in `config`. Does nothing if there is no place for it.
+void set_entry(Value& config, const ConfigEntry& entry);
+
 /// The settings that are not numbers, see mapped_reader().
 inline constexpr std::array kMapSettings{"keys",   "layout",     "names",    "extra_state", "parts",
                                          "prefix", "dequantize", "quantize", "dtype"};
@@ -52,7 +67,7 @@ class MapNumbers {
 
   std::optional<std::int64_t> find(const std::string& name) const;
   bool is_true(const std::string& name) const { return find(name).value_or(0) != 0; }
-  /// Returns the number. Throws CheckpointError (mismatch) naming its possible origins if it is
+  /// Returns the number. Throws UnknownNumber (mismatch) naming its possible origins if it is
   /// unknown.
   std::int64_t require(const std::string& name) const;
   /// Returns the numbers of a layer: these, and those that differ by layer.
@@ -71,9 +86,18 @@ class MapNumbers {
   /// Returns the args that Megatron would have, from which the next conversion takes the numbers.
   Value as_args() const;
 
+  /// Returns the entries that config.json must have for a model with these numbers: those that were
+  /// given, and flags that the tensors show and that are not the map's default. Those that it has
+  /// are left out.
+  std::vector<ConfigEntry> config_entries() const;
+
   const ModelConfig& config() const noexcept { return config_; }
 
  private:
+  /// Returns the value that states a number in place of `before`, if there is one.
+  std::optional<Value> stated_value(const MapNumber& number, const KnownNumber& known,
+                                    const Value* before) const;
+
   const KeyMap* map_;
   ModelConfig config_;
   std::map<std::string, KnownNumber> known_;

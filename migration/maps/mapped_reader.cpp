@@ -13,6 +13,7 @@
 #include "mapping/base/text.h"
 #include "mapping/megatron/model_keys.h"
 #include "migration/maps/map_findings.h"
+#include "migration/maps/shipped_map.h"
 #include "strategies/contract/common_state.h"
 #include "strategies/views/converted_reader.h"
 #include "strategies/views/dequantized_reader.h"
@@ -85,39 +86,6 @@ Settings parse_settings(const std::vector<std::string>& set) {
       settings.numbers.emplace(name, std::move(value));
   }
   return settings;
-}
-
-/// Returns the shipped map for a model by its config.json, if there is one.
-std::optional<KeyMap> shipped_map(const Value& config) {
-  std::vector<std::string> names;
-  const auto add = [&](const Value* name) {
-    if (name != nullptr && name->is_str()) names.push_back(name->as_str());
-  };
-  add(config.find("model_type"));
-  const Value* const architectures = config.find("architectures");
-  if (architectures != nullptr && architectures->is_list()) {
-    for (const Value& name : architectures->items()) add(&name);
-  }
-  for (const ShippedPolicy& shipped : shipped_maps()) {
-    if (std::ranges::none_of(names, [&](const std::string& name) {
-          return shipped.yaml.find(name) != shipped.yaml.npos;
-        }))
-      continue;  // not worth parsing
-    KeyMap map = KeyMap::from_text(shipped.yaml, std::string(shipped.name) + ".yaml");
-    for (const std::string& name : names) {
-      if (std::ranges::find(map.model_types, name) != map.model_types.end() ||
-          std::ranges::find(map.architectures, name) != map.architectures.end())
-        return map;
-    }
-  }
-  return std::nullopt;
-}
-
-/// Returns the same; for a model of text and images without one, the map for its language model.
-std::optional<KeyMap> shipped_map_of_text(const Value& config) {
-  auto map = shipped_map(config);
-  const Value* const text = config.find(kHfTextConfig);
-  return map || text == nullptr ? std::move(map) : shipped_map(*text);
 }
 
 KeyMap map_for(const Value& config) {
@@ -248,7 +216,7 @@ class Mapping {
                                                 QuantizedKeys* keys = nullptr) const {
     const MapDequantize& map = map_.dequantize;
     if (!is_quantized(source->metadata(), map.scales)) return source;
-    BlockScales scales{.suffix = map.scales, .dtype = values()};
+    BlockScales scales{.suffix = map.scales, .group = group_of_scales(), .dtype = values()};
     if (!map.scales.empty()) {
       scales.rows = numbers_->require(map.block[0]);
       scales.columns = numbers_->require(map.block[1]);
@@ -264,6 +232,8 @@ class Mapping {
     report.dequantized = weights.size();
     report.keys = apply_key_map(map_, *numbers_, source->metadata(), settings_.target);
     check_norms(report);
+    note_config(report);
+    report.copies = dropped_copies(map_, report.keys, source->metadata());
     return reader(std::move(source), report);
   }
 
@@ -363,6 +333,31 @@ class Mapping {
     if (shipped && !(to_megatron && names_type_of(*shipped)))
       require_norms_like(map_, *numbers_, *shipped);
     report.norms = norms_of(map_, *numbers_, report.keys);
+  }
+
+  /// Returns the weights that share a scale by the quantization_config; 0 if it does not give one
+  /// size.
+  std::int64_t group_of_scales() const {
+    const Value* const quantization = config_.hf.find("quantization_config");
+    const Value* const groups =
+        quantization == nullptr ? nullptr : quantization->find("config_groups");
+    std::set<std::int64_t> sizes;
+    if (groups != nullptr && groups->is_dict()) {
+      for (const auto& [name, group] : groups->as_dict()) {
+        const Value* const weights = group.find("weights");
+        const Value* const size = weights == nullptr ? nullptr : weights->find("group_size");
+        sizes.insert(size != nullptr && size->is_int() ? size->as_int() : 0);
+      }
+    }
+    return sizes.size() == 1 ? std::max<std::int64_t>(*sizes.begin(), 0) : 0;
+  }
+
+  /// Notes what config.json must say for a result with Hugging Face's keys.
+  void note_config(MapReport& report) const {
+    if (report.keys.to != KeyNames::kHf) return;
+    MapNumbers numbers = *numbers_;
+    for (const auto& [name, value] : report.keys.flags) numbers.guess(name, value);
+    report.config = numbers.config_entries();
   }
 
   bool names_type_of(const KeyMap& other) const {

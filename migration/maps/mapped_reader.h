@@ -10,6 +10,7 @@
 #include "configs/options.h"
 #include "mapping/base/finding.h"
 #include "migration/maps/apply_key_map.h"
+#include "migration/maps/dropped_copies.h"
 #include "migration/maps/map_rule.h"
 #include "migration/maps/norm_probe.h"
 #include "strategies/contract/reader.h"
@@ -27,10 +28,12 @@ struct MapReport {
   std::string map;  ///< the map's family
   MappedKeys keys;  ///< without tensors
   std::uint64_t tensors = 0;
-  std::uint64_t dequantized = 0;   ///< weights with scales
-  std::vector<AlikeKeys> dropped;  ///< of tensors and objects
-  NormKeys norms{};                ///< for probe_norms(); none if apply_layernorm_1p is set
-  Findings findings{};             ///< all of this, for people too
+  std::uint64_t dequantized = 0;      ///< weights with scales
+  std::vector<AlikeKeys> dropped;     ///< of tensors and objects
+  std::vector<ConfigEntry> config{};  ///< MapNumbers::config_entries(), if `keys.to` is HF's
+  DroppedCopies copies{};             ///< for compare_copies()
+  NormKeys norms{};                   ///< for probe_norms(); none if apply_layernorm_1p is set
+  Findings findings{};                ///< all of this, for people too
 };
 
 /// Returns the checkpoint `source` under the keys that a map gives it, as a reader like any other.

@@ -149,8 +149,12 @@ class Assignment {
     for (std::size_t row = 0; row < map_.tensors.size(); ++row) {
       const MapRow& entry = map_.tensors[row];
       const bool there = present.contains(row);
-      if (!entry.unless.empty()) result_.flags.emplace(entry.unless, !there);
-      if (!entry.only_if.empty()) result_.flags.emplace(entry.only_if, there);
+      if (!entry.only_if.empty()) result_.flags[entry.only_if] |= there;
+      if (!entry.stated_by.empty() && there) result_.flags[entry.stated_by] = true;
+    }
+    for (std::size_t row = 0; row < map_.tensors.size(); ++row) {
+      if (!map_.tensors[row].unless.empty())
+        result_.flags.emplace(map_.tensors[row].unless, !present.contains(row));
     }
     for (const auto& [name, value] : result_.flags) numbers_.guess(name, value);
   }
@@ -298,8 +302,8 @@ class Assignment {
     }
     const MapRow& row = map_.tensors[taken->row];
     if (!is_active(row, numbers_)) {
-      const std::string& flag = row.unless.empty() ? row.only_if : row.unless;
-      if (result_.side.names == KeyNames::kHf)
+      const std::string& flag = inactive_by(row, numbers_);
+      if (may_be_dropped(row))
         result_.dropped.push_back({key, {key}, numbers_.describe(flag)});
       else
         completeness_.problems.push_back(
@@ -320,6 +324,15 @@ class Assignment {
       completeness_.problems.push_back(str_format("{} and {} are the same tensor by the map",
                                                   quote(source_.tensors[first->second].key),
                                                   quote(key)));
+  }
+
+  /// Returns whether a tensor of Hugging Face's is dropped if a flag says that the model lacks it:
+  /// files often have the head that is tied to the embedding, and layers for multi-token prediction
+  /// of which config.json says nothing.
+  bool may_be_dropped(const MapRow& row) const {
+    const auto pads = [](const MapTransform& step) { return step.step == MapStep::kPadRows; };
+    return result_.side.names == KeyNames::kHf &&
+           (row.megatron.starts_with("mtp.") || std::ranges::any_of(row.hf.transform, pads));
   }
 
   void count_layers() {
@@ -343,8 +356,7 @@ class Assignment {
     const auto layers = result_.counts.find(kLayer);
     if (layers == result_.counts.end()) return;
     result_.kinds.set_layers(layers->second);
-    if (!state_layout_)
-      result_.kinds.check(map_, numbers_.find("num_layers"), completeness_.problems);
+    if (!state_layout_) result_.kinds.check(map_, numbers_, completeness_.problems);
   }
 
   void count(const std::string& number, std::int64_t least) {
@@ -381,9 +393,12 @@ SourceRows assign_rows(const KeyMap& map, MapNumbers& numbers, const Metadata& s
   return Assignment(map, numbers, source, target, state_layout, completeness).run();
 }
 
-bool is_active(const MapRow& row, const MapNumbers& numbers) {
-  return (row.only_if.empty() || numbers.is_true(row.only_if)) &&
-         (row.unless.empty() || !numbers.is_true(row.unless));
+const std::string& inactive_by(const MapRow& row, const MapNumbers& numbers) {
+  static const std::string none;
+  if (!row.stated_by.empty() && numbers.find(row.stated_by) == 0) return row.stated_by;
+  if (!row.only_if.empty() && !numbers.is_true(row.only_if)) return row.only_if;
+  if (!row.unless.empty() && numbers.is_true(row.unless)) return row.unless;
+  return none;
 }
 
 }  // namespace dckpt

@@ -55,7 +55,10 @@ SourceRows assign_rows(const KeyMap& map, MapNumbers& numbers, const Metadata& s
                        const MapTarget& target, std::optional<MegatronLayout> state_layout,
                        Completeness& completeness);
 
-/// Returns whether the model has a row.
-bool is_active(const MapRow& row, const MapNumbers& numbers);
+/// Returns the number by which the model lacks a row; empty if it has the row, or may have it.
+const std::string& inactive_by(const MapRow& row, const MapNumbers& numbers);
+inline bool is_active(const MapRow& row, const MapNumbers& numbers) {
+  return inactive_by(row, numbers).empty();
+}
 
 }  // namespace dckpt

@@ -30,6 +30,7 @@ struct WeightArgument {
   std::string_view rows;                ///< Megatron's keys that it matters for
   Scope scope;
   std::string_view meaning;
+  std::string_view none{};  ///< the value that none stands for; empty: it says nothing
 };
 
 const std::vector<WeightArgument>& weight_arguments() {
@@ -119,7 +120,8 @@ const std::vector<WeightArgument>& weight_arguments() {
        {"true"},
        "*.linear_kv_up_proj.*",
        kHf,
-       "rows that turn together are in two halves, and Megatron's latent attention has neighbors"},
+       "rows that turn together are in two halves, and Megatron's latent attention has neighbors",
+       "false"},
   };
   return all;
 }
@@ -216,8 +218,12 @@ void require_known_meaning(const KeyMap& map, const MapNumbers& numbers, const S
                 : from_megatron && argument.scope == Scope::kHalves && from_halves != to_halves;
     if (!matters || is_known_to(map, argument) || !has_row(map, numbers, rows, argument)) continue;
     const auto require = [&](const Value& from, const char* origin) {
-      const auto [name, value] = find_any(from, argument.names);
-      const std::string text = value == nullptr ? "" : text_of(*value);
+      auto [name, value] = find_any(from, argument.names);
+      std::string text = value == nullptr ? "" : text_of(*value);
+      if (value == nullptr && from.find(std::string(argument.names.front())) != nullptr) {
+        name = argument.names.front();
+        text = argument.none;
+      }
       if (text.empty() || std::ranges::find(argument.usual, text) != argument.usual.end()) return;
       throw CheckpointError(
           ErrorCode::kUnsupported,

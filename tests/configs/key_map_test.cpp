@@ -179,7 +179,7 @@ tensors:
           "m.yaml:4:38: numbers.heads has no field 'otherwise'; it has args, args_if, args_not, "
           "hf, words, part_of and else",
           "m.yaml:5:16: numbers.size.else: found 'a + b', expected a number, true, false, "
-          "the name of a number, or two with *, / or round_up between them",
+          "the name of a number, or two with *, +, / or round_up between them",
           HasSubstr("m.yaml:7:5: tensors[0]: 2 tensors of Hugging Face are left where "
                     "Megatron has one"),
           HasSubstr("'b.{k}.weight' has the number '{k}', which 'a.{l}.weight' has not"),

@@ -3,14 +3,17 @@
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
 
 #include "dist_checkpointing/rewrite/source/conversion_source.h"
+#include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
+#include "migration/maps/config_agreement.h"
 #include "migration/maps/mapped_reader.h"
 #include "strategies/formats/json/json.h"
 #include "strategies/storage/forwarding.h"
@@ -105,6 +108,73 @@ bool set_dtype(Value& config, const std::string& dtype) {
   return true;
 }
 
+/// Returns the largest number that a table of tokens or a list of them gives.
+std::int64_t largest_id(const Value* tokens) {
+  std::int64_t largest = -1;
+  if (tokens == nullptr) return largest;
+  const auto see = [&](const Value* id) {
+    if (id != nullptr && id->is_int()) largest = std::max(largest, id->as_int());
+  };
+  if (tokens->is_dict()) {
+    for (const auto& [token, id] : tokens->as_dict()) see(&id);
+  } else if (tokens->is_list()) {
+    largest = static_cast<std::int64_t>(tokens->size()) - 1;
+  }
+  return largest;
+}
+
+/// Returns the largest number of a token in the files of a tokenizer; −1 if there is none, or none
+/// that can be read.
+std::int64_t largest_token(const ModelFolder& folder) {
+  std::int64_t largest = -1;
+  for (const char* const name : {"tokenizer.json", "vocab.json", "added_tokens.json"}) {
+    if (std::ranges::find(folder.files, name) == folder.files.end()) continue;
+    try {
+      const auto file = folder.storage->open(name);
+      const Value tokens = parse_json(read_file(*file, kMaxModelFile), file->name());
+      const Value* const model = tokens.find("model");
+      if (model == nullptr || !model->is_dict()) {
+        largest = std::max(largest, largest_id(&tokens));
+        continue;
+      }
+      largest = std::max(largest, largest_id(model->find("vocab")));
+      const Value* const added = tokens.find("added_tokens");
+      if (added == nullptr || !added->is_list()) continue;
+      for (const Value& token : added->items()) {
+        const Value* const id = token.find("id");
+        if (id != nullptr && id->is_int()) largest = std::max(largest, id->as_int());
+      }
+    } catch (const CheckpointError&) {
+      continue;  // a form of its own, which is copied as it is
+    }
+  }
+  return largest;
+}
+
+/// Warns if a tokenizer that goes along makes tokens for which the model has no row.
+void compare_tokens(const Value& config, ModelFolder& folder) {
+  const Value* const text = config.find(kHfTextConfig);
+  const Value* rows = text == nullptr ? nullptr : text->find("vocab_size");
+  if (rows == nullptr) rows = config.find("vocab_size");
+  if (rows == nullptr || !rows->is_int()) return;
+  const std::int64_t largest = largest_token(folder);
+  if (largest < rows->as_int()) return;
+  folder.findings.push_back(
+      {.code = FindingCode::kVocabularyPadded,
+       .message =
+           str_format("the tokenizer that goes along has a token with the number {}, and the "
+                      "vocabulary only {} rows (vocab_size of config.json); if the source has "
+                      "more, give their number with --set vocab_size=NUMBER",
+                      largest, rows->as_int()),
+       .severity = Severity::kWarning});
+}
+
+/// Returns the map of a conversion, if it is not chosen by config.json.
+std::optional<KeyMap> own_map(const ConvertOptions& options) {
+  if (!has_map(options) || options.source.map.name == kAutoMap) return std::nullopt;
+  return KeyMap::find(options.source.map.name);
+}
+
 }  // namespace
 
 bool keeps_quantization(const CheckpointReader& source, const ConvertOptions& options) {
@@ -116,7 +186,8 @@ bool keeps_quantization(const CheckpointReader& source, const ConvertOptions& op
                                          std::ranges::any_of(metadata.tensors, has_one_byte));
 }
 
-void adapt_config(const CheckpointReader& source, const ConvertOptions& options,
+void adapt_config(const CheckpointReader& source, const Metadata& written,
+                  const std::vector<ConfigEntry>& entries, const ConvertOptions& options,
                   ModelFolder& folder) {
   const bool fp8 = wants_fp8_weights(options);
   const auto dtype = has_map(options) ? wanted_dtype(options.source.map) : std::nullopt;
@@ -124,9 +195,14 @@ void adapt_config(const CheckpointReader& source, const ConvertOptions& options,
   const Bytes text = read_file(*file, kMaxModelFile);
   const bool drops = !fp8 && !keeps_quantization(source, options) &&
                      as_text(text).find(kQuantizationConfig) != std::string_view::npos;
-  if (!fp8 && !dtype && !drops) return;
-  Value config = parse_json(text, file->name());
-  if (!config.is_dict()) return;
+  std::optional<Value> parsed;
+  try {
+    parsed = parse_json(text, file->name());
+  } catch (const CheckpointError&) {
+    if (fp8 || dtype || drops || !entries.empty()) throw;
+  }
+  if (!parsed || !parsed->is_dict()) return;
+  Value& config = *parsed;
   std::vector<std::string> changes;
   if (drops && drop_quantization(config))
     changes.push_back(
@@ -137,12 +213,18 @@ void adapt_config(const CheckpointReader& source, const ConvertOptions& options,
     set_quantization(source.metadata(), config);
     changes.push_back(str_format("with a {} for float8 weights", quote(kQuantizationConfig)));
   }
-  if (changes.empty()) return;
-  // Nothing else writes into the source folder.
-  folder.storage = std::make_shared<WithConfig>(std::const_pointer_cast<Storage>(folder.storage),
-                                                to_json(config, 2) + "\n");
+  for (const ConfigEntry& entry : entries) {
+    set_entry(config, entry);
+    changes.push_back(
+        str_format("with {} {}, as the tensors have it", entry.path, to_json(entry.value)));
+  }
+  if (!changes.empty())  // nothing else writes into the source folder
+    folder.storage = std::make_shared<WithConfig>(std::const_pointer_cast<Storage>(folder.storage),
+                                                  to_json(config, 2) + "\n");
   for (const std::string& change : changes)
     folder.findings.push_back({FindingCode::kModelFilesCopied, "config.json goes along " + change});
+  append(folder.findings, compare_with_config(config, written, own_map(options)));
+  if (has_map(options)) compare_tokens(config, folder);
 }
 
 }  // namespace dckpt

@@ -10,10 +10,12 @@ inline constexpr const char* kModelConfig = "config.json";
 /// the model say. `source` is the checkpoint as it is written.
 bool keeps_quantization(const CheckpointReader& source, const ConvertOptions& options);
 
-/// Makes the config.json in `folder` say what is true of the converted weights: their dtype and
-/// their quantization. Otherwise transformers would load them as another dtype, or look for scales.
-/// Adds findings. Throws CheckpointError (corrupt) if the file is malformed and must be changed.
-void adapt_config(const CheckpointReader& source, const ConvertOptions& options,
+/// Makes the config.json in `folder` say what is true of the converted weights: their dtype, their
+/// quantization, and `entries`. Otherwise transformers would load them as another dtype, look for
+/// scales, or make up tensors of other shapes. Then compares it with the tensors `written`. Adds
+/// findings. Throws CheckpointError (corrupt) if the file is malformed and must be changed.
+void adapt_config(const CheckpointReader& source, const Metadata& written,
+                  const std::vector<ConfigEntry>& entries, const ConvertOptions& options,
                   ModelFolder& folder);
 
 }  // namespace dckpt

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <set>
-#include <span>
 #include <string>
 #include <string_view>
 
@@ -67,26 +66,6 @@ void list_files(ModelFolder& folder, bool with_adapter, bool quantized) {
          str_format("not copied, because they are folders, links or larger than {}: {}",
                     human_bytes(kMaxModelFile), quoted_list(left, 10)),
          left});
-}
-
-/// Reports files beside a checkpoint of records that do not belong to its format, such as a
-/// framework's own configuration or tokenizers. Those in `taken` are copied.
-void name_other_files(const CheckpointReader& source, std::span<const std::string> taken,
-                      Findings& findings) {
-  const CheckpointInfo& info = source.info();
-  std::set<std::string> known(info.index_files.begin(), info.index_files.end());
-  known.insert(source.metadata().files.begin(), source.metadata().files.end());
-  for (const char* const name : {kIntegrityFile, kConfigFile, kCommonFile}) known.insert(name);
-  for (const std::string& name : taken) known.insert(name.substr(0, name.find('/')));
-  std::vector<std::string> left;
-  for (const FileInfo& entry : source.storage().list("")) {
-    if (!known.contains(entry.name) && !entry.name.starts_with('.') &&
-        !entry.name.ends_with(".distcp"))
-      left.push_back(entry.name);
-  }
-  if (!left.empty())
-    findings.push_back({FindingCode::kModelFilesLeftOut,
-                        "what else is in the folder stays behind: " + quoted_list(left, 10), left});
 }
 
 /// Copies ModelOpt's state, byte for byte.
@@ -189,7 +168,8 @@ void require_use(const ConvertOptions& options, const ChosenTarget& target) {
 
 }  // namespace
 
-ModelFolder model_folder(const CheckpointReader& source, ChosenTarget& target,
+ModelFolder model_folder(const CheckpointReader& source, const Metadata& written,
+                         const std::vector<ConfigEntry>& config, ChosenTarget& target,
                          const ConvertOptions& options) {
   ModelFolder folder;
   const bool is_adapter = holds_peft_adapter(source.metadata());
@@ -199,7 +179,6 @@ ModelFolder model_folder(const CheckpointReader& source, ChosenTarget& target,
   if (!target.format->conventions.model_folder) {
     if (options.target.model_files) require_use(options, target);
     take_modelopt(source, folder);
-    if (source.info().conventions.records) name_other_files(source, folder.files, folder.findings);
     if (source.info().conventions.model_folder) {
       std::vector<std::string> left;
       for (const FileInfo& entry : source.storage().list("")) {
@@ -232,7 +211,7 @@ ModelFolder model_folder(const CheckpointReader& source, ChosenTarget& target,
     return folder;
   }
   if (std::ranges::find(folder.files, kModelConfig) != folder.files.end()) {
-    adapt_config(source, options, folder);
+    adapt_config(source, written, config, options, folder);
   } else {
     folder.findings.push_back(
         {FindingCode::kModelFilesLeftOut,
@@ -240,6 +219,36 @@ ModelFolder model_folder(const CheckpointReader& source, ChosenTarget& target,
          "has it with --model-files"});
   }
   return folder;
+}
+
+void name_files_left(const CheckpointReader& source, ModelFolder& folder,
+                     const std::vector<std::string>& beside) {
+  const CheckpointInfo& info = source.info();
+  if (info.single_file && info.single_file->find('/') == std::string::npos) return;
+  std::set<std::string> known{kIntegrityFile, kConfigFile, kCommonFile};
+  const auto add = [&](const auto& names) {
+    for (const std::string& name : names) known.insert(name.substr(0, name.find('/')));
+  };
+  add(info.index_files);
+  if (info.single_file) add(std::vector{*info.single_file});
+  add(source.metadata().files);
+  add(folder.files);
+  for (const Finding& finding : folder.findings) {
+    if (finding.code == FindingCode::kModelFilesLeftOut ||
+        finding.code == FindingCode::kAdapterLeftOut)
+      add(finding.keys);
+  }
+  std::vector<std::string> left;
+  for (const FileInfo& entry : source.storage().list("")) {
+    if (!known.contains(entry.name) && !entry.name.starts_with('.') &&
+        !entry.name.ends_with(".distcp"))
+      left.push_back(entry.name);
+  }
+  left.insert(left.end(), beside.begin(), beside.end());
+  if (!left.empty())
+    folder.findings.push_back({FindingCode::kModelFilesLeftOut,
+                               "what else is in the folder stays behind: " + quoted_list(left, 10),
+                               left});
 }
 
 }  // namespace dckpt

@@ -8,6 +8,7 @@
 #include "dist_checkpointing/rewrite/convert_options.h"
 #include "dist_checkpointing/rewrite/convert_target.h"
 #include "mapping/base/finding.h"
+#include "migration/maps/map_numbers.h"
 #include "strategies/contract/reader.h"
 #include "strategies/storage/storage.h"
 
@@ -28,9 +29,16 @@ inline constexpr std::uint64_t kMaxModelFile = std::uint64_t{128} << 20;
 
 /// A model's folder is that of ConvertTarget::model_files, or else the source. What the source's
 /// files say about the model becomes an option of the target's strategy, unless it has that option.
-/// The findings say what goes along and what does not. Throws CheckpointError (invalid argument)
+/// The findings say what goes along and what does not, and where config.json, which gets the
+/// entries `config`, and the tensors `written` disagree. Throws CheckpointError (invalid argument)
 /// for an option that would have no effect, (io).
-ModelFolder model_folder(const CheckpointReader& source, ChosenTarget& target,
+ModelFolder model_folder(const CheckpointReader& source, const Metadata& written,
+                         const std::vector<ConfigEntry>& config, ChosenTarget& target,
                          const ConvertOptions& options);
+
+/// Reports the files in the source's folder, and those `beside` it, that are neither read nor
+/// copied nor reported already: an optimizer, a framework's own state, weights in another format.
+void name_files_left(const CheckpointReader& source, ModelFolder& folder,
+                     const std::vector<std::string>& beside);
 
 }  // namespace dckpt

@@ -165,6 +165,8 @@ OpenedSource open_source(const Location& source, const ConvertOptions& options,
   append(findings, left_out(mapped, report));
   append(findings, std::move(mapped.report.findings));
   append(findings, probe_norms(*mapped.reader, mapped.report.norms));
+  if (!mapped.report.copies.copies.empty())
+    append(findings, compare_copies(*request.open(), mapped.report.copies));
   add_step(report, "map",
            str_format("gives {} the keys of {} by the map {}",
                       counted(mapped.reader->metadata().tensors.size(), "tensor"),
@@ -173,6 +175,7 @@ OpenedSource open_source(const Location& source, const ConvertOptions& options,
   opened.reader = std::move(mapped.reader);
   if (adapter && !merge_first) opened.reader = merge(std::move(opened.reader), *adapter, report);
   opened.keys = std::move(mapped.behind);
+  opened.config = std::move(mapped.report.config);
   opened.source_keys = std::move(mapped.source_keys);
   return opened;
 }

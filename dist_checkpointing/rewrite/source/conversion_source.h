@@ -24,8 +24,9 @@ bool has_map(const ConvertOptions& options);
 /// A source as a conversion sees it.
 struct OpenedSource {
   std::unique_ptr<CheckpointReader> reader;
-  KeyFilter keys;              ///< the patterns for its keys
-  Metadata source_keys;        ///< the keys before the map, which patterns may name as well
+  KeyFilter keys;                     ///< the patterns for its keys
+  Metadata source_keys;               ///< the keys before the map, which patterns may name as well
+  std::vector<ConfigEntry> config{};  ///< entries that config.json must have, by the map
   std::string usual_format{};  ///< the format that the map's keys suggest; empty: the source's
   Progress progress{};         ///< of the copy, which continues that of the round trip
   std::uint64_t memory = 0;    ///< the part of ConvertLimits::memory that is left for the copy

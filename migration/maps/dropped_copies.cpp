@@ -1,0 +1,99 @@
+#include "migration/maps/dropped_copies.h"
+
+#include <algorithm>
+#include <set>
+
+#include "mapping/base/format.h"
+#include "mapping/base/text.h"
+#include "strategies/tensor_io/read_tensors.h"
+
+namespace dckpt {
+namespace {
+
+constexpr std::int64_t kBytesCompared = std::int64_t{32} << 20;  // at a time
+
+bool pads_vocabulary(const MapRow& row) {
+  return std::ranges::find(row.hf.transform, MapStep::kPadRows, &MapTransform::step) !=
+         row.hf.transform.end();
+}
+
+const TensorStorageMetadata* find_tensor(const Metadata& metadata, const std::string& key) {
+  const auto found = std::ranges::find(metadata.tensors, key, &TensorStorageMetadata::key);
+  return found == metadata.tensors.end() ? nullptr : &*found;
+}
+
+bool are_equal(const CheckpointReader& reader, const TensorStorageMetadata& a,
+               const TensorStorageMetadata& b) {
+  const Shape& shape = a.global_shape();
+  if (shape != b.global_shape() || a.properties.dtype != b.properties.dtype) return false;
+  const auto position = [&](const TensorStorageMetadata& tensor) {
+    return static_cast<std::size_t>(&tensor - reader.metadata().tensors.data());
+  };
+  const std::int64_t row =
+      static_cast<std::int64_t>(a.nbytes()) / std::max<std::int64_t>(shape[0], 1);
+  const std::int64_t step =
+      std::max<std::int64_t>(kBytesCompared / std::max<std::int64_t>(row, 1), 1);
+  for (std::int64_t first = 0; first < shape[0]; first += step) {
+    Box rows = whole(shape);
+    rows.offsets[0] = first;
+    rows.sizes[0] = std::min(step, shape[0] - first);
+    const Tensor one = read_box(reader, position(a), rows),
+                 other = read_box(reader, position(b), rows);
+    if (!std::ranges::equal(one.bytes(), other.bytes())) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+DroppedCopies dropped_copies(const KeyMap& map, const MappedKeys& keys, const Metadata& source) {
+  DroppedCopies result;
+  if (keys.from != KeyNames::kHf) return result;
+  std::set<std::string> originals;
+  std::int64_t columns = 0;
+  for (std::size_t i = 0; i < keys.tensors.size(); ++i) {
+    if (!pads_vocabulary(map.tensors[keys.rows[i]]) || keys.tensors[i].size.size() != 2) continue;
+    columns = keys.tensors[i].size.back();
+    for (const TensorPart& part : keys.tensors[i].parts) {
+      if (part.elements != TensorPart::Elements::kZeros)
+        originals.insert(source.tensors[part.tensor].key);
+    }
+  }
+  for (const AlikeKeys& group : keys.dropped) {
+    for (const std::string& key : group.keys) {
+      const TensorStorageMetadata* const tensor = find_tensor(source, key);
+      const Shape shape = tensor == nullptr ? Shape() : tensor->global_shape();
+      if (shape.size() == 2 && shape.back() == columns &&
+          std::ranges::any_of(originals, [&](const std::string& original) {
+            return shape[0] >= find_tensor(source, original)->global_shape()[0];
+          }))
+        result.copies.push_back(key);
+    }
+  }
+  result.originals.assign(originals.begin(), originals.end());
+  return result;
+}
+
+Findings compare_copies(const CheckpointReader& source, const DroppedCopies& dropped) {
+  std::vector<std::string> others;
+  for (const std::string& key : dropped.copies) {
+    const TensorStorageMetadata* const copy = find_tensor(source.metadata(), key);
+    if (copy != nullptr &&
+        std::ranges::none_of(dropped.originals, [&](const std::string& original) {
+          const TensorStorageMetadata* const kept = find_tensor(source.metadata(), original);
+          return kept != nullptr && are_equal(source, *copy, *kept);
+        }))
+      others.push_back(key);
+  }
+  if (others.empty()) return {};
+  return {
+      {FindingCode::kCopiesDiffer,
+       str_format("dropped as {} of {}, with other values: {}; the model that is made has those "
+                  "of {}. If a head has its own weights, --set tied=false keeps it; Megatron's "
+                  "layers for multi-token prediction share the model's embedding and head",
+                  others.size() == 1 ? "a copy" : "copies", quoted_list(dropped.originals),
+                  quoted_list(others), dropped.originals.size() == 1 ? "this one" : "these"),
+       others}};
+}
+
+}  // namespace dckpt
