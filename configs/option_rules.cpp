@@ -272,6 +272,14 @@ constexpr std::array kRules{
         [](const Policy& policy, const Backend*) {
           return policy.retention.keep_every != 0 && policy.retention.keep_last == 0;
         }},
+    OptionRule{
+        kKeep, "retention.keep",
+        "would have no effect, since keep_last: 0 keeps every checkpoint; say with keep_last "
+        "how many of the newest to keep (1 or more), or leave keep out",
+        kInvalid,
+        [](const Policy& policy, const Backend*) {
+          return !policy.retention.keep.empty() && policy.retention.keep_last == 0;
+        }},
 };
 
 std::string message_of(const OptionRule& rule, const Policy& policy, const Backend* backend) {

@@ -311,10 +311,12 @@ struct LoadOptions {
 };
 
 /// The checkpoints of a run that are kept after a new one has been published: the `keep_last`
-/// newest, and those whose iteration is a multiple of `keep_every`.
+/// newest, those whose iteration is a multiple of `keep_every`, and those that `keep` names.
 struct Retention {
   std::uint64_t keep_last = 0;   ///< 0: all
   std::uint64_t keep_every = 0;  ///< 0: none; other values need `keep_last`
+  /// Patterns of iterations ("2000", "15*") or of directories ("iter_0002000"); need `keep_last`.
+  std::vector<std::string> keep{};
 
   friend bool operator==(const Retention&, const Retention&) = default;
 };

@@ -473,6 +473,9 @@ Type<Retention> retention() {
   return section(Schema<Retention>{{
       field("keep_last", &Retention::keep_last, integer<std::uint64_t>(0, kMaxKept)),
       field("keep_every", &Retention::keep_every, integer<std::uint64_t>(0, kMaxKept)),
+      field("keep", &Retention::keep,
+            list_of(text("a pattern of iterations"),
+                    "a list of patterns, for example [\"2000\", \"15*\"]")),
   }});
 }
 

@@ -401,11 +401,11 @@ void Checkpointer::remove_old(std::uint64_t saved) {
     const auto storage = root_.directory();
     const std::vector<std::uint64_t> in_use =
         loaded_ ? std::vector{*loaded_} : std::vector<std::uint64_t>{};
-    const auto complete = [&](std::uint64_t iteration) { return is_complete(iteration); };
-    const RootLinks links(*storage);
-    for (const std::uint64_t old :
-         iterations_to_delete(list_iterations(root_), saved, policy_.retention, in_use,
-                              links.once_each(saved, complete))) {
+    if (policy_.retention.keep_last == 0) return;
+    const auto sound = [&](std::uint64_t iteration) { return is_sound(iteration); };
+    const RootLinks links(root_);
+    for (const std::uint64_t old : iterations_to_delete(
+             list_iterations(root_), saved, policy_.retention, in_use, links.once_each(sound))) {
       try {
         const std::string name = iteration_directory(old);
         if (links.why_kept(name)) continue;
@@ -420,14 +420,21 @@ void Checkpointer::remove_old(std::uint64_t saved) {
   }
 }
 
-bool Checkpointer::is_complete(std::uint64_t iteration) {
+/// Returns whether a checkpoint counts among those that retention keeps.
+bool Checkpointer::is_sound(std::uint64_t iteration) {
   {
     const std::lock_guard lock(mutex_);
     if (known_complete_.contains(iteration)) return true;
   }
-  if (why_incomplete(root_ / iteration_directory(iteration), policy_.load.strategy)) return false;
-  set_known_complete(iteration, true);
-  return true;
+  const std::string name = iteration_directory(iteration);
+  const auto unsound = find_unsound(root_ / name, policy_.load.strategy);
+  if (unsound && unsound->kind != Unfinished::Kind::kNoMetadata)
+    log_warning(
+        str_format("training root {}: {} does not count among the {} that retention keeps: "
+                   "{}",
+                   quote(root_.display()), quote(name), policy_.retention.keep_last, unsound->why));
+  if (!unsound) set_known_complete(iteration, true);
+  return !unsound;
 }
 
 SaveHooks Checkpointer::with_check(SaveHooks hooks) {

@@ -117,7 +117,7 @@ class Checkpointer {
   bool must_replace(std::uint64_t iteration);
   void warn_if_behind(std::uint64_t iteration);
   void remove_old(std::uint64_t saved);
-  bool is_complete(std::uint64_t iteration);
+  bool is_sound(std::uint64_t iteration);
   void set_known_complete(std::uint64_t iteration, bool complete);
   void remember_found(const Location& checkpoint, std::vector<FoundTensor> found);
   void require_nothing_dropped(const Metadata& planned, const Value* common) const;

@@ -13,6 +13,7 @@
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "strategies/formats/dcp/megatron_json.h"
+#include "strategies/storage/open_target.h"
 
 namespace dckpt {
 namespace {
@@ -58,9 +59,28 @@ constexpr std::array kLayouts = {
     Layout{"NVRx local checkpoints", {"*", "iter_*_local.pt"}, "", "the sessions "},
 };
 
+/// Links of NeMo Automodel, or files where there are no links, that name one of its checkpoints.
+constexpr std::array kPointers = {"LATEST", "LOWEST_VAL"};
+constexpr std::uint64_t kMaxPointerBytes = 4096;
+
+/// Returns the checkpoint that a pointer names; empty if there is no pointer, or if it leads
+/// nowhere.
+std::string named_by(const Storage& storage, const std::string& pointer) {
+  const auto entry = storage.stat(pointer);
+  if (!entry || entry->kind == FileInfo::Kind::kDirectory) return "";
+  std::string name = resolved(storage, pointer);
+  if (entry->kind == FileInfo::Kind::kRegular) {
+    name = as_text(read_file(*storage.open(pointer), kMaxPointerBytes));
+    name.erase(name.find_last_not_of(" \t\r\n/") + 1);
+  }
+  name = name.substr(name.rfind('/') + 1);
+  return name == pointer ? "" : name;
+}
+
 class ForeignRootDescriber {
  public:
   explicit ForeignRootDescriber(const Location& root) : root_(root) {
+    find_pointers();
     open_.push_back({root, "", 0});
     for (std::size_t count = 0; !open_.empty() && count < kMaxDirectories; ++count) {
       const Directory next = std::move(open_.front());
@@ -87,7 +107,7 @@ class ForeignRootDescriber {
       message += str_format(": {}", *kLayouts[layout_].what_to_do != '\0'
                                         ? kLayouts[layout_].what_to_do
                                         : "no checkpoint that can be read is in it");
-    return message;
+    return message.empty() ? message : message + pointers_;
   }
 
  private:
@@ -97,6 +117,27 @@ class ForeignRootDescriber {
     std::size_t depth = 0;
     bool is_part = false;  ///< part of a checkpoint
   };
+
+  void find_pointers() try {
+    const std::shared_ptr<Storage> storage = root_.directory();
+    for (const char* const pointer : kPointers) {
+      if (!storage->stat(pointer)) continue;
+      const std::string name = named_by(*storage, pointer);
+      const bool is_there = !name.empty() && (root_ / name).is_directory();
+      pointers_ += name.empty() ? str_format("; {} leads nowhere", pointer)
+                                : str_format("; {} names {}{}", pointer, quote(name),
+                                             is_there ? "" : ", which does not exist");
+      if (newest_.empty() && is_there) newest_ = name;
+    }
+  } catch (const CheckpointError&) {  // it cannot be read, or holds no name
+  }
+
+  /// Adds a checkpoint, those that the first pointer names before others.
+  void add_checkpoint(const std::string& path) {
+    const bool is_newest = !newest_.empty() && path.starts_with(newest_ + "/");
+    checkpoints_.insert(is_newest ? checkpoints_.begin() + newest_count_++ : checkpoints_.end(),
+                        path);
+  }
 
   void look_into(const Directory& directory) {
     const std::shared_ptr<Storage> storage = directory.location.directory();
@@ -116,7 +157,7 @@ class ForeignRootDescriber {
         load_strategies(), [&](const auto& entry) { return recognizes(entry, *storage, entries); });
     const bool is_known = has_config || strategy != load_strategies().end();
     const bool is_found = is_known && directory.depth > 0;
-    if (is_found) checkpoints_.push_back(directory.path);
+    if (is_found) add_checkpoint(directory.path);
     // A checkpoint that is recognized by its deeper content shows its layout there.
     if (directory.depth == kMaxDepth || (is_found && (has_config || !strategy->holds))) return;
     for (const FileInfo& entry : entries) {
@@ -129,6 +170,9 @@ class ForeignRootDescriber {
 
   Location root_;
   std::deque<Directory> open_;
+  std::string pointers_;             // a clause for each pointer
+  std::string newest_;               // what the first pointer names
+  std::ptrdiff_t newest_count_ = 0;  // of the checkpoints in it
   std::vector<std::string> checkpoints_;
   std::size_t layout_ = kLayouts.size();
 };

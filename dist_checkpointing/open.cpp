@@ -183,7 +183,11 @@ bool is_builtin(const LoadStrategyEntry& strategy) {
 const LoadStrategyEntry& file_strategy(const Location& file, const StrategySpec& asked) {
   const bool forced = asked.name != kAutoStrategy;
   if (forced && !is_builtin(find_load_strategy(asked))) return find_load_strategy(asked);
-  const std::array entries = {*file.stat()};
+  const auto entry = file.stat();
+  if (!entry)
+    throw CheckpointError(ErrorCode::kIncomplete, "it was removed while it was being opened",
+                          {.file = file.display()});
+  const std::array entries = {*entry};
   const auto registered =
       std::ranges::find_if(load_strategies(), [&](const LoadStrategyEntry& strategy) {
         return strategy.matches && !is_builtin(strategy) && strategy.matches(entries);

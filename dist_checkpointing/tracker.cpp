@@ -37,28 +37,6 @@ std::string_view without_decoration(std::string_view text) {
   return is_whole ? text.substr(0, point) : text;
 }
 
-/// Returns the step in Megatron-Bridge's train state, a dict of 0-dimensional tensors.
-std::optional<std::string> read_bridge_tracker(const Storage& root) {
-  if (!root.stat(kBridgeTrackerFile)) return std::nullopt;
-  const auto file = root.open(kBridgeTrackerFile);
-  const Value state = load_torch_file(*file, {.max_tensor_bytes = kMaxTrainStateBytes});
-  const Value* const step = state.find("step");
-  std::optional<std::int64_t> number;
-  if (step != nullptr && step->is_int()) number = step->as_int();
-  if (step != nullptr && step->is_tensor() && step->as_tensor().dim() == 0) {
-    const Tensor& tensor = step->as_tensor();
-    if (tensor.dtype() == DType::kInt32) number = *tensor.data<const std::int32_t>();
-    if (tensor.dtype() == DType::kInt64) number = *tensor.data<const std::int64_t>();
-  }
-  if (!number || *number < 0 || static_cast<std::uint64_t>(*number) > kMaxIteration) {
-    throw CheckpointError(ErrorCode::kCorrupt,
-                          "Megatron-Bridge's train state has no step that can be an iteration; "
-                          "name the checkpoint's own directory",
-                          {.file = file->name()});
-  }
-  return iteration_directory(static_cast<std::uint64_t>(*number));
-}
-
 }  // namespace
 
 std::string iteration_directory(std::uint64_t iteration) {
@@ -97,6 +75,28 @@ std::optional<IterationName> parse_iteration_name(std::string_view text) {
 const char* tracker_file(const Storage& root) {
   return !root.stat(kTrackerFile) && root.stat(kBridgeTrackerFile) ? kBridgeTrackerFile
                                                                    : kTrackerFile;
+}
+
+std::optional<std::string> read_bridge_tracker(const Storage& root) {
+  if (!root.stat(kBridgeTrackerFile)) return std::nullopt;
+  const auto file = root.open(kBridgeTrackerFile);
+  // The train state is a dict of 0-dimensional tensors.
+  const Value state = load_torch_file(*file, {.max_tensor_bytes = kMaxTrainStateBytes});
+  const Value* const step = state.find("step");
+  std::optional<std::int64_t> number;
+  if (step != nullptr && step->is_int()) number = step->as_int();
+  if (step != nullptr && step->is_tensor() && step->as_tensor().dim() == 0) {
+    const Tensor& tensor = step->as_tensor();
+    if (tensor.dtype() == DType::kInt32) number = *tensor.data<const std::int32_t>();
+    if (tensor.dtype() == DType::kInt64) number = *tensor.data<const std::int64_t>();
+  }
+  if (!number || *number < 0 || static_cast<std::uint64_t>(*number) > kMaxIteration) {
+    throw CheckpointError(ErrorCode::kCorrupt,
+                          "Megatron-Bridge's train state has no step that can be an iteration; "
+                          "name the checkpoint's own directory",
+                          {.file = file->name()});
+  }
+  return iteration_directory(static_cast<std::uint64_t>(*number));
 }
 
 std::optional<std::string> read_tracker(const Storage& root) {

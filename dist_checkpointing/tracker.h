@@ -15,7 +15,9 @@
 //                                            "release". Variants written by people and scripts are
 //                                            read too: "iter_0001000", "1000.0", a byte order
 //                                            mark, blanks and line ends of any kind
-//   ROOT/latest_train_state.pt               Megatron-Bridge's, where the other is missing: its "step"
+//   ROOT/latest_train_state.pt               Megatron-Bridge's, which it reads first and dckpt only
+//                                            where the other is missing: its "step"
+//   ROOT/iter_0001000/train_state.pt         Megatron-Bridge's copy of it, one per iteration
 //   ROOT/iter_0001000/                       one checkpoint per iteration, at least seven digits
 //   ROOT/release/                            a checkpoint that belongs to no iteration; counts as
 //                                            iteration 0
@@ -26,6 +28,7 @@ namespace DCKPT_API dckpt {
 
 inline constexpr const char* kTrackerFile = "latest_checkpointed_iteration.txt";
 inline constexpr const char* kBridgeTrackerFile = "latest_train_state.pt";
+inline constexpr const char* kBridgeStateFile = "train_state.pt";
 inline constexpr const char* kReleaseDirectory = "release";
 inline constexpr std::uint64_t kMaxIteration = 1'000'000'000'000;
 
@@ -56,6 +59,9 @@ std::optional<IterationName> parse_iteration_name(std::string_view text);
 
 /// Returns the name of the file that read_tracker() reads.
 const char* tracker_file(const Storage& root);
+/// Returns the directory that Megatron-Bridge's own tracker names; empty if there is none. Throws
+/// CheckpointError (corrupt) if it names none, and as load_torch_file does.
+std::optional<std::string> read_bridge_tracker(const Storage& root);
 /// Returns the directory that the tracker of a training root names; empty without a tracker. Throws
 /// CheckpointError: (corrupt) if the tracker holds neither an iteration nor "release" or is not a
 /// regular file, (io); for Megatron-Bridge's tracker also as load_torch_file does.

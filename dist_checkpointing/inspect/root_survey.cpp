@@ -1,12 +1,15 @@
 #include "dist_checkpointing/inspect/root_survey.h"
 
 #include <algorithm>
+#include <string_view>
+#include <tuple>
 #include <unordered_map>
 
 #include "dist_checkpointing/inspect/inspect.h"
 #include "dist_checkpointing/tracker.h"
 #include "dist_checkpointing/training_root/retention.h"
 #include "dist_checkpointing/training_root/root_links.h"
+#include "dist_checkpointing/training_root/still_root.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
 #include "mapping/base/parallel_for.h"
@@ -21,7 +24,8 @@ State state_of(Unfinished::Kind kind) {
     case Unfinished::Kind::kNoMetadata: return State::kNoMetadata;
     case Unfinished::Kind::kFileMissing: return State::kFileMissing;
     case Unfinished::Kind::kFileTruncated: return State::kFileTruncated;
-    case Unfinished::Kind::kDamaged: break;
+    case Unfinished::Kind::kDamaged:
+    case Unfinished::Kind::kUnsound: break;
   }
   return State::kDamaged;
 }
@@ -60,6 +64,9 @@ class Surveyor {
       index_.emplace(survey_.iterations[i].directory, i);
     errors_.resize(survey_.iterations.size());
     survey_.unfinished = list_unfinished_work(root_);
+    if (options_.known == nullptr) return;
+    for (const IterationSummary& known : options_.known->iterations)
+      known_.emplace(known.directory, &known);
   }
 
   void find_tracked() {
@@ -76,7 +83,11 @@ class Surveyor {
   void examine_newest() {
     const std::size_t count = std::min(options_.newest, survey_.iterations.size());
     const std::size_t first = survey_.iterations.size() - count;
+    const auto at_once = static_cast<int>(
+        std::clamp<std::size_t>(count, 1, static_cast<std::size_t>(std::max(options_.threads, 1))));
+    threads_each_ = options_.threads / at_once;
     parallel_for(count, options_.threads, [&](std::size_t i) { examine(first + i); });
+    threads_each_ = options_.threads;
   }
 
   /// Examines a checkpoint, once.
@@ -86,16 +97,40 @@ class Surveyor {
     const Location checkpoint = root_ / summary.directory;
     try {
       add_files(checkpoint, summary);
-      const auto unfinished = find_unfinished(checkpoint, options_.strategy);
-      summary.state = unfinished ? state_of(unfinished->kind) : State::kComplete;
-      if (unfinished) summary.why = unfinished->why;
-      if (unfinished && std::ranges::any_of(list_marks(root_, summary.directory), is_running_save))
+      if (const IterationSummary* const known = known_as(summary)) {
+        std::tie(summary.state, summary.why, summary.loads) =
+            std::tie(known->state, known->why, known->loads);
+        return;
+      }
+      const auto wrong = judge(checkpoint, options_.examination);
+      summary.state = wrong ? state_of(wrong->kind) : State::kComplete;
+      summary.loads = !wrong || wrong->kind == Unfinished::Kind::kUnsound;
+      if (wrong) summary.why = wrong->why;
+      if (!summary.loads &&
+          std::ranges::any_of(list_marks(root_, summary.directory), is_running_save))
         summary.state = State::kBeingSaved;
     } catch (const CheckpointError& error) {
       summary.state = State::kUnreadable;
       summary.why = error.what();
       errors_[i] = error;
     }
+  }
+
+  std::optional<Unfinished> judge(const Location& checkpoint, Examination examination) const {
+    if (examination == Examination::kFinished)
+      return find_unfinished(checkpoint, options_.strategy);
+    return find_unsound(checkpoint, options_.strategy,
+                        {.deep = examination == Examination::kAllBytes, .threads = threads_each_});
+  }
+
+  /// Returns what SurveyOptions::known says of a complete or damaged checkpoint.
+  const IterationSummary* known_as(const IterationSummary& summary) const {
+    const auto known = known_.find(summary.directory);
+    if (known == known_.end() || known->second->saved != summary.saved ||
+        known->second->bytes != summary.bytes || known->second->files != summary.files ||
+        !(known->second->state == State::kComplete || known->second->loads))
+      return nullptr;
+    return known->second;
   }
 
   static void add_files(const Location& checkpoint, IterationSummary& summary) {
@@ -109,17 +144,19 @@ class Surveyor {
   }
 
   void choose_resume() {
-    const auto check = [&](const std::string& directory) -> std::optional<std::string> {
-      const auto found = index_.find(directory);
-      if (found == index_.end()) return "it does not exist";
-      examine(found->second);
-      if (errors_[found->second]) throw *errors_[found->second];
-      const IterationSummary& summary = survey_.iterations[found->second];
-      if (summary.state == State::kComplete) return std::nullopt;
-      return summary.why;
-    };
+    const RootKnowledge knowledge{
+        .why_incomplete = [&](const std::string& directory) -> std::optional<std::string> {
+          const auto found = index_.find(directory);
+          if (found == index_.end()) return "it does not exist";
+          examine(found->second);
+          if (errors_[found->second]) throw *errors_[found->second];
+          const IterationSummary& summary = survey_.iterations[found->second];
+          if (summary.loads) return std::nullopt;
+          return summary.why;
+        },
+        .is_sound = [&](const std::string& directory) { return is_sound(index_.at(directory)); }};
     try {
-      survey_.resume = choose_latest(root_, check);
+      survey_.resume = choose_latest(root_, knowledge);
     } catch (const CheckpointError& error) {
       survey_.resume.passed_over.push_back(error.what());
     }
@@ -141,30 +178,62 @@ class Surveyor {
     }
     const std::uint64_t next = loaded + 1;
     iterations.push_back(next);
-    const auto is_complete = [&](std::uint64_t iteration) {
-      const std::size_t i = index_.at(iteration_directory(iteration));
-      examine(i);
-      return survey_.iterations[i].state == State::kComplete;
+    const auto counts = [&](std::uint64_t iteration) {
+      return iteration == next || is_sound(index_.at(iteration_directory(iteration)));
     };
-    const RootLinks links(*root_.directory());
-    for (const std::uint64_t old : iterations_to_delete(iterations, next, retention, {&loaded, 1},
-                                                        links.once_each(next, is_complete))) {
+    const RootLinks links(root_);
+    for (const std::uint64_t old :
+         iterations_to_delete(iterations, next, retention, {&loaded, 1}, links.once_each(counts))) {
       const std::string name = iteration_directory(old);
       if (!links.why_kept(name)) survey_.iterations[index_.at(name)].removed_by_policy = true;
     }
   }
 
+  /// Returns whether Checkpointer counts a checkpoint among those that are kept.
+  bool is_sound(std::size_t i) {
+    examine(i);
+    const IterationSummary& summary = survey_.iterations[i];
+    if (!summary.loads || options_.examination != Examination::kFinished)
+      return summary.state == State::kComplete;
+    try {
+      return !judge(root_ / summary.directory, Examination::kSound);
+    } catch (const CheckpointError&) {
+      return false;
+    }
+  }
+
   const Location& root_;
   const SurveyOptions& options_;
+  int threads_each_ = 1;  // of a checkpoint that is examined
   RootSurvey survey_;
   std::unordered_map<std::string, std::size_t> index_;  // by directory
   std::vector<std::optional<CheckpointError>> errors_;  // parallel to survey_.iterations
+  std::unordered_map<std::string_view, const IterationSummary*> known_;
 };
 
 }  // namespace
 
 RootSurvey survey_root(const Location& root, const SurveyOptions& options) try {
-  return Surveyor(root, options).run();
+  const auto is_fine = [](const RootSurvey& survey) {
+    return survey.resume.passed_over.empty() &&
+           std::ranges::all_of(survey.iterations, [](const IterationSummary& summary) {
+             return summary.loads || summary.state == State::kNotExamined;
+           });
+  };
+  RootSurvey last;
+  SurveyOptions again = options;
+  const auto look = [&] {
+    last = Surveyor(root, again).run();
+    again.known = &last;
+    return last;
+  };
+  RootSurvey survey = look_at_still_root(root, look, is_fine);
+  // A job that goes on removing checkpoints is faster than the last look.
+  std::erase_if(survey.iterations, [&](const IterationSummary& summary) {
+    return !summary.loads && summary.state != State::kNotExamined &&
+           !(root / summary.directory).is_directory();
+  });
+  return survey;
 } catch (...) {
   throw_checkpoint_error();
 }

@@ -19,11 +19,11 @@ namespace DCKPT_API dckpt {
 struct IterationSummary {
   enum class State : std::uint8_t {
     kNotExamined,  ///< older than SurveyOptions::newest, and nothing else asked for it
-    kComplete,     ///< a run could resume from it
+    kComplete,     ///< a run could resume from it; sound, if that was examined
     kNoMetadata,   ///< as Unfinished::Kind, as are the next three
     kFileMissing,
     kFileTruncated,
-    kDamaged,
+    kDamaged,     ///< or finished, but not sound (soundness.h)
     kUnreadable,  ///< could not be examined: I/O errors, unsupported formats
     kBeingSaved,  ///< a running process of this host is saving it in place
   };
@@ -37,6 +37,7 @@ struct IterationSummary {
   std::size_t files = 0;
   State state = State::kNotExamined;
   std::string why{};               ///< reason if it is not complete, as text for messages
+  bool loads = false;              ///< a run would take it: it is finished, though not always sound
   bool resumed = false;            ///< a run that starts here takes it
   bool tracked = false;            ///< the tracker names it
   bool removed_by_policy = false;  ///< see SurveyOptions::retention
@@ -61,10 +62,21 @@ struct RootSurvey {
   LatestChoice resume;
 };
 
+/// How well checkpoints are examined.
+enum class Examination : std::uint8_t {
+  kFinished,  ///< find_unfinished(), as a run does that resumes
+  kSound,     ///< find_unsound()
+  kAllBytes,  ///< find_unsound() with `deep`
+};
+
 struct SurveyOptions {
   /// Number of newest checkpoints that are examined: listed, their metadata read, and a stat for
   /// each data file. Older ones are examined only if the other questions depend on them.
   std::size_t newest = 10;
+  Examination examination = Examination::kFinished;
+  /// What an earlier survey with this examination has found, which stands where the files of a
+  /// checkpoint are as many, as large and as old as they were; may be null.
+  const RootSurvey* known = nullptr;
   StrategySpec strategy = OpenOptions().strategy;  ///< strategy that the run loads with
   /// Marks the iterations that this retention removes when a run that has resumed here saves for
   /// the first time.
@@ -72,7 +84,8 @@ struct SurveyOptions {
   int threads = 4;
 };
 
-/// Surveys the checkpoints of a training root. Reads no tensor and changes nothing. Throws
+/// Surveys the checkpoints of a training root, and looks again if a job has changed it meanwhile
+/// (still_root.h). Reads no tensor unless `examination` says so, and changes nothing. Throws
 /// CheckpointError (io) if the root itself cannot be listed.
 [[nodiscard]] RootSurvey survey_root(const Location& root, const SurveyOptions& options = {});
 

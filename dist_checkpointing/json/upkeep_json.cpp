@@ -25,6 +25,8 @@ Value to_value(const Leftover& leftover) {
   Value json = to_value(leftover.work);
   json["bytes"] = leftover.bytes;
   json["comes_back"] = leftover.comes_back;
+  json["in_doubt"] = leftover.in_doubt;
+  json["is_old"] = leftover.is_old;
   return json;
 }
 
@@ -59,7 +61,8 @@ std::string to_json(const TreatmentReport& report, const std::string& root) {
                    {"iterations", json_list(found.survey.iterations, iteration)},
                    {"tracker", Value::dict({{"file", found.survey.tracker},
                                             {"names", or_none(found.survey.tracked)},
-                                            {"problem", found.tracker_problem}})},
+                                            {"problem", found.tracker_problem},
+                                            {"bridge_problem", found.bridge_problem}})},
                    {"resume", to_value(report.resume)},
                    {"megatron", Value::dict({{"directory", or_none(found.megatron.directory)},
                                              {"why", found.megatron.why}})},

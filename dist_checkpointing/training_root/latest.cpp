@@ -1,40 +1,29 @@
 #include "dist_checkpointing/training_root/latest.h"
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <vector>
 
-#include "dist_checkpointing/data_files.h"
-#include "dist_checkpointing/open.h"
 #include "dist_checkpointing/tracker.h"
 #include "dist_checkpointing/training_root/removal.h"
+#include "dist_checkpointing/training_root/still_root.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/log.h"
 #include "mapping/base/text.h"
-#include "strategies/torch_dist/reader.h"
 
 namespace dckpt {
 namespace {
 
-/// Returns whether metadata.json is missing from Megatron's checkpoint, which writes it last and
-/// would pass for a plain DCP one without it. Plain DCP directories have no common state, or copies
-/// of its values from a conversion.
-bool lacks_config(const CheckpointReader& reader) {
-  return reader.info().conventions.keys_are_paths && reader.info().common_places.size() == 1;
-}
-
-/// Returns whether an error says nothing about the checkpoint itself, because reading it failed.
-bool says_nothing(ErrorCode code) {
-  return code == ErrorCode::kIo || code == ErrorCode::kUnavailable || code == ErrorCode::kAborted ||
-         code == ErrorCode::kInternal;
-}
+/// Number of the newest iterations that are examined for an advice.
+constexpr std::ptrdiff_t kMostAdvised = 16;
 
 /// Tries candidates, and remembers why each was passed over.
 class LatestFinder {
  public:
-  LatestFinder(Location root, const CompletenessCheck& check)
-      : root_(std::move(root)), check_(check) {}
+  LatestFinder(Location root, const RootKnowledge& knowledge)
+      : root_(std::move(root)), knowledge_(knowledge) {}
 
   LatestChoice find() {
     choose();
@@ -82,7 +71,8 @@ class LatestFinder {
 
   bool accepts(const std::string& directory) {
     const Location checkpoint = root_ / directory;
-    const auto reason = checkpoint.is_directory() ? check_(directory) : "it does not exist";
+    const auto reason =
+        checkpoint.is_directory() ? knowledge_.why_incomplete(directory) : "it does not exist";
     if (reason) pass_over(str_format("'{}' is not used: {}", directory, *reason));
     return !reason;
   }
@@ -95,74 +85,56 @@ class LatestFinder {
   /// has destroyed the one that the tracker names. But a tracker that names nothing, or that
   /// somebody has set back to a checkpoint that cannot be loaded, expresses an intention.
   [[noreturn]] void stop(const std::string& tracked, const std::string& why) const {
+    const std::vector<std::uint64_t> iterations = list_iterations(root_);
     throw CheckpointError(
         ErrorCode::kIncomplete,
-        str_format("{} names {}, and {}; write the iteration to resume from into the file, or "
-                   "remove the file if it is to be the newest complete one; the root has {}",
-                   tracker(), quote(tracked), why, describe_iterations(list_iterations(root_))),
+        str_format("{} names {}, and {}; {}; the root has {}", tracker(), quote(tracked), why,
+                   advice(iterations), describe_iterations(iterations)),
         {.file = root_.display()});
   }
 
+  /// Says what to do, and points only to what is sound.
+  std::string advice(const std::vector<std::uint64_t>& iterations) const {
+    std::optional<std::uint64_t> complete, sound;  // the newest
+    const auto count = std::min(std::ssize(iterations), kMostAdvised);
+    for (auto next = iterations.rbegin(); !sound && next != iterations.rbegin() + count; ++next) {
+      const std::string directory = iteration_directory(*next);
+      try {
+        if (knowledge_.why_incomplete(directory)) continue;
+        if (!complete) complete = *next;
+        if (knowledge_.is_sound(directory)) sound = *next;
+      } catch (const CheckpointError&) {  // it cannot be examined, and is not what to point to
+      }
+    }
+    const std::string write = "write the iteration to resume from into the file";
+    if (sound && sound == complete)
+      return write + ", or remove the file if it is to be the newest complete one";
+    return sound ? str_format("{}; {} is the newest sound one", write, *sound)
+                 : str_format("{}; none of the newest is sound", write);
+  }
+
   const Location root_;
-  const CompletenessCheck& check_;
+  const RootKnowledge& knowledge_;
   LatestChoice choice_;
 };
 
 }  // namespace
 
-std::unique_ptr<CheckpointReader> open_in_root(const Location& checkpoint,
-                                               const StrategySpec& strategy) {
-  try {
-    return open_checkpoint(checkpoint, {.strategy = strategy});
-  } catch (const CheckpointError& error) {
-    if (strategy.name == kAutoStrategy || error.code() != ErrorCode::kMismatch) throw;
-  }
-  return open_checkpoint(checkpoint);
-}
-
-std::optional<Unfinished> find_unfinished(const Location& checkpoint,
-                                          const StrategySpec& strategy) {
-  using Kind = Unfinished::Kind;
-  bool opened = false;
-  try {
-    const auto reader = open_in_root(checkpoint, strategy);
-    if (lacks_config(*reader)) {
-      return Unfinished{Kind::kNoMetadata,
-                        "metadata.json is missing: the save was interrupted before it finished"};
-    }
-    opened = true;
-    reader->common_state();
-    const DataFiles files = check_data_files(*reader);
-    if (files.complete()) return std::nullopt;
-    const Kind kind = files.missing.empty() ? Kind::kFileTruncated : Kind::kFileMissing;
-    return Unfinished{kind, describe(files)};
-  } catch (const CheckpointError& error) {
-    // An error about the strategy's options is not about the checkpoint either.
-    const bool is_of_policy =
-        error.code() == ErrorCode::kInvalidArgument && strategy.name != kAutoStrategy;
-    if (is_of_policy || says_nothing(error.code()) || error.code() == ErrorCode::kUnsupported)
-      throw;
-    const Kind incomplete = opened ? Kind::kFileMissing : Kind::kNoMetadata;
-    const bool is_incomplete = error.code() == ErrorCode::kIncomplete;
-    return Unfinished{is_incomplete ? incomplete : Kind::kDamaged, error.what()};
-  }
-}
-
-std::optional<std::string> why_incomplete(const Location& checkpoint,
-                                          const StrategySpec& strategy) {
-  std::optional<Unfinished> unfinished = find_unfinished(checkpoint, strategy);
-  if (!unfinished) return std::nullopt;
-  return std::move(unfinished->why);
-}
-
 LatestChoice choose_latest(const Location& root, const StrategySpec& strategy) {
-  return choose_latest(root, [&](const std::string& directory) {
-    return why_incomplete(root / directory, strategy);
-  });
+  const RootKnowledge knowledge{
+      .why_incomplete =
+          [&](const std::string& directory) { return why_incomplete(root / directory, strategy); },
+      .is_sound =
+          [&](const std::string& directory) {
+            return !find_unsound(root / directory, strategy).has_value();
+          }};
+  return look_at_still_root(
+      root, [&] { return choose_latest(root, knowledge); },
+      [](const LatestChoice& choice) { return choice.passed_over.empty(); });
 }
 
-LatestChoice choose_latest(const Location& root, const CompletenessCheck& check) {
-  return LatestFinder(root, check).find();
+LatestChoice choose_latest(const Location& root, const RootKnowledge& knowledge) {
+  return LatestFinder(root, knowledge).find();
 }
 
 std::optional<LatestCheckpoint> find_latest(const Location& root, const StrategySpec& strategy) {

@@ -1,13 +1,15 @@
 // Possible leftovers in a training root after a crash, by the protocol of
 // strategies/storage/publish_by_rename.cpp and by that of delete_checkpoint:
 //
-//     .N.saving-TOKEN       an unfinished save, or files that a      remove; files that no save has
-//                           finished one was about to remove         written move to N
+//     .N.saving-TOKEN       an unfinished save, or the previous      remove; files that no save has
+//                           content of N, exchanged with it          written move to N
 //     .N.interrupted-TOKEN  finished files of a failed conversion    remove
 //     .N.replaced-TOKEN     the previous content of N:
 //                             N exists: the save had finished        the same
 //                             N is missing: the save died between    rename back to N if it is
 //                             two renames                            complete, else remove
+//     both of these, if N   the only sound copy of N               set N aside, rename back to N
+//     is not sound
 //     .N.deleting-TOKEN     a checkpoint that had been deleted,      remove
 //                           whole or in part
 //     .TRACKER.tmp-TOKEN    a tracker that was never renamed         remove
@@ -32,8 +34,9 @@
 
 #include "dist_checkpointing/tracker.h"
 #include "dist_checkpointing/training_root/foreign_entries.h"
-#include "dist_checkpointing/training_root/latest.h"
 #include "dist_checkpointing/training_root/root_lock.h"
+#include "dist_checkpointing/training_root/set_aside.h"
+#include "dist_checkpointing/training_root/soundness.h"
 #include "dist_checkpointing/training_root/staging_token.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
@@ -49,6 +52,7 @@ namespace {
 constexpr const char* kDeleting = "deleting";
 constexpr const char* kInterrupted = "interrupted";
 constexpr const char* kReplaced = "replaced";
+constexpr const char* kSaving = "saving";
 constexpr std::uint64_t kMaxTokenBytes = 4096;
 
 using UnfinishedState = UnfinishedWork::State;
@@ -75,7 +79,7 @@ UnfinishedState state_of(Storage& root, const HiddenSibling& sibling) try {
 }
 
 bool is_of_checkpoint(const HiddenSibling& sibling) {
-  return sibling.purpose == "saving" || sibling.purpose == kReplaced ||
+  return sibling.purpose == kSaving || sibling.purpose == kReplaced ||
          sibling.purpose == kDeleting || sibling.purpose == kInterrupted;
 }
 
@@ -143,29 +147,54 @@ void delete_checkpoint(Storage& root, const std::string& name, std::uint64_t id)
   root.remove_all(hidden);  // 3
 }
 
-bool comes_back(Storage& root, const HiddenSibling& leftover, const StrategySpec& strategy) {
-  return leftover.purpose == kReplaced && !root.stat(leftover.name) &&
-         !why_incomplete(Location(root.shared_from_this(), to_string(leftover)), strategy);
+LeftoverFate fate_of(Storage& root, const HiddenSibling& leftover, const StrategySpec& strategy) {
+  using Kind = Unfinished::Kind;
+  const bool was_replaced = leftover.purpose == kReplaced;
+  const auto at = [&](const std::string& name) { return Location(root.shared_from_this(), name); };
+  const Location left = at(to_string(leftover));
+  if ((!was_replaced && leftover.purpose != kSaving) || !left.is_directory())
+    return LeftoverFate::kRemove;
+  const bool has_successor = root.stat(leftover.name).has_value();
+  const auto unsound = find_unsound(left, strategy);
+  const bool is_part =
+      unsound && (unsound->kind == Kind::kNoMetadata || unsound->kind == Kind::kFileMissing);
+  const bool is_unfinished = !was_replaced && (unsound || !has_successor);
+  if (is_part || is_unfinished) return LeftoverFate::kRemove;
+  if (has_successor && !find_unsound(at(leftover.name), strategy)) return LeftoverFate::kRemove;
+  const bool is_only = !has_successor && unsound && unsound->kind == Kind::kUnsound;
+  return unsound && !is_only ? LeftoverFate::kStay : LeftoverFate::kBringBack;
 }
 
 void remove_leftover(Storage& directory, const HiddenSibling& sibling,
                      const StrategySpec& strategy) {
   const std::string name = to_string(sibling);
-  if (comes_back(directory, sibling, strategy)) {
-    directory.rename(name, sibling.name);
-    directory.sync_directory("");
-    log_warning(str_format("training root {}: restored {}: the save that was replacing it died",
-                           quote(directory.display_path("")), quote(sibling.name)));
-    return;
+  const std::string in = str_format("training root {}", quote(directory.display_path("")));
+  switch (fate_of(directory, sibling, strategy)) {
+    case LeftoverFate::kStay:
+      return log_warning(str_format(
+          "{}: {} stays, because neither it nor {} is sound; look at them with 'dckpt verify', and "
+          "remove what is not needed",
+          in, quote(name), quote(sibling.name)));
+    case LeftoverFate::kBringBack: {
+      std::string why = "the save that was replacing it died";
+      if (directory.stat(sibling.name)) {
+        const std::string aside = to_string(next_aside(directory, sibling.name));
+        directory.rename(sibling.name, aside);
+        why = str_format("what has replaced it is not sound, and is now {}", quote(aside));
+      }
+      directory.rename(name, sibling.name);
+      directory.sync_directory("");
+      return log_warning(str_format("{}: restored {}: {}", in, quote(sibling.name), why));
+    }
+    case LeftoverFate::kRemove: break;
   }
-  const bool may_be_replaced = sibling.purpose == "saving" || sibling.purpose == kReplaced;
+  const bool may_be_replaced = sibling.purpose == kSaving || sibling.purpose == kReplaced;
   const Location left(directory.shared_from_this(), name);
   if (may_be_replaced && directory.stat(sibling.name) && left.is_directory() &&
       is_complete(left, strategy))
     move_entries(directory, foreign_entries(left), name, sibling.name);
   directory.remove_all(name);
-  log_info(str_format("training root {}: removed {}, left by a save or deletion that died",
-                      quote(directory.display_path("")), quote(name)));
+  log_info(str_format("{}: removed {}, left by a save or deletion that died", in, quote(name)));
 }
 
 void remove_dead_attempts(const Location& target) {
@@ -185,8 +214,9 @@ void remove_dead_attempts(const Location& target) {
         continue;
       }
       remove_leftover(directory, *sibling, OpenOptions().strategy);
-      log_warning(quote(directory.display_path(entry.name)) +
-                  " was left by a save that died: it is removed, or back under its name");
+      if (!directory.stat(entry.name))
+        log_warning(quote(directory.display_path(entry.name)) +
+                    " was left by a save that died: it is removed, or back under its name");
     }
   } catch (const std::exception& error) {
     log_warning(str_format("leftovers of dead saves beside {} could not be removed: {}",

@@ -22,21 +22,29 @@ void delete_checkpoint(Storage& root, const std::string& name, std::uint64_t id 
 bool was_being_replaced(const Location& target);
 
 /// Removes the leftovers of killed saves and deletions from a training root: only hidden names of
-/// its iterations and tracker. A replaced checkpoint whose successor was never published is
-/// restored; `strategy` is the one that the run loads with. The caller makes sure that no other
-/// Checkpointer works in the root. Concurrent save() or convert() in the same root is safe on the
-/// same host. A warning names leftovers that cannot be removed.
+/// its iterations and tracker. A replaced checkpoint whose successor was never published, or is not
+/// sound, is restored; `strategy` is the one that the run loads with. The caller makes sure that no
+/// other Checkpointer works in the root. Concurrent save() or convert() in the same root is safe on
+/// the same host. A warning names leftovers that cannot be removed.
 void remove_leftovers(const Location& root, const StrategySpec& strategy = OpenOptions().strategy);
 
-/// Returns whether a leftover is a complete checkpoint whose successor was never published, which
-/// remove_leftover() brings back.
-bool comes_back(Storage& root, const HiddenSibling& leftover, const StrategySpec& strategy);
-/// Does for one leftover what remove_leftovers() does, whoever has made it.
+/// What becomes of a leftover whose job has ended.
+enum class LeftoverFate : std::uint8_t {
+  kRemove,
+  /// It is a checkpoint that a save was replacing, and nothing sound has its name: it comes back,
+  /// and whatever has the name is set aside (set_aside.h).
+  kBringBack,
+  kStay,  ///< neither it nor what has its name is sound, so there may be no better copy
+};
+/// Judges a leftover by find_unsound(). Throws as that does: nothing is to be removed then.
+LeftoverFate fate_of(Storage& root, const HiddenSibling& leftover, const StrategySpec& strategy);
+/// Does with one leftover what its fate is, whoever has made it; a warning says so unless it is
+/// removed.
 void remove_leftover(Storage& root, const HiddenSibling& leftover, const StrategySpec& strategy);
 
 /// Removes, with a warning, the leftovers beside `target` of saves and conversions whose processes
 /// on this host died. Leftovers of other hosts are kept. A replaced checkpoint whose successor was
-/// never published is restored.
+/// never published, or is not sound, is restored.
 void remove_dead_attempts(const Location& target);
 
 /// Returns the names of the hidden directories beside `target` in which interrupted saves and

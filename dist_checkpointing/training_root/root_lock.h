@@ -31,7 +31,8 @@ std::string lock_owner(std::string_view who = kJob);
                                                         std::string_view advice,
                                                         const std::string& owner = lock_owner());
 
-/// Locks a training root for this process. Returns null if the storage has no locks. Throws
+/// Locks a training root for this process. A job waits, for up to half an hour and with a warning
+/// every minute, until a tool (kDoctor) has ended. Returns null if the storage has no locks. Throws
 /// CheckpointError: (aborted) naming the job that holds the lock; (io).
 [[nodiscard]] std::unique_ptr<StorageLock> lock_root(const Location& root,
                                                      const std::string& owner = lock_owner());

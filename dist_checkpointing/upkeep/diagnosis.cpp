@@ -5,13 +5,13 @@
 
 #include "dist_checkpointing/foreign_root.h"
 #include "dist_checkpointing/inspect/inspect.h"
-#include "dist_checkpointing/inspect/verify.h"
 #include "dist_checkpointing/tracker.h"
 #include "dist_checkpointing/training_root/foreign_entries.h"
 #include "dist_checkpointing/training_root/removal.h"
 #include "dist_checkpointing/training_root/root_lock.h"
+#include "dist_checkpointing/training_root/set_aside.h"
+#include "dist_checkpointing/training_root/still_root.h"
 #include "dist_checkpointing/upkeep/may_go_on.h"
-#include "dist_checkpointing/upkeep/set_aside.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
@@ -35,14 +35,22 @@ std::optional<std::string> text_of(const Storage& storage, const std::string& na
   return std::nullopt;
 }
 
-/// Returns 0 for what has gone meanwhile.
-std::uint64_t bytes_of(Storage& storage, const FileInfo& entry) try {
-  if (entry.kind != FileInfo::Kind::kDirectory) return entry.size;
+/// The bytes of an entry, and the time of its last change; 0 bytes of what has gone meanwhile.
+struct Contents {
   std::uint64_t bytes = 0;
-  for (const FileSummary& file : list_files(*storage.subtree(entry.name))) bytes += file.bytes;
-  return bytes;
+  std::int64_t modified = 0;
+};
+
+Contents contents_of(Storage& storage, const FileInfo& entry) try {
+  Contents found{0, entry.modified};
+  if (entry.kind != FileInfo::Kind::kDirectory) return {entry.size, entry.modified};
+  for (const FileSummary& file : list_files(*storage.subtree(entry.name))) {
+    found.bytes += file.bytes;
+    found.modified = std::max(found.modified, file.modified);
+  }
+  return found;
 } catch (const CheckpointError&) {
-  return 0;
+  return {0, entry.modified};
 }
 
 class Doctor {
@@ -51,16 +59,19 @@ class Doctor {
       : root_(root), storage_(root.directory()), options_(options) {}
 
   RootDiagnosis run() {
-    found_.survey = survey_root(root_, {.newest = std::numeric_limits<std::size_t>::max(),
-                                        .strategy = options_.strategy,
-                                        .threads = options_.threads});
+    found_.survey = survey_root(
+        root_, {.newest = std::numeric_limits<std::size_t>::max(),
+                .examination = options_.deep ? Examination::kAllBytes : Examination::kSound,
+                .known = options_.known,
+                .strategy = options_.strategy,
+                .threads = options_.threads});
     found_.deep = options_.deep;
-    if (options_.deep) verify_all();
     find_leftovers();
     for (const IterationSummary& summary : found_.survey.iterations) examine_marks(summary);
     find_owner();
     require_root();
     found_.tracker_problem = tracker_problem();
+    found_.bridge_problem = bridge_problem();
     found_.megatron = megatron_choice();
     return std::move(found_);
   }
@@ -74,32 +85,11 @@ class Doctor {
       found_.owner = RootOwner{*name, state};
   }
 
-  void verify_all() {
-    for (IterationSummary& summary : found_.survey.iterations)
-      if (summary.state == IterationState::kComplete) verify_one(summary);
-    // A live job may have deleted a checkpoint meanwhile.
-    std::erase_if(found_.survey.iterations, [&](const IterationSummary& summary) {
-      return summary.state != IterationState::kComplete &&
-             !(root_ / summary.directory).is_directory();
-    });
-  }
-
-  void verify_one(IterationSummary& summary) const try {
-    const VerifyReport report = verify(*open_in_root(root_ / summary.directory, options_.strategy),
-                                       {.deep = true, .threads = options_.threads});
-    if (report.ok()) return;
-    summary.state = IterationState::kDamaged;
-    summary.why = report.problems.front().what();
-    if (const std::size_t more = report.problems.size() - 1; more > 0)
-      summary.why += str_format(", and {}", counted(more, "more problem"));
-  } catch (const CheckpointError& error) {
-    summary.state = IterationState::kUnreadable;
-    summary.why = error.what();
-  }
-
   void find_leftovers() {
     for (const UnfinishedWork& work : found_.survey.unfinished)
-      add_leftover(work, bytes_of(*storage_, {work.name, FileInfo::Kind::kDirectory}));
+      add_leftover(work, contents_of(*storage_, {.name = work.name,
+                                                 .kind = FileInfo::Kind::kDirectory,
+                                                 .modified = work.modified}));
     for (const FileInfo& entry : storage_->list("")) {
       const bool is_name =
           entry.name == kReleaseDirectory || parse_iteration_directory(entry.name).has_value();
@@ -110,35 +100,38 @@ class Doctor {
       if (!sibling) continue;
       if (const auto aside = parse_set_aside(entry.name)) {
         found_.set_aside.push_back(
-            {entry.name, aside->original, aside->number, bytes_of(*storage_, entry)});
+            {entry.name, aside->original, aside->number, contents_of(*storage_, entry).bytes});
       } else if (sibling->name == kTrackerFile && sibling->purpose == "tmp") {
         const Owner state = changed_lately(entry.modified) ? Owner::kElsewhere : Owner::kEnded;
-        add_leftover({entry.name, 0, "tmp", state, entry.modified}, entry.size);
+        add_leftover({entry.name, 0, "tmp", state, entry.modified}, {entry.size, entry.modified});
       }
     }
   }
 
-  void add_leftover(const UnfinishedWork& work, std::uint64_t bytes) {
+  void add_leftover(const UnfinishedWork& work, const Contents& contents) {
     const auto sibling = parse_hidden_sibling(work.name);
-    found_.leftovers.push_back({work, bytes, sibling && returns(*sibling)});
+    const LeftoverFate fate = sibling ? fate_of_leftover(*sibling) : LeftoverFate::kRemove;
+    found_.leftovers.push_back({work, contents.bytes, fate == LeftoverFate::kBringBack,
+                                fate == LeftoverFate::kStay, !changed_lately(contents.modified)});
   }
 
-  bool returns(const HiddenSibling& sibling) const try {
-    return comes_back(*storage_, sibling, options_.strategy);
+  LeftoverFate fate_of_leftover(const HiddenSibling& sibling) const try {
+    return fate_of(*storage_, sibling, options_.strategy);
   } catch (const CheckpointError&) {
-    return false;  // it cannot be examined, and will not be removed either
+    return LeftoverFate::kStay;  // it cannot be examined
   }
 
   /// Lists the marks in a checkpoint, and finds out whether a job may still be writing it.
   void examine_marks(const IterationSummary& summary) {
     if (summary.state == IterationState::kUnreadable) return;
-    for (const UnfinishedWork& mark : list_marks(root_, summary.directory)) add_leftover(mark, 0);
+    for (const UnfinishedWork& mark : list_marks(root_, summary.directory))
+      add_leftover(mark, {0, mark.modified});
     // The metadata come last. Without metadata.json, even those that are there may be unfinished.
     const bool has_no_end = summary.state == IterationState::kNoMetadata ||
                             (summary.state == IterationState::kDamaged &&
                              !(root_ / summary.directory / "metadata.json").stat());
     if (has_no_end && may_go_on(root_, summary.directory, summary.saved))
-      found_.may_be_written.push_back(summary.directory);
+      found_.may_be_written.insert(summary.directory);
   }
 
   void require_root() const {
@@ -177,6 +170,20 @@ class Doctor {
                       name_of(kVerdictNames, verdict_of(tracked->state)), tracked->why);
   }
 
+  std::string bridge_problem() const {
+    if (!storage_->stat(kBridgeTrackerFile) || !storage_->stat(kTrackerFile)) return "";
+    std::string names;
+    try {
+      names = read_bridge_tracker(*storage_).value_or("");
+    } catch (const CheckpointError& error) {
+      return error.message();
+    }
+    if (!found_.survey.tracked || names == *found_.survey.tracked) return "";
+    return str_format("{} names {}, and Megatron-Bridge reads it before {}, which names {}",
+                      kBridgeTrackerFile, quote(names), kTrackerFile,
+                      quote(*found_.survey.tracked));
+  }
+
   MegatronChoice megatron_choice() const {
     const std::string tracker = kTrackerFile;
     std::string text;
@@ -196,10 +203,13 @@ class Doctor {
       return {.why = str_format("it stops at {}, which holds {}", tracker, quote(text, 60))};
     const std::string directory = name->directory();
     const IterationSummary* const taken = found_.find(directory);
-    if (taken == nullptr) return {.why = quote(directory) + " does not exist, and it stops"};
-    if (taken->state == IterationState::kComplete) return {directory, tracker + " names it"};
-    return {directory, str_format("{} names it; it is {}", tracker,
-                                  name_of(kVerdictNames, verdict_of(taken->state)))};
+    if (taken == nullptr)
+      return {.why = quote(directory) + " does not exist, and it stops", .reads_tracker = true};
+    if (taken->state == IterationState::kComplete) return {directory, tracker + " names it", true};
+    return {directory,
+            str_format("{} names it; it is {}", tracker,
+                       name_of(kVerdictNames, verdict_of(taken->state))),
+            true};
   }
 
   const Location& root_;
@@ -225,20 +235,31 @@ Verdict verdict_of(IterationSummary::State state) {
 }
 
 const IterationSummary* RootDiagnosis::find(std::string_view directory) const {
-  const auto found = std::ranges::find(survey.iterations, directory, &IterationSummary::directory);
-  return found == survey.iterations.end() ? nullptr : &*found;
+  const auto iteration = parse_iteration_directory(directory);
+  if (!iteration && directory != kReleaseDirectory) return nullptr;
+  // `release`, which has no iteration, comes first.
+  const auto found =
+      std::ranges::lower_bound(survey.iterations, iteration, {}, &IterationSummary::iteration);
+  const bool is_there = found != survey.iterations.end() && found->directory == directory;
+  return is_there ? &*found : nullptr;
 }
 
 bool RootDiagnosis::is_written(std::string_view directory) const {
   const IterationSummary* const found = find(directory);
-  return std::ranges::find(may_be_written, directory) != may_be_written.end() ||
+  return may_be_written.contains(directory) ||
          (found != nullptr && found->state == IterationState::kBeingSaved);
+}
+
+bool RootDiagnosis::is_waste(const Leftover& leftover) {
+  const bool has_ended = leftover.work.state == Owner::kEnded ||
+                         (leftover.work.state == Owner::kElsewhere && leftover.is_old);
+  return has_ended && !leftover.comes_back && !leftover.in_doubt;
 }
 
 std::uint64_t RootDiagnosis::wasted_bytes() const {
   std::uint64_t bytes = 0;
   for (const Leftover& leftover : leftovers)
-    if (leftover.work.state == Owner::kEnded && !leftover.comes_back) bytes += leftover.bytes;
+    if (is_waste(leftover)) bytes += leftover.bytes;
   for (const SetAside& aside : set_aside) bytes += aside.bytes;
   for (const IterationSummary& summary : survey.iterations) {
     const Verdict verdict = verdict_of(summary.state);
@@ -249,7 +270,7 @@ std::uint64_t RootDiagnosis::wasted_bytes() const {
 }
 
 bool RootDiagnosis::ok() const {
-  return tracker_problem.empty() &&
+  return tracker_problem.empty() && bridge_problem.empty() &&
          std::ranges::all_of(survey.iterations, [&](const IterationSummary& summary) {
            return summary.state == IterationState::kComplete || is_written(summary.directory);
          });
@@ -266,7 +287,16 @@ RootDiagnosis diagnose_root(const Location& root, const DiagnoseOptions& options
     throw CheckpointError(ErrorCode::kInvalidArgument, "it is a file, not a training root",
                           {.file = root.display()});
   }
-  return Doctor(root, options).run();
+  RootDiagnosis last;
+  DiagnoseOptions again = options;
+  const auto look = [&] {
+    last = Doctor(root, again).run();
+    again.known = &last.survey;
+    return last;
+  };
+  return look_at_still_root(root, look, [](const RootDiagnosis& diagnosis) {
+    return diagnosis.ok() && diagnosis.survey.resume.passed_over.empty();
+  });
 } catch (...) {
   throw_checkpoint_error();
 }

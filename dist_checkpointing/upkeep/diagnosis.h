@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,7 +34,9 @@ Verdict verdict_of(IterationSummary::State state);
 struct Leftover {
   UnfinishedWork work;  ///< also "tmp": a tracker that was never renamed into place
   std::uint64_t bytes = 0;
-  bool comes_back = false;  ///< a replaced checkpoint, complete, whose successor never came
+  bool comes_back = false;  ///< a replaced checkpoint, complete, without a sound successor
+  bool in_doubt = false;    ///< neither it nor its successor is sound, or that cannot be determined
+  bool is_old = false;      ///< nothing in it has changed within kSettled (may_go_on.h)
 };
 
 /// A checkpoint or tracker that treat_root() has set aside and can bring back.
@@ -47,6 +51,7 @@ struct SetAside {
 struct MegatronChoice {
   std::optional<std::string> directory{};  ///< empty if it starts from scratch or stops
   std::string why{};                       ///< as text for messages
+  bool reads_tracker = false;              ///< the tracker has a form that it reads
 };
 
 struct RootOwner {
@@ -58,32 +63,41 @@ struct RootDiagnosis {
   RootSurvey survey;  ///< with every checkpoint examined
   /// Directories of unfinished checkpoints that a job may still be writing: one of another host has
   /// claimed it, or something in it has changed within kSettled (may_go_on.h).
-  std::vector<std::string> may_be_written{};
+  std::set<std::string, std::less<>> may_be_written{};
   std::vector<Leftover> leftovers{};
   std::vector<SetAside> set_aside{};
   /// Names that begin as those of iterations do, but are spelled otherwise or lead to no directory.
   std::vector<std::string> not_counted{};
   std::string tracker_problem{};  ///< empty if the tracker names a complete checkpoint, or if there
                                   ///< is none
+  /// Why Megatron-Bridge, which reads its own tracker first, does not take what the other tracker
+  /// names; empty without such a file.
+  std::string bridge_problem{};
   MegatronChoice megatron{};
   /// The job that has or had the root's lock; a treatment only while it runs here.
   std::optional<RootOwner> owner{};
   bool deep = false;
 
-  const IterationSummary* find(std::string_view directory) const;
-  bool is_written(std::string_view directory) const;  ///< being saved, or perhaps
-  /// Sizes of dead leftovers, of checkpoints that are incomplete or damaged, and of those that are
-  /// set aside.
+  const IterationSummary* find(std::string_view directory) const;  ///< null if there is none
+  bool is_written(std::string_view directory) const;               ///< being saved, or perhaps
+  /// Returns whether a leftover can go: its job has ended, or is of another host and has changed
+  /// nothing within kSettled, so that it has ended in all likelihood.
+  static bool is_waste(const Leftover& leftover);
+  /// Sizes of leftovers that can go, of checkpoints that are incomplete or damaged, and of those
+  /// that are set aside.
   std::uint64_t wasted_bytes() const;
-  /// False if a checkpoint is not complete and nobody may be writing it, or if the tracker has a
+  /// False if a checkpoint is not complete and nobody may be writing it, or if a tracker has a
   /// problem.
   bool ok() const;
 };
 
 struct DiagnoseOptions {
-  bool deep = false;  ///< verifies every complete checkpoint, with all bytes
+  bool deep = false;  ///< verifies complete checkpoints with all bytes, not only with their headers
   StrategySpec strategy = OpenOptions().strategy;  ///< strategy that the run loads with
   int threads = 4;
+  /// An earlier diagnosis, as deep as this one, which stands for checkpoints whose files are as
+  /// they were (SurveyOptions::known); may be null.
+  const RootSurvey* known = nullptr;
 };
 
 /// Finds out what is in a training root: every checkpoint, what a run would take, and what jobs

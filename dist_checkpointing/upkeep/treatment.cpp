@@ -5,10 +5,11 @@
 #include "dist_checkpointing/training_root/foreign_entries.h"
 #include "dist_checkpointing/training_root/removal.h"
 #include "dist_checkpointing/training_root/root_lock.h"
-#include "dist_checkpointing/upkeep/set_aside.h"
+#include "dist_checkpointing/training_root/set_aside.h"
 #include "dist_checkpointing/upkeep/treatment_plan.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
+#include "mapping/base/storage_name.h"
 
 namespace dckpt {
 namespace {
@@ -16,6 +17,7 @@ namespace {
 using Kind = TreatmentStep::Kind;
 
 constexpr std::uint64_t kMaxCopiedTracker = 4096;
+constexpr std::uint64_t kMaxBridgeState = std::uint64_t{1} << 20;
 
 void rename(Storage& root, const std::string& from, const std::string& to) {
   if (!root.capabilities().rename) {
@@ -39,6 +41,16 @@ void move_tracker(Storage& root, const std::string& from, const std::string& to)
     rename(root, from, to);
 }
 
+/// Megatron-Bridge's tracker is a copy of the train state of the iteration that it names.
+Bytes tracker_content(const Storage& root, const TreatmentStep& step) {
+  if (step.name == kTrackerFile) {
+    const ByteView text = as_bytes(step.to);
+    return {text.begin(), text.end()};
+  }
+  const std::string directory = parse_iteration_name(step.to).value().directory();
+  return read_file(*root.open(join_name(directory, kBridgeStateFile)), kMaxBridgeState);
+}
+
 /// Removes what a save in place has written, and keeps what no save has.
 void remove_unfinished(const Location& checkpoint) {
   const std::vector<std::string> foreign = foreign_entries(checkpoint);
@@ -59,7 +71,8 @@ void take(const Location& root, const TreatmentStep& step, const RootDiagnosis& 
   switch (step.kind) {
     case Kind::kSetAside: return rename(storage, step.name, step.to);
     case Kind::kBringBack: {
-      if (step.to != kTrackerFile) return rename(storage, step.name, step.to);
+      if (step.to != kTrackerFile && step.to != kBridgeTrackerFile)
+        return rename(storage, step.name, step.to);
       if (!is_small_file(storage.stat(step.name))) storage.remove_all(step.to);
       move_tracker(storage, step.name, step.to);
       return storage.remove_all(step.name);
@@ -70,7 +83,7 @@ void take(const Location& root, const TreatmentStep& step, const RootDiagnosis& 
         if (aside.original == step.name) number = std::max(number, aside.number + 1);
       if (storage.stat(step.name))
         move_tracker(storage, step.name, to_string(AsideName{step.name, number}));
-      return storage.put(step.name, as_bytes(step.to));
+      return storage.put(step.name, tracker_content(storage, step));
     }
     case Kind::kDelete: return delete_checkpoint(storage, step.name);
     case Kind::kRemove: {
@@ -96,16 +109,15 @@ std::unique_ptr<StorageLock> take_root(const Location& root, const Treatment& tr
 
 TreatmentReport treat_root(const Location& root, const Treatment& treatment,
                            const std::function<void(const TreatmentReport&)>& before) try {
-  if (!treatment.apply) return plan_treatment(root, treatment, treatment.diagnose);
-  DiagnoseOptions quick = treatment.diagnose;
-  quick.deep = false;
-  TreatmentReport report = plan_treatment(root, treatment, quick);
-  if (report.steps.empty() && !treatment.diagnose.deep) return report;
+  const TreatmentReport first = plan_treatment(root, treatment, treatment.diagnose);
+  if (!treatment.apply || first.steps.empty()) return first;
   const std::unique_ptr<StorageLock> lock = take_root(root, treatment);
-  // Another job may have changed something before the lock.
-  const std::optional<RootOwner> owner = report.diagnosis.owner;
-  report = plan_treatment(root, treatment, treatment.diagnose);
-  report.diagnosis.owner = owner;
+  // Another job may have changed something before the lock. What it has not changed is not examined
+  // again, since jobs that start wait for the lock.
+  DiagnoseOptions changed = treatment.diagnose;
+  changed.known = &first.diagnosis.survey;
+  TreatmentReport report = plan_treatment(root, treatment, changed);
+  report.diagnosis.owner = first.diagnosis.owner;
   if (before) before(report);
   for (const TreatmentStep& step : report.steps)
     take(root, step, report.diagnosis, treatment.diagnose.strategy);

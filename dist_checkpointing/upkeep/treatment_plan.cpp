@@ -1,14 +1,15 @@
 #include "dist_checkpointing/upkeep/treatment_plan.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 
-#include "dist_checkpointing/inspect/verify.h"
 #include "dist_checkpointing/training_root/retention.h"
 #include "dist_checkpointing/training_root/root_links.h"
+#include "dist_checkpointing/training_root/set_aside.h"
+#include "dist_checkpointing/training_root/soundness.h"
 #include "dist_checkpointing/training_root/staging_token.h"
 #include "dist_checkpointing/upkeep/may_go_on.h"
-#include "dist_checkpointing/upkeep/set_aside.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/storage_name.h"
@@ -59,18 +60,44 @@ class Planner {
   Planner(const Location& root, const Treatment& treatment, TreatmentReport& report)
       : root_(root), treatment_(treatment), report_(report), found_(report.diagnosis) {}
 
+  /// Each step is planned for the root as the steps before it leave it.
   void plan() {
+    note_owners();
     if (treatment_.restore) restore(treatment_.restore->directory());
-    if (treatment_.restore_tracker) restore(kTrackerFile);
+    if (treatment_.restore_tracker) {
+      const bool is_bridge = newest_aside(kBridgeTrackerFile) != nullptr;
+      if (!is_bridge || newest_aside(kTrackerFile) != nullptr) restore(kTrackerFile);
+      if (is_bridge) restore(kBridgeTrackerFile);
+    }
     if (treatment_.quarantine) quarantine(treatment_.quarantine->directory());
     if (treatment_.clean) clean();
+    if (treatment_.repair_tracker || is_gone(found_.survey.tracked)) repair_tracker();
     if (treatment_.prune) prune(*treatment_.prune);
-    if (treatment_.repair_tracker) repair_tracker();
   }
 
  private:
   [[noreturn]] void fail(ErrorCode code, const std::string& message) const {
     throw CheckpointError(code, message, {.file = root_.display()});
+  }
+
+  /// Notes which checkpoints jobs that may be alive have marked.
+  void note_owners() {
+    for (const Leftover& leftover : found_.leftovers) {
+      const UnfinishedWork& work = leftover.work;
+      const std::string directory = parent_name(work.name);
+      if (directory.empty() || work.state == Owner::kEnded) continue;
+      in_use_.insert(directory);
+      if (work.state == Owner::kRunning) in_use_here_.insert(directory);
+      if (work.purpose == "claim" && (work.state == Owner::kRunning || !treatment_.all_jobs_ended))
+        claimed_.insert(directory);
+    }
+  }
+
+  /// Returns whether the steps so far leave a sound checkpoint there.
+  bool is_sound(const std::string& directory) const {
+    if (back_.contains(directory)) return true;
+    const IterationSummary* const found = found_.find(directory);
+    return found != nullptr && found->state == IterationState::kComplete && !is_gone(directory);
   }
 
   /// Returns the newest of what has this original name; null if there is none.
@@ -98,7 +125,7 @@ class Planner {
                       names.empty() ? "nothing is set aside here"
                                     : "set aside are " + quoted_list(names)));
     }
-    const bool is_tracker = original == kTrackerFile;
+    const bool is_tracker = original == kTrackerFile || original == kBridgeTrackerFile;
     const auto present = root_.directory()->stat(original);
     if (present && !(is_tracker && present->kind == FileInfo::Kind::kRegular)) {
       fail(ErrorCode::kAlreadyExists,
@@ -126,38 +153,30 @@ class Planner {
     if (!checkpoint->why.empty()) why += ": " + checkpoint->why;
     report_.steps.push_back({Kind::kSetAside, directory, to_string(next_aside(directory)), why,
                              checkpoint->bytes, "--restore " + short_name(directory)});
-    gone_ = RootLinks(*root_.directory()).links_to(directory);
-    for (const std::string& link : gone_)
+    gone_.insert(directory);
+    for (const std::string& link : RootLinks(root_).links_to(directory)) {
+      gone_.insert(link);
       report_.remarks.push_back(
           str_format("{} leads to {}, and will lead nowhere", quote(link), quote(directory)));
-    gone_.push_back(directory);
-    if (found_.survey.tracked && is_gone(*found_.survey.tracked) && !treatment_.repair_tracker) {
-      report_.remarks.push_back(
-          str_format("{} names {}: without it a run stops, unless --repair-tracker is given too",
-                     found_.survey.tracker, quote(*found_.survey.tracked)));
     }
   }
 
-  bool is_gone(const std::string& directory) const {
-    return std::ranges::find(gone_, directory) != gone_.end();
+  bool is_gone(const std::optional<std::string>& directory) const {
+    return directory && gone_.contains(*directory) && !back_.contains(*directory);
   }
 
   /// Throws (aborted) if a job may be using a checkpoint.
   void require_unused(const IterationSummary& checkpoint) const {
     const std::string& directory = checkpoint.directory;
-    const bool runs = std::ranges::any_of(found_.leftovers, [&](const Leftover& leftover) {
-      return leftover.work.state == Owner::kRunning && parent_name(leftover.work.name) == directory;
-    });
-    if (runs || checkpoint.state == IterationState::kBeingSaved)
+    if (in_use_here_.contains(directory) || checkpoint.state == IterationState::kBeingSaved)
       fail(ErrorCode::kAborted,
            str_format("a running job is at work in {}: wait until it has ended", quote(directory)));
     if (found_.is_written(directory) && !treatment_.all_jobs_ended) {
-      fail(
-          ErrorCode::kAborted,
-          str_format("a job may still be writing {}: it is not finished, and a job of another host "
-                     "has claimed it, or it has changed within the last {} minutes; wait, or say "
-                     "--all-jobs-ended if you know that no job is at work",
-                     quote(directory), kSettled.count()));
+      fail(ErrorCode::kAborted,
+           str_format("{} may still be written: it is unfinished, and either another host has "
+                      "claimed it or it changed within the last {} minutes. Wait, or pass "
+                      "--all-jobs-ended if no job is running",
+                      quote(directory), kSettled.count()));
     }
   }
 
@@ -173,9 +192,18 @@ class Planner {
         report_.remarks.push_back(quote(work.name) + " stays: " + why_it_may_run(work));
       } else if (is_claimed_by_others(work)) {
         report_.remarks.push_back(quote(work.name) + " stays: another job has a later claim");
+      } else if (leftover.in_doubt) {
+        report_.remarks.push_back(
+            str_format("{} stays: neither it nor {} is sound; look at them with 'dckpt verify'",
+                       quote(work.name), quote(original_of(work))));
+      } else if (leftover.comes_back && found_.is_written(original_of(work))) {
+        report_.remarks.push_back(str_format("{} stays: a job may be writing {}", quote(work.name),
+                                             quote(original_of(work))));
       } else if (leftover.comes_back && seen.insert(original_of(work)).second) {
-        report_.steps.push_back({Kind::kBringBack, work.name, original_of(work),
-                                 "the save that was replacing it died", leftover.bytes});
+        bring_back(leftover);
+      } else if (leftover.comes_back) {
+        report_.remarks.push_back(str_format("{} stays: another checkpoint comes back as {}",
+                                             quote(work.name), quote(original_of(work))));
       } else if (const IterationSummary* const checkpoint = unfinished_in_place(work)) {
         if (seen.insert(checkpoint->directory).second)
           report_.steps.push_back({Kind::kRemove, checkpoint->directory, "",
@@ -186,15 +214,23 @@ class Planner {
     }
   }
 
+  /// Brings back what a save was replacing. Whatever has its name is not sound, and is set aside.
+  void bring_back(const Leftover& leftover) {
+    const std::string original = original_of(leftover.work);
+    std::string why = "the save that was replacing it died";
+    const IterationSummary* const successor = found_.find(original);
+    if (successor != nullptr && !gone_.contains(original)) {
+      report_.steps.push_back({Kind::kSetAside, original, to_string(next_aside(original)),
+                               "not sound: " + successor->why, successor->bytes});
+      why = "it is sound, and what has replaced it is not";
+    }
+    report_.steps.push_back({Kind::kBringBack, leftover.work.name, original, why, leftover.bytes});
+    back_.emplace(original, leftover.work.name);
+  }
+
   /// Returns whether a claim lies in a directory that another owner has claimed, who counts claims.
   bool is_claimed_by_others(const UnfinishedWork& work) const {
-    return work.purpose == "claim" &&
-           std::ranges::any_of(found_.leftovers, [&](const Leftover& other) {
-             return other.work.purpose == "claim" &&
-                    parent_name(other.work.name) == parent_name(work.name) &&
-                    (other.work.state == Owner::kRunning ||
-                     (other.work.state == Owner::kElsewhere && !treatment_.all_jobs_ended));
-           });
+    return work.purpose == "claim" && claimed_.contains(parent_name(work.name));
   }
 
   /// Returns the checkpoint that a save in place, which has ended, has left without its end.
@@ -206,43 +242,53 @@ class Planner {
   }
 
   void prune(const Retention& retention) {
-    const auto& resumed = found_.survey.resume.checkpoint;
     if (retention.keep_last == 0) {
       fail(ErrorCode::kInvalidArgument,
            "the retention keeps everything: say how many of the newest checkpoints stay "
            "(--keep-last N, or retention.keep_last of the policy)");
     }
-    if (!resumed) {
+    const std::uint64_t saved = resumed();
+    std::set<std::uint64_t> all;
+    for (const IterationSummary& checkpoint : found_.survey.iterations)
+      if (checkpoint.iteration && !is_gone(checkpoint.directory)) all.insert(*checkpoint.iteration);
+    for (const auto& [directory, place] : back_)
+      if (const auto iteration = parse_iteration_directory(directory)) all.insert(*iteration);
+    const std::vector<std::uint64_t> iterations(all.begin(), all.end());
+    const auto counts = [&](std::uint64_t iteration) {
+      return is_sound(iteration_directory(iteration));
+    };
+    if (!counts(saved)) {
+      const IterationSummary* const unsound = found_.find(iteration_directory(saved));
+      report_.remarks.push_back(str_format(
+          "{}, from which a run would resume, does not count, because it is not sound: {}",
+          quote(iteration_directory(saved)), unsound == nullptr ? "it is gone" : unsound->why));
+    }
+    const RootLinks links(root_);
+    for (const std::uint64_t old :
+         iterations_to_delete(iterations, saved, retention, {&saved, 1}, links.once_each(counts))) {
+      const std::string name = iteration_directory(old);
+      const IterationSummary* const found = found_.find(name);
+      if (back_.contains(name) || found == nullptr)
+        report_.remarks.push_back(quote(name) + " stays: it has just come back");
+      else if (const auto why = links.why_kept(name))
+        report_.remarks.push_back(quote(name) + " stays: " + *why);
+      else if (found_.is_written(name) || in_use_.contains(name))
+        report_.remarks.push_back(quote(name) + " stays: a job may be at work in it");
+      else
+        report_.steps.push_back({Kind::kDelete, name, "", "", found->bytes});
+    }
+  }
+
+  /// Returns the iteration from which a run would resume after the steps so far.
+  std::uint64_t resumed() const {
+    if (tracker_names_) return parse_iteration_directory(*tracker_names_).value_or(0);
+    const auto& resumed = found_.survey.resume.checkpoint;
+    if (!resumed || is_gone(resumed->directory)) {
       const auto& reasons = found_.survey.resume.passed_over;
       fail(ErrorCode::kIncomplete, "a run would not resume here, so nothing is removed" +
                                        (reasons.empty() ? "" : ": " + reasons.back()));
     }
-    std::vector<std::uint64_t> iterations;
-    for (const IterationSummary& checkpoint : found_.survey.iterations)
-      if (checkpoint.iteration) iterations.push_back(*checkpoint.iteration);
-    const std::uint64_t saved = resumed->iteration;
-    const auto is_complete = [&](std::uint64_t iteration) {
-      return found_.find(iteration_directory(iteration))->state == IterationState::kComplete;
-    };
-    const RootLinks links(*root_.directory());
-    for (const std::uint64_t old : iterations_to_delete(iterations, saved, retention, {&saved, 1},
-                                                        links.once_each(saved, is_complete))) {
-      const std::string name = iteration_directory(old);
-      if (const auto why = links.why_kept(name))
-        report_.remarks.push_back(quote(name) + " stays: " + *why);
-      else if (is_in_use(name))
-        report_.remarks.push_back(quote(name) + " stays: a job may be at work in it");
-      else
-        report_.steps.push_back({Kind::kDelete, name, "", "", found_.find(name)->bytes});
-    }
-  }
-
-  bool is_in_use(const std::string& directory) const {
-    return found_.is_written(directory) ||
-           std::ranges::any_of(found_.leftovers, [&](const Leftover& leftover) {
-             return parent_name(leftover.work.name) == directory &&
-                    leftover.work.state != Owner::kEnded;
-           });
+    return resumed->iteration;
   }
 
   void repair_tracker() {
@@ -251,57 +297,91 @@ class Planner {
     const auto write = [&](const std::string& directory, const std::string& why) {
       report_.steps.push_back({Kind::kWriteTracker, kTrackerFile, short_name(directory), why, 0,
                                is_there ? "--restore tracker" : ""});
+      tracker_names_ = directory;
     };
-    if (tracked && found_.tracker_problem.empty() && !is_gone(*tracked)) {
-      if (is_there && !found_.megatron.directory)
-        return write(*tracked, "Megatron does not read its present form");
-      report_.remarks.push_back(str_format("{} names {}, which is complete, and stays as it is",
-                                           found_.survey.tracker, quote(*tracked)));
-      return;
-    }
     // A run does not read a tracker that is a link; Megatron does.
     const auto& linked = found_.megatron.directory;
-    if (!tracked && linked && !is_gone(*linked) &&
-        found_.find(*linked)->state == IterationState::kComplete)
-      return write(*linked, found_.tracker_problem);
-    const std::optional<std::string> best = newest_sound();
-    if (!best) {
+    if (tracked && is_sound(*tracked)) {
+      tracker_names_ = *tracked;
+      if (is_there && !found_.megatron.reads_tracker)
+        write(*tracked, "Megatron does not read its present form");
+      else
+        report_.remarks.push_back(
+            str_format("{} names {}, which {}, and stays as it is", found_.survey.tracker,
+                       quote(*tracked), back_.contains(*tracked) ? "comes back" : "is complete"));
+    } else if (!tracked && linked && is_sound(*linked)) {
+      write(*linked, found_.tracker_problem);
+    } else if (const std::optional<std::string> best = newest_sound()) {
+      write(*best, is_gone(tracked)                 ? "it names what is set aside"
+                   : found_.tracker_problem.empty() ? "there is none"
+                                                    : found_.tracker_problem);
+    } else {
       fail(ErrorCode::kIncomplete,
-           "there is no complete checkpoint that the tracker could name; to start over, choose "
-           "another root");
+           (treatment_.repair_tracker
+                ? "there is no complete checkpoint that the tracker could name"
+                : str_format("{} names {}, and there is no other complete checkpoint that it could "
+                             "name",
+                             found_.survey.tracker, quote(*tracked))) +
+               "; to start over, choose another root");
     }
-    write(*best, tracked && is_gone(*tracked)     ? "it names what is set aside"
-                 : found_.tracker_problem.empty() ? "there is none"
-                                                  : found_.tracker_problem);
+    repair_bridge_tracker(*tracker_names_);
   }
 
-  /// Returns the newest complete checkpoint that verify() accepts; `release` is the oldest.
-  std::optional<std::string> newest_sound() {
-    for (auto checkpoint = found_.survey.iterations.rbegin();
-         checkpoint != found_.survey.iterations.rend(); ++checkpoint) {
-      const std::string& directory = checkpoint->directory;
-      if (checkpoint->state != IterationState::kComplete || is_gone(directory)) continue;
-      if (found_.deep) return directory;  // the diagnosis has verified it
-      const DiagnoseOptions& options = treatment_.diagnose;
-      try {
-        const VerifyReport report = verify(*open_in_root(root_ / directory, options.strategy),
-                                           {.threads = options.threads});
-        if (report.ok()) return directory;
-        report_.remarks.push_back(str_format("the tracker will not name {}: {}", quote(directory),
-                                             report.problems.front().what()));
-      } catch (const CheckpointError& error) {
-        report_.remarks.push_back(
-            str_format("the tracker will not name {}: {}", quote(directory), error.what()));
-      }
+  /// Lets Megatron-Bridge, which reads its own tracker first, resume from the same checkpoint.
+  void repair_bridge_tracker(const std::string& directory) {
+    const std::shared_ptr<Storage> storage = root_.directory();
+    if (!storage->stat(kBridgeTrackerFile)) return;
+    std::optional<std::string> named;
+    try {
+      named = read_bridge_tracker(*storage);
+    } catch (const CheckpointError&) {  // it is replaced
     }
-    return std::nullopt;
+    if (named == directory) return;
+    const std::string why =
+        named ? "it names " + quote(*named) + ", and Megatron-Bridge reads it first"
+              : "it names no iteration, and Megatron-Bridge reads it first";
+    const auto back = back_.find(directory);
+    const std::string place = back == back_.end() ? directory : back->second;
+    if (storage->stat(join_name(place, kBridgeStateFile)))
+      report_.steps.push_back({Kind::kWriteTracker, kBridgeTrackerFile, short_name(directory), why,
+                               0, "--restore tracker"});
+    else
+      report_.steps.push_back({Kind::kSetAside, kBridgeTrackerFile,
+                               to_string(next_aside(kBridgeTrackerFile)),
+                               str_format("{}; {} has no {} to take its place", why,
+                                          quote(directory), kBridgeStateFile),
+                               0, "--restore tracker"});
+  }
+
+  /// Returns the newest checkpoint that the diagnosis has found sound, or that is and comes back;
+  /// `release` is the oldest.
+  std::optional<std::string> newest_sound() {
+    std::vector<std::string> names;
+    for (const IterationSummary& checkpoint : found_.survey.iterations)
+      if (is_sound(checkpoint.directory)) names.push_back(checkpoint.directory);
+    for (const auto& [directory, place] : back_)
+      if (is_sound_in_depth(place)) names.push_back(directory);
+    const auto newest = std::ranges::max_element(names, {}, parse_iteration_directory);
+    return newest == names.end() ? std::nullopt : std::optional(*newest);
+  }
+
+  /// What comes back has been examined without its bytes.
+  bool is_sound_in_depth(const std::string& place) const {
+    const DiagnoseOptions& options = treatment_.diagnose;
+    return !found_.deep || !find_unsound(root_ / place, options.strategy,
+                                         {.deep = true, .threads = options.threads});
   }
 
   const Location& root_;
   const Treatment& treatment_;
   TreatmentReport& report_;
   const RootDiagnosis& found_;
-  std::vector<std::string> gone_;  // the directory to be set aside, and links that lead to it
+  std::set<std::string> gone_{};  // the directory to be set aside, and links that lead to it
+  std::map<std::string, std::string> back_{};   // names that come back, and where they are now
+  std::optional<std::string> tracker_names_{};  // directory, once the tracker has been planned
+  std::set<std::string> in_use_{};              // directories with marks of jobs not known to
+  std::set<std::string> in_use_here_{};         // have ended; of jobs that run on this host
+  std::set<std::string> claimed_{};             // directories with claims that stay
 };
 
 }  // namespace

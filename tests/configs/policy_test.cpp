@@ -69,7 +69,7 @@ load:
   threads: 9
   staging: 128 MiB
   error_on: [values-kept, no-effect]
-retention: {keep_last: 3, keep_every: 1000}
+retention: {keep_last: 3, keep_every: 1000, keep: [2500, "15*"]}
 )");
   EXPECT_EQ(policy.save.strategy, (StrategySpec{"torch_dist", 1}));
   EXPECT_EQ(policy.save.compat, Compat::kMegatron019);
@@ -188,6 +188,7 @@ load:
 retention:
   keep_last: 0
   keep_every: 0
+  keep: []
 resume:
   allow_dropped_keys: false
 )");

@@ -38,6 +38,29 @@ TEST_F(CheckpointerTest, RetentionKeepsWhatALinkLeadsTo) {
               ElementsAre(".dckpt.lock", "iter_0000100", "iter_0000400", kTracker, "release"));
 }
 
+TEST_F(CheckpointerTest, RetentionKeepsWhatIsMarkedAsTheBest) {
+  saved({100, 200, 300, 400});
+  fs::create_directories(root_ / "best");
+  fs::create_directory_symlink("../iter_0000100", root_ / "best" / "loss");
+  std::ofstream(root_ / "best.txt") << "iter_0000200";
+  saved({500, 600}, {.retention = {.keep_last = 1, .keep = {"300"}}});
+  EXPECT_THAT(entries(), ElementsAre(".dckpt.lock", "best", "best.txt", "iter_0000100",
+                                     "iter_0000200", "iter_0000300", "iter_0000600", kTracker));
+}
+
+TEST_F(CheckpointerTest, RetentionCountsOnlySoundOnes) {
+  saved({100, 200, 300});
+  const fs::path file = root_ / "iter_0000300" / "__0_0.distcp";
+  std::ofstream(file, std::ios::in | std::ios::out | std::ios::binary)
+      << std::string(fs::file_size(file), '\0');
+  const Warnings warnings;
+  saved({400}, {.retention = {.keep_last = 2}});
+  EXPECT_THAT(entries(),
+              ElementsAre(".dckpt.lock", "iter_0000200", "iter_0000300", "iter_0000400", kTracker));
+  EXPECT_THAT(warnings.text(),
+              HasSubstr("'iter_0000300' does not count among the 2 that retention keeps"));
+}
+
 TEST_F(CheckpointerTest, RetentionKeepsWhatTheRunHasLoaded) {
   saved({100, 200});
   job(2,

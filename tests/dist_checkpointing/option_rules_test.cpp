@@ -50,6 +50,7 @@ const std::map<std::string_view, const char*> kBroken{
     {"load.engine", "load: {engine: direct, threads: 2, staging: 15MiB}"},
     {"load.parallel.exchange", "load: {parallel: {exchange: all_to_all}}"},
     {"retention.keep_every", "retention: {keep_every: 1000}"},
+    {"retention.keep", "retention: {keep: [1000]}"},
     {"load.parallel", "load: {parallel: {enabled: true}}"},
 };
 

@@ -364,7 +364,7 @@ TEST_F(PolicyFieldsOfLoads, ThatDifferChangeEveryLoadOrAreRefused) {
 
 TEST(PolicyFieldsOfTheSchema, AllHaveACaseAndTestsThatExist) {
   std::set<std::string> cases{"version", "retention.keep_last", "retention.keep_every",
-                              "resume.allow_dropped_keys"};
+                              "retention.keep", "resume.allow_dropped_keys"};
   std::set<std::string> tests{"CheckpointerTest.RetentionKeepsTheNewestAndMultiples"};
   const auto add = [&](const FieldCase& test) {
     EXPECT_TRUE(cases.insert(test.field).second) << test.field;

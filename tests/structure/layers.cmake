@@ -53,7 +53,8 @@ foreach(file background_thread phase_report rank_phases key_filter same_on_all_r
   set(layer_dist_checkpointing/${file} ${below} ${shared})
   list(APPEND shared dist_checkpointing/${file})
 endforeach()
-set(layer_dist_checkpointing/training_root ${below} ${shared})
+# A checkpoint has passed verify() before another is deleted for its sake.
+set(layer_dist_checkpointing/training_root ${below} ${shared} dist_checkpointing/inspect/verify)
 set(layer_dist_checkpointing/planner ${below} ${shared})
 set(layer_dist_checkpointing/save ${below} ${shared} dist_checkpointing/training_root
     dist_checkpointing/planner)

@@ -54,6 +54,38 @@ TEST(ToolDoctor, AdvisesOnlyWhatWorks) {
   EXPECT_EQ(run_tool({"doctor", root.text(), "--repair-tracker"}).exit_code, 5);
 }
 
+TEST(ToolDoctor, AdvisesToSayThatJobsOfOtherHostsHaveEnded) {
+  const Root root;
+  const fs::path left = root.directory / ".iter_0000030.saving-host.of.others-1-1-abcd";
+  fs::create_directory(left);
+  EXPECT_THAT(run_tool({"doctor", root.text()}).out, Not(HasSubstr("--clean")));
+  fs::last_write_time(left, fs::file_time_type::clock::now() - std::chrono::hours(48));
+  EXPECT_THAT(run_tool({"doctor", root.text()}).out,
+              AllOf(HasSubstr(" --clean --all-jobs-ended\n"),
+                    HasSubstr("only if no job of another host uses the root")));
+}
+
+TEST(ToolDoctor, ALongReportIsAbridgedUnlessAllIsToBeShown) {
+  const Root root;
+  for (int iteration = 100; iteration < 300; ++iteration)
+    fs::create_directory_symlink("iter_0000010",
+                                 root.directory / ("iter_0000" + std::to_string(iteration)));
+  for (int iteration = 300; iteration < 400; ++iteration)
+    fs::create_directory(root.directory / ("iter_0000" + std::to_string(iteration)));
+  for (int token = 1000; token < 1100; ++token)
+    fs::create_directory(root.directory / (".iter_0000030.interrupted-" + std::to_string(token)));
+  std::ofstream(root.directory / ".iter_0000030.interrupted-1000/file") << "12345";
+  const auto lines = [&](std::vector<std::string> words) {
+    const std::string out = run_tool(std::move(words)).out;
+    EXPECT_THAT(out, HasSubstr("frees "));
+    return std::ranges::count(out, '\n');
+  };
+  const std::vector<std::string> clean{"doctor", root.text(), "--clean"};
+  EXPECT_LT(lines(clean), 200);
+  EXPECT_GT(lines({"doctor", root.text(), "--clean", "--all"}), 500);
+  EXPECT_EQ(run_tool({"doctor", root.text(), "--json"}).json().at("iterations").size(), 302U);
+}
+
 TEST(ToolDoctor, RepairsAndBringsBack) {
   const Root root;
   const std::vector<std::string> repair{"doctor", root.text(),        "--quarantine",
@@ -138,6 +170,7 @@ TEST(ToolPrune, ShowsFirstAndRemovesThen) {
   EXPECT_EQ(run_tool(prune).exit_code, 0);
   EXPECT_FALSE(fs::exists(root.directory / "iter_0000010"));
   EXPECT_EQ(run_tool({"prune", root.text()}).exit_code, 2);
+  EXPECT_EQ(run_tool({"prune", root.text(), "--keep", "10"}).exit_code, 2);
   std::ofstream(root.directory / "keep.yaml") << "version: 1\nretention: {keep_last: 2}\n";
   const std::string policy = (root.directory / "keep.yaml").string();
   EXPECT_EQ(run_tool({"prune", root.text(), "--policy", policy, "--keep-last", "1"}).exit_code, 2);

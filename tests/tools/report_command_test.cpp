@@ -54,6 +54,63 @@ TEST(ToolReport, NoFileOfWhatIsReadIsReplaced) {
   EXPECT_EQ(slurp(iteration + "/.metadata"), metadata);
 }
 
+/// An output, and whether it is written.
+struct Output {
+  const char* what;
+  const char* name;  ///< in the folder `other`
+  bool is_there;     ///< the file exists before
+  bool is_written;
+};
+
+TEST(ToolReport, NoTrackerAndNoFileOfAnotherCheckpointIsReplaced) {
+  const TempDir scratch;
+  const fs::path other = scratch / "other";
+  fs::create_directories(other / "hf");
+  fs::copy(golden(kModel), other / "iter_0000010", fs::copy_options::recursive);
+  for (const std::string name : {"mcore-0.14-zarr-tp2pp1dp2", "legacy-torch-tp2pp2"})
+    fs::copy(golden(name), other / name, fs::copy_options::recursive);
+  for (const char* const name : {"hf/config.json", "hf/model.safetensors", "plain/norm.safetensors",
+                                 "plain/common.json", "iter_0000010/page.html"}) {
+    fs::create_directories((other / name).parent_path());
+    std::ofstream(other / name) << "{}";
+  }
+  std::ofstream(other / "latest_checkpointed_iteration.txt") << "10";
+  const std::vector<Output> outputs{
+      {"a tracker", "latest_checkpointed_iteration.txt", true, false},
+      {"a tracker where there is none", "plain/latest_checkpointed_iteration.txt", false, false},
+      {"Megatron-Bridge's tracker", "latest_train_state.pt", false, false},
+      {"the lock of a root", ".dckpt.lock", false, false},
+      {"metadata", "iter_0000010/.metadata", true, false},
+      {"data", "iter_0000010/__0_0.distcp", true, false},
+      {"the common state", "iter_0000010/common.pt", true, false},
+      {"zarr", "mcore-0.14-zarr-tp2pp1dp2/embedding.word_embeddings.weight/.zarray", true, false},
+      {"a rank's file", "legacy-torch-tp2pp2/iter_0000010/mp_rank_00_000/model_optim_rng.pt", true,
+       false},
+      {"the config.json of a model", "hf/config.json", true, false},
+      {"a model", "hf/model.safetensors", true, false},
+      {"a page in a checkpoint", "iter_0000010/page.html", true, true},
+      {"what was extracted before", "plain/common.json", true, true},
+      {"a tensor that was extracted before", "plain/norm.safetensors", true, true},
+      {"a new file", "plain/new.json", false, true},
+  };
+  for (const Output& test : outputs) {
+    SCOPED_TRACE(test.what);
+    const fs::path file = other / test.name;
+    ASSERT_EQ(fs::exists(file), test.is_there);
+    const std::string before = test.is_there ? slurp(file) : "";
+    const bool is_tensor = file.extension() == ".safetensors";
+    const ToolRun run =
+        file.extension() == ".html"
+            ? run_tool({"report", golden(kModel), "-o", file})
+            : run_tool({"extract", golden(kModel),
+                        is_tensor ? "decoder.final_layernorm.weight" : "--common", "-o", file});
+    EXPECT_EQ(run.exit_code, test.is_written ? 0 : 2) << run.err;
+    if (test.is_written) continue;
+    EXPECT_THAT(run.err, HasSubstr("the output would replace a file of"));
+    EXPECT_EQ(fs::exists(file) ? slurp(file) : "", before);
+  }
+}
+
 TEST(ToolReport, StatisticsAndDifferencesAreThereOnRequest) {
   const std::string without = run_tool({"report", golden(kModel), "-o", "-"}).out;
   const std::string with = run_tool({"report", golden(kModel), "-o", "-", "--stats", "--compare",

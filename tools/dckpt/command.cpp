@@ -70,6 +70,7 @@ void require_outside(const std::string& output, const CheckpointArgument& read) 
   } catch (const CheckpointError&) {  // open() says why
   }
   require_outside(output, found);
+  require_replaceable(output);
 }
 
 std::unique_ptr<CheckpointReader> open_to_compare(const CheckpointReader& a,

@@ -72,7 +72,8 @@ struct CheckpointArgument {
 /// a directory.
 bool lead_to_the_same(const CheckpointArgument& a, const CheckpointArgument& b);
 
-/// Calls require_outside() of output_file.h for the path and for what it leads to.
+/// Calls require_replaceable() of output_file.h, and require_outside() for the path and for what it
+/// leads to.
 void require_outside(const std::string& output, const CheckpointArgument& read);
 
 /// Opens the checkpoint that is compared with `a`, the opened `first`. Applies the map of `first`

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <limits>
+#include <vector>
 
 #include "configs/policy.h"
 #include "dist_checkpointing/json/reports.h"
@@ -27,6 +28,7 @@ struct DoctorArguments {
   Treatment treatment;
   bool dry_run = false;
   bool json = false;
+  bool all = false;  ///< every line of the report
 
   bool has_action() const {
     return treatment.repair_tracker || treatment.clean || treatment.quarantine ||
@@ -46,27 +48,46 @@ std::string owner_text(const RootOwner& owner) {
   return str_format("{}, which {}", shown(owner.name), state);
 }
 
-void print_left(const RootDiagnosis& found) {
+/// Calls `show` for the first and the last of `count` lines, and prints how many are in between.
+void for_shown(std::size_t count, bool all, const std::function<void(std::size_t)>& show) {
+  const std::size_t left_out = all || count <= 2 * kShownLines ? 0 : count - 2 * kShownLines;
+  for (std::size_t i = 0; i < count; ++i) {
+    if (left_out == 0 || i < kShownLines || i >= kShownLines + left_out) {
+      show(i);
+    } else {
+      print(str_format("… {} more (--all shows them)\n", grouped(left_out)));
+      i += left_out - 1;
+    }
+  }
+}
+
+void print_left(const RootDiagnosis& found, bool all) {
   Table table({{"SIZE", Table::Align::kRight}, {"LEFT BY"}, Table::names("NAME")});
+  std::size_t lines = 0;
+  const auto is_shown = [&] { return ++lines <= kShownLines || all; };
   for (const Leftover& leftover : found.leftovers) {
+    if (!is_shown()) continue;
     const UnfinishedWork& work = leftover.work;
     const std::string who = work.state == Owner::kRunning ? "a running job"
                             : work.state == Owner::kEnded ? "a job that has ended"
                             : is_of_pool(work.name)       ? "workers, hosts unknown"
+                            : leftover.is_old             ? "another host, long ago"
                                                           : "a job of another host";
     table.add({human_bytes(leftover.bytes), who, shown(work.name)});
   }
   for (const SetAside& aside : found.set_aside)
-    table.add({human_bytes(aside.bytes), "dckpt doctor", shown(aside.name)});
+    if (is_shown()) table.add({human_bytes(aside.bytes), "dckpt doctor", shown(aside.name)});
+  if (lines > kShownLines && !all)
+    table.add({"", "", str_format("… {} more (--all shows them)", grouped(lines - kShownLines))});
   if (table.empty()) return;
   print("\n");
   table.print();
 }
 
-void print_diagnosis(const RootDiagnosis& found, const std::string& root) {
+void print_diagnosis(const RootDiagnosis& found, const std::string& root, bool all) {
   RootSurvey survey = found.survey;
   survey.tracked.reset();  // a row below says what it names
-  print_root(survey, root, true);
+  print_root(survey, root, all);
   HeadRows head;
   head.add("tracker", found.tracker_problem.empty() && found.survey.tracked
                           ? "names " + shown(*found.survey.tracked)
@@ -75,17 +96,20 @@ void print_diagnosis(const RootDiagnosis& found, const std::string& root) {
   for (const std::string& why : found.survey.resume.passed_over)
     head.add("skipped", safe_message(why));
   head.add("Megatron", megatron_text(found.megatron));
+  if (!found.bridge_problem.empty()) head.add("Bridge", safe_message(found.bridge_problem));
   if (found.owner)
     head.add(found.owner->name.starts_with(kDoctor) ? "locked by" : "saved by",
              owner_text(*found.owner));
-  for (const std::string& directory : found.may_be_written)
-    head.add("in work", directory + " may still be being written: it has changed just now");
+  if (!found.may_be_written.empty())
+    head.add("in work",
+             quoted_list(std::vector(found.may_be_written.begin(), found.may_be_written.end())) +
+                 " may still be written: changed just now, or claimed by another host");
   if (!found.not_counted.empty())
     head.add("not counted", quoted_list(found.not_counted) +
                                 ": no directory with the name of an iteration (iter_0001000)");
   head.add("wasted", human_bytes(found.wasted_bytes()));
   head.print();
-  print_left(found);
+  print_left(found, all);
 }
 
 std::string step_text(const TreatmentStep& step) {
@@ -111,46 +135,51 @@ std::string undo_text(const TreatmentStep& step, const std::string& root) {
   return is_new ? "rm " + shell_path(root + "/" + step.name) : "";
 }
 
-void print_steps(const TreatmentReport& report, const std::string& root) {
+void print_steps(const TreatmentReport& report, const std::string& root, bool all) {
   if (!report.steps.empty() || !report.remarks.empty()) print("\n");
   std::uint64_t freed = 0;
-  for (const TreatmentStep& step : report.steps) {
+  for_shown(report.steps.size(), all, [&](std::size_t i) {
+    const TreatmentStep& step = report.steps[i];
     print(step_text(step));
     if (step.bytes > 0) print(str_format(", {}", human_bytes(step.bytes)));
     print(step.why.empty() ? "\n" : str_format(" ({})\n", safe_message(step.why)));
     if (const std::string undo = undo_text(step, root); !undo.empty())
       print(str_format("           undo: {}\n", undo));
+  });
+  for (const TreatmentStep& step : report.steps) {
     if (step.kind == TreatmentStep::Kind::kRemove || step.kind == TreatmentStep::Kind::kDelete)
       freed += step.bytes;
   }
   if (freed > 0)
     print(str_format("frees {}; what is removed does not come back\n", human_bytes(freed)));
-  for (const std::string& remark : report.remarks)
-    print(str_format("note: {}\n", safe_message(remark)));
+  for_shown(report.remarks.size(), all, [&](std::size_t i) {
+    print(str_format("note: {}\n", safe_message(report.remarks[i])));
+  });
 }
 
-/// Returns whether --repair-tracker would find an iteration.
-bool can_repair(const RootDiagnosis& found, const std::string& root, Treatment repair) {
-  const auto is_complete = [](const IterationSummary& summary) {
-    return summary.state == IterationSummary::State::kComplete;
-  };
-  if (found.deep) return std::ranges::any_of(found.survey.iterations, is_complete);
-  repair.repair_tracker = true;
-  try {
-    (void)treat_root(root, repair);
-    return true;
-  } catch (const CheckpointError&) {
-    return false;
-  }
+/// Returns whether the suggested treatment would find an iteration for the tracker.
+bool can_repair(const RootDiagnosis& found, bool cleans) {
+  return std::ranges::any_of(found.survey.iterations,
+                             [](const IterationSummary& summary) {
+                               return summary.state == IterationSummary::State::kComplete;
+                             }) ||
+         (cleans && std::ranges::any_of(found.leftovers, &Leftover::comes_back));
 }
 
 /// Prints what may help.
-void print_advice(const RootDiagnosis& found, const DoctorArguments& options,
-                  const Treatment& treatment) {
+void print_advice(const RootDiagnosis& found, const DoctorArguments& options) {
   std::string actions;
-  const bool is_lost =
-      !found.tracker_problem.empty() && !can_repair(found, options.root.path, treatment);
-  if (!found.tracker_problem.empty() && !is_lost) actions += " --repair-tracker";
+  const auto has_left = [&](Owner state) {
+    return std::ranges::any_of(found.leftovers, [&](const Leftover& leftover) {
+      return leftover.work.state == state && !leftover.in_doubt &&
+             (state == Owner::kEnded || leftover.is_old);
+    });
+  };
+  const bool of_others = has_left(Owner::kElsewhere);
+  const bool cleans = of_others || has_left(Owner::kEnded);
+  const bool has_problem = !found.tracker_problem.empty() || !found.bridge_problem.empty();
+  const bool is_lost = has_problem && !can_repair(found, cleans);
+  if (has_problem && !is_lost) actions += " --repair-tracker";
   for (const IterationSummary& summary : found.survey.iterations) {
     const Verdict verdict = verdict_of(summary.state);
     const bool is_bad = verdict == Verdict::kIncomplete || verdict == Verdict::kDamaged;
@@ -159,17 +188,15 @@ void print_advice(const RootDiagnosis& found, const DoctorArguments& options,
                (summary.iteration ? std::to_string(*summary.iteration) : summary.directory);
     break;
   }
-  for (const Leftover& leftover : found.leftovers) {
-    if (leftover.work.state != Owner::kEnded) continue;
-    actions += " --clean";
-    break;
-  }
+  if (cleans) actions += " --clean";
+  if (of_others) actions += " --all-jobs-ended";
   if (!actions.empty() && found.deep) actions += " --deep";
   if (!actions.empty() && !options.root.policy.empty())
     actions += " --policy " + shell_path(options.root.policy);
   if (!actions.empty())
     print(
         str_format("\nwhat may help: dckpt doctor {}{}\n", shell_path(options.root.path), actions));
+  if (of_others) print("(say --all-jobs-ended only if no job of another host uses the root)\n");
   if (is_lost) {
     print(
         str_format("\nno iteration here is complete, so there is none that the tracker could name; "
@@ -198,8 +225,8 @@ int run(const DoctorArguments& options) {
   treatment.diagnose.strategy = options.root.open_options().strategy;
   const auto show = [&](const TreatmentReport& report) {
     if (options.json) return;
-    print_diagnosis(report.diagnosis, root);
-    print_steps(report, root);
+    print_diagnosis(report.diagnosis, root, options.all);
+    print_steps(report, root, options.all);
     flush_output();
   };
   const TreatmentReport report =
@@ -209,7 +236,7 @@ int run(const DoctorArguments& options) {
   } else {
     if (!report.applied) show(report);
     if (!options.has_action())
-      print_advice(report.diagnosis, options, treatment);
+      print_advice(report.diagnosis, options);
     else if (report.steps.empty())
       print("\nnothing to do\n");
     else if (!report.applied)
@@ -219,6 +246,10 @@ int run(const DoctorArguments& options) {
                        resume_text(report.resume)));
   }
   return options.has_action() || report.diagnosis.ok() ? kOk : kDiffers;
+}
+
+void add_all(Parser command, bool& all) {
+  command.add_flag("--all", all, "Show every iteration, leftover and step");
 }
 
 std::function<std::string(const std::string&)> take_iteration(
@@ -256,7 +287,7 @@ Command add_doctor(CLI::App& program) {
   add_root(command, options->root.path);
   add_backend(command, options->root);
   command.add_flag("--deep", treatment.diagnose.deep,
-                   "Verify every complete iteration with all bytes");
+                   "Verify every complete iteration with all bytes, not only its headers");
   Option repair = command.add_flag("--repair-tracker", treatment.repair_tracker,
                                    "Let the tracker name the newest complete iteration");
   Option quarantine = command
@@ -276,6 +307,7 @@ Command add_doctor(CLI::App& program) {
   command.add_flag("--all-jobs-ended", treatment.all_jobs_ended,
                    "You know that no job of another host uses the root");
   add_apply(command, options->dry_run, treatment.apply);
+  add_all(command, options->all);
   add_threads(command, treatment.diagnose.threads);
   add_json(command, options->json);
   return {&command.app(), [options] {
@@ -290,10 +322,12 @@ Command add_prune(CLI::App& program) {
   Parser command(program, "prune", "Remove old iterations of a training root");
   command.footer(
       "Applies a retention as a run does that has just saved the iteration from which a run would "
-      "resume: newer ones, links and what they lead to, and those that a job may be using stay. It "
-      "only shows what it would free until --apply is given.\n\n"
+      "resume. Only sound iterations count, which verify accepts. Newer ones stay, and so do those "
+      "that a job may be using, links, what they lead to, and what a small file names (in the "
+      "root, "
+      "in its folders, or beside it). It only shows what it would free until --apply is given.\n\n"
       "Examples:\n"
-      "  dckpt prune run/checkpoints --keep-last 3 --keep-every 1000\n"
+      "  dckpt prune run/checkpoints --keep-last 3 --keep-every 1000 --keep 2500\n"
       "  dckpt prune run/checkpoints --policy run.yaml --apply");
   add_root(command, options->root.path);
   constexpr int kLargest = std::numeric_limits<int>::max();
@@ -303,14 +337,25 @@ Command add_prune(CLI::App& program) {
   add_number(command, "--keep-every", "Multiples of this iteration stay too", kLargest,
              [given](int count) { given->keep_every = static_cast<std::uint64_t>(count); });
   const Option every = command.options().back();
+  Option keep = command
+                    .add_option("--keep", given->keep,
+                                "Iterations with this number or name (or a pattern) stay too; "
+                                "repeatable")
+                    .repeatable()
+                    .type_name("ITER");
   command
       .add_option("--policy", options->root.policy,
                   "Use 'retention' of this policy, and open with its load.backend")
       .type_name("FILE")
       .takes(Takes::kPolicy)
       .excludes(last)
-      .excludes(every);
+      .excludes(every)
+      .excludes(keep);
+  command.add_flag("--deep", options->treatment.diagnose.deep,
+                   "Count only iterations of which all bytes verify, not only the headers");
   add_apply(command, options->dry_run, options->treatment.apply);
+  add_all(command, options->all);
+  add_threads(command, options->treatment.diagnose.threads);
   add_json(command, options->json);
   return {&command.app(), [options, given] {
             const std::string& policy = options->root.policy;

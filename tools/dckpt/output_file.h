@@ -30,6 +30,10 @@ class OutputFile {
   std::FILE* file_ = nullptr;
 };
 
+/// Throws CheckpointError (invalid argument) if the file `output` would be a tracker or lock of a
+/// training root, or replace a file of any checkpoint.
+void require_replaceable(const std::string& output);
+
 /// Throws CheckpointError (invalid argument) if the file `output` would be, or replace, a file of
 /// what the command reads: a checkpoint, a training root, or one file.
 void require_outside(const std::string& output, const std::string& read);

@@ -79,8 +79,18 @@ std::string name_of_row(const IterationSummary& summary) {
   return summary.iteration ? std::to_string(*summary.iteration) : summary.directory;
 }
 
-bool folds(const IterationSummary& summary, std::size_t newer) {
-  return newer >= SurveyOptions().newest && !summary.resumed && !summary.tracked;
+/// Returns which checkpoints share a row with their neighbors.
+std::vector<bool> folded(std::span<const IterationSummary> iterations) {
+  std::vector<bool> folds(iterations.size());
+  std::size_t bad = 0;
+  for (std::size_t i = 0; i < iterations.size(); ++i) {
+    const IterationSummary& summary = iterations[i];
+    const bool is_new = iterations.size() - 1 - i < SurveyOptions().newest;
+    const bool is_shown =
+        is_new || summary.resumed || summary.tracked || (is_bad(summary) && ++bad <= kShownLines);
+    folds[i] = !is_shown;
+  }
+  return folds;
 }
 
 /// Adds the row that stands for consecutive checkpoints.
@@ -109,22 +119,22 @@ void print_table(const RootSurvey& survey, bool all) {
   constexpr std::size_t kOtherColumns = 52;
   const std::size_t columns = terminal_columns();
   const std::size_t room = columns - std::min(columns, kOtherColumns);
-  std::size_t next_work = 0;
+  std::size_t next_work = 0, shown_work = 0;
   const auto add_work = [&](std::optional<std::uint64_t> below) {
     for (; next_work < survey.unfinished.size(); ++next_work) {
       const UnfinishedWork& work = survey.unfinished[next_work];
       if (below && work.iteration >= *below) return;
+      if (!all && ++shown_work > kShownLines) continue;
       table.add({std::to_string(work.iteration), local_time(work.modified), age(work.modified, at),
                  "", row_text(work)});
     }
   };
+  const std::vector<bool> folds =
+      all ? std::vector<bool>(survey.iterations.size()) : folded(survey.iterations);
   for (std::size_t i = 0; i < survey.iterations.size(); ++i) {
-    const auto folds_at = [&](std::size_t j) {
-      return !all && folds(survey.iterations[j], survey.iterations.size() - 1 - j);
-    };
     const IterationSummary& summary = survey.iterations[i];
     std::size_t end = i;
-    while (end < survey.iterations.size() && folds_at(end)) ++end;
+    while (end < survey.iterations.size() && folds[end]) ++end;
     if (end > i + 1) {
       add_work(survey.iterations[end - 1].iteration);
       add_fold(table, std::span(survey.iterations).subspan(i, end - i), at);
@@ -137,6 +147,10 @@ void print_table(const RootSurvey& survey, bool all) {
                row_text(summary, room)});
   }
   add_work(std::nullopt);
+  if (!all && shown_work > kShownLines)
+    table.add(
+        {"...", "", "", "",
+         str_format("… {} more unfinished (--all shows them)", grouped(shown_work - kShownLines))});
   table.print();
 }
 

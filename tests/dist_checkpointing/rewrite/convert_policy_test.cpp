@@ -72,7 +72,7 @@ const std::vector<Case> kCases{
     {"load: {error_on: [values-kept, not-finite]}", Effect::kNamedAsUnused},
     {"retention: {keep_last: 3}", Effect::kNamedAsUnused},
     {"resume: {allow_dropped_keys: true}", Effect::kNamedAsUnused},
-    {"retention: {keep_last: 1, keep_every: 3}", Effect::kNamedAsUnused},
+    {"retention: {keep_last: 1, keep_every: 3, keep: [2]}", Effect::kNamedAsUnused},
 };
 
 /// Returns all options that a policy determines.

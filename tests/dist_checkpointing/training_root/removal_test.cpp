@@ -42,6 +42,16 @@ class Leftovers : public ::testing::Test {
     for (const FileInfo& entry : posix_storage(root_.path())->list("")) names.push_back(entry.name);
     return names;
   }
+  /// Damages both; the file "which" is in what is left.
+  template <typename Test>
+  void leave(const Test& test, const std::string& name, const std::string& token) {
+    const fs::path left = root_ / hidden(name, test.purpose, token);
+    make_complete(name);
+    fs::copy(root_ / name, left, fs::copy_options::recursive);
+    std::ofstream(left / "which") << "left";
+    test.left(left);
+    test.successor(root_ / name);
+  }
   static std::string hidden(const std::string& name, const std::string& purpose,
                             const std::string& token = kDead) {
     return "." + name + "." + purpose + "-" + token;
@@ -103,6 +113,66 @@ TEST_F(Leftovers, AReplacedCheckpointWhoseSuccessorNeverCameIsBack) {
   EXPECT_TRUE(fs::exists(root_ / "iter_0000100" / "metadata.json"));
 }
 
+/// What a killed save has left of iteration 100, and the checkpoint that has its name.
+struct Successor {
+  const char* what;
+  const char* purpose;                 ///< of what is left
+  void (*left)(const fs::path&);       ///< damages what is left
+  void (*successor)(const fs::path&);  ///< damages what has the name, or removes it
+  std::vector<std::string> after;      ///< names in the root
+  bool has_left;                       ///< what has the name then is what was left
+};
+
+void keep(const fs::path&) {}
+void remove_it(const fs::path& checkpoint) {
+  fs::remove_all(checkpoint);
+}
+void cut(const fs::path& checkpoint) {
+  fs::resize_file(checkpoint / "__0_0.distcp", 20);
+}
+void cut_metadata(const fs::path& checkpoint) {
+  fs::resize_file(checkpoint / ".metadata", 20);
+}
+void remove_file(const fs::path& checkpoint) {
+  fs::remove(checkpoint / "__0_0.distcp");
+}
+void zero(const fs::path& checkpoint) {
+  const fs::path file = checkpoint / "__0_0.distcp";
+  std::ofstream(file, std::ios::in | std::ios::out | std::ios::binary)
+      << std::string(fs::file_size(file), '\0');
+}
+
+const std::string kName = "iter_0000100";
+const std::string kAside = ".iter_0000100.quarantined-1";
+const std::string kReplacedLeft = ".iter_0000100.replaced-host-4194305-1-abcd";
+const std::vector<Successor> kSuccessors{
+    {"a sound one", "replaced", keep, keep, {kName}, false},
+    {"none", "replaced", keep, remove_it, {kName}, true},
+    {"zeros", "replaced", keep, zero, {kAside, kName}, true},
+    {"zeros, after an exchange", "saving", keep, zero, {kAside, kName}, true},
+    {"a truncated one", "replaced", keep, cut, {kAside, kName}, true},
+    {"one without metadata", "replaced", keep, cut_metadata, {kAside, kName}, true},
+    {"one that misses a file", "replaced", keep, remove_file, {kAside, kName}, true},
+    {"neither is sound", "replaced", cut, zero, {kReplacedLeft, kName}, false},
+    {"what is left is zeros, and alone", "replaced", zero, remove_it, {kName}, true},
+    {"what is left is truncated, and alone", "replaced", cut, remove_it, {kReplacedLeft}, false},
+    {"what is left misses a file", "replaced", remove_file, zero, {kName}, false},
+    {"an unfinished save beside zeros", "saving", cut, zero, {kName}, false},
+    {"a finished save that was never published", "saving", keep, remove_it, {}, false},
+};
+
+TEST_F(Leftovers, OfAKilledSaveComeBackInPlaceOfWhatIsNotSound) {
+  for (const Successor& test : kSuccessors) {
+    SCOPED_TRACE(test.what);
+    for (const auto& entry : fs::directory_iterator(root_.path())) fs::remove_all(entry.path());
+    leave(test, kName, kDead);
+    EXPECT_EQ(after_removal(), test.after);
+    EXPECT_EQ(fs::exists(root_ / kName / "which"),
+              test.has_left || (test.after.size() == 1 && test.successor == keep))
+        << "no save has written this file";
+  }
+}
+
 /// The token of a process of this host that has ended, and the process unless it has been waited
 /// for.
 struct EndedProcess {
@@ -152,6 +222,27 @@ TEST_F(Leftovers, ASaveAndAConversionRemoveDeadAttemptsAtTheirOwnTarget) {
   EXPECT_TRUE(fs::exists(root_ / hidden("other", "saving", process.token)));
   convert(root_ / "model", root_ / "other");
   EXPECT_FALSE(fs::exists(root_ / hidden("other", "saving", process.token)));
+}
+
+TEST_F(Leftovers, BesideATargetComeBackAlsoWhereItIsThenRefused) {
+  const EndedProcess process;
+  process.reap();
+  make_complete("source");
+  for (const bool overwrite : {false, true}) {
+    for (const Successor& test : kSuccessors) {
+      SCOPED_TRACE(test.what);
+      if (!test.has_left || test.after.size() < 2) continue;
+      for (const auto& entry : fs::directory_iterator(root_.path()))
+        if (entry.path().filename() != "source") fs::remove_all(entry.path());
+      leave(test, "model", process.token);
+      EXPECT_EQ(code_of([&] {
+                  convert(root_ / "source", root_ / "model", {.target = {.overwrite = overwrite}});
+                }),
+                overwrite ? "no error" : "already-exists");
+      EXPECT_TRUE(fs::exists(root_ / ".model.quarantined-1"));
+      EXPECT_TRUE(fs::exists(root_ / "model" / "which"));
+    }
+  }
 }
 
 TEST_F(Leftovers, OfADeadPublisherBelongToTheWorkersThatLive) {

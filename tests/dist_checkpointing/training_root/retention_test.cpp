@@ -43,17 +43,28 @@ TEST(Retention, KeepsTheNewestAndMultiples) {
   EXPECT_THAT((Root{{100, 200}}.to_delete(200, {.keep_last = 3})), IsEmpty());
 }
 
+TEST(Retention, KeepsWhatIsNamed) {
+  const Root root{{100, 150, 200, 1500, 2000}};
+  EXPECT_THAT(root.to_delete(2000, {.keep_last = 1, .keep = {"100", "15*"}}), ElementsAre(200));
+  EXPECT_THAT(root.to_delete(2000, {.keep_last = 1, .keep = {"iter_000?[15]00"}}),
+              ElementsAre(150, 200));
+  EXPECT_THAT(root.to_delete(2000, {.keep_last = 2, .keep = {"10"}}), ElementsAre(100, 150, 200));
+}
+
 TEST(Retention, KeepsWhatIsInUse) {
   EXPECT_THAT((Root{{100, 200, 300}}.to_delete(300, {.keep_last = 1}, {100, 900})),
               ElementsAre(200));
 }
 
-TEST(Retention, OnlyCompleteOnesCount) {
+TEST(Retention, OnlySoundOnesCount) {
   EXPECT_THAT((Root{{100, 200, 300, 400, 500}, {400}}.to_delete(500, {.keep_last = 2})),
               ElementsAre(100, 200))
-      << "300 is the second complete one";
+      << "300 is the second sound one";
   EXPECT_THAT((Root{{100, 200, 300}, {100, 200}}.to_delete(300, {.keep_last = 2})), IsEmpty())
-      << "nothing goes before two are complete";
+      << "nothing goes before two are sound";
+  EXPECT_THAT((Root{{100, 200, 300}, {300}}.to_delete(300, {.keep_last = 1}, {300})),
+              ElementsAre(100))
+      << "the newest is not sound itself";
   EXPECT_THAT((Root{{100, 200, 300}, {100}}.to_delete(300, {.keep_last = 2})), ElementsAre(100))
       << "debris older than what is kept";
 }
@@ -68,7 +79,7 @@ TEST(Retention, AsksAboutNoMoreThanItMust) {
   const Iterations iterations{100, 200, 300, 400};
   iterations_to_delete(iterations, 400, {.keep_last = 2}, {},
                        [&](std::uint64_t iteration) { return asked.push_back(iteration), true; });
-  EXPECT_THAT(asked, ElementsAre(300));
+  EXPECT_THAT(asked, ElementsAre(400, 300));
 }
 
 TEST(Retention, KeepsItsPromisesInAnyRoot) {
@@ -85,7 +96,8 @@ TEST(Retention, KeepsItsPromisesInAnyRoot) {
         random.between(0, std::ssize(root.iterations) - 1))];
     root.incomplete.erase(saved);
     const Retention retention{static_cast<std::uint64_t>(random.between(0, 4)),
-                              static_cast<std::uint64_t>(random.between(0, 4))};
+                              static_cast<std::uint64_t>(random.between(0, 4)),
+                              {}};
     const auto in_use = static_cast<std::uint64_t>(random.between(0, 19));
     std::size_t kept = 0;
     std::size_t complete = 0;

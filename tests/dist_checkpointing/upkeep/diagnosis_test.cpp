@@ -82,6 +82,56 @@ TEST_F(Diagnosis, DeepFindsWhatOnlyTheBytesShow) {
   EXPECT_THAT(verdicts(diagnose(true)), ElementsAre(Verdict::kDamaged));
 }
 
+TEST_F(Diagnosis, DataThatAreZerosAreDamageWithoutDeepToo) {
+  for (const std::uint64_t iteration : {1, 2}) make(iteration);
+  zero(2);
+  track("2");
+  const RootDiagnosis found = diagnose();
+  EXPECT_THAT(verdicts(found), ElementsAre(Verdict::kComplete, Verdict::kDamaged));
+  EXPECT_EQ(found.survey.resume.checkpoint->directory, "iter_0000002") << "a run takes it";
+  EXPECT_THAT(found.tracker_problem, HasSubstr("names 'iter_0000002', which is damaged"));
+  EXPECT_EQ(survey_root(root_.path()).iterations[1].state, IterationSummary::State::kComplete);
+}
+
+TEST_F(Diagnosis, WhatIsKnownIsNotExaminedAgainUnlessItHasChanged) {
+  for (const std::uint64_t iteration : {1, 2}) make(iteration);
+  RootDiagnosis known = diagnose(true);
+  known.survey.iterations[0].why = "it is known";
+  const auto why = [&] {
+    return diagnose_root(root_.path(), {.deep = true, .known = &known.survey})
+        .survey.iterations[0]
+        .why;
+  };
+  EXPECT_EQ(why(), "it is known");
+  write("iter_0000001/notes.txt", "new");
+  EXPECT_EQ(why(), "");
+}
+
+TEST_F(Diagnosis, MegatronBridgesTrackerIsToNameTheSame) {
+  for (const std::uint64_t iteration : {1, 10}) make(iteration);
+  fs::copy_file(fs::path(DCKPT_TEST_DATA) / "bridge" / kBridgeTrackerFile,
+                root_ / kBridgeTrackerFile);
+  EXPECT_EQ(diagnose().bridge_problem, "") << "it is alone";
+  track("10");
+  EXPECT_EQ(diagnose().bridge_problem, "");
+  track("1");
+  EXPECT_THAT(diagnose().bridge_problem,
+              HasSubstr("latest_train_state.pt names 'iter_0000010', and Megatron-Bridge reads it "
+                        "before latest_checkpointed_iteration.txt, which names 'iter_0000001'"));
+  EXPECT_FALSE(diagnose().ok());
+}
+
+TEST_F(Diagnosis, OldLeftoversOfOtherHostsAreWaste) {
+  make(1);
+  const std::string left = ".iter_0000002.saving-" + elsewhere();
+  fs::create_directory(root_ / left);
+  write(left + "/file", "12345");
+  EXPECT_EQ(diagnose().wasted_bytes(), 0U) << "its job may be running";
+  make_old(root_ / left);
+  EXPECT_EQ(diagnose().wasted_bytes(), 5U);
+  EXPECT_EQ(diagnose().leftovers[0].work.state, Owner::kElsewhere);
+}
+
 TEST_F(Diagnosis, ReadsTheTrackerAsMegatronDoes) {
   make(1);
   const auto megatron = [&](const std::string& text) {
@@ -187,6 +237,18 @@ TEST_F(Diagnosis, NamesTheJobThatHasTheRoot) {
   }
   write(".dckpt.lock", "job " + ended());
   EXPECT_EQ(diagnose().owner->state, Owner::kEnded);
+}
+
+TEST_F(Diagnosis, SaysWhereThePointersOfAutomodelLead) {
+  for (const char* const step : {"epoch_0_step_19", "epoch_1_step_39"})
+    make(std::string(step) + "/model");
+  fs::create_directory_symlink("epoch_1_step_39", root_ / "LATEST");
+  write("LOWEST_VAL", "epoch_0_step_9\n");
+  const auto message = [&] { return std::string(error_of([&] { diagnose(); }).what()); };
+  EXPECT_THAT(message(), HasSubstr("epoch_1_step_39/model'; LATEST names 'epoch_1_step_39'; "
+                                   "LOWEST_VAL names 'epoch_0_step_9', which does not exist"));
+  fs::remove_all(root_ / "epoch_1_step_39");
+  EXPECT_THAT(message(), HasSubstr("epoch_0_step_19/model'; LATEST leads nowhere; "));
 }
 
 TEST_F(Diagnosis, RefusesWhatIsNoTrainingRoot) {

@@ -40,6 +40,14 @@ class KeptRoot : public ::testing::Test {
   void track(const std::string& text) const { write(kTrackerFile, text); }
   std::string tracker() const { return read(kTrackerFile); }
 
+  /// The data of a checkpoint become zeros, as after a power failure.
+  void zero(const std::string& name) const {
+    const std::filesystem::path file = root_ / name / "__0_0.distcp";
+    std::ofstream(file, std::ios::in | std::ios::out | std::ios::binary)
+        << std::string(std::filesystem::file_size(file), '\0');
+  }
+  void zero(std::uint64_t iteration) const { zero(iteration_directory(iteration)); }
+
   /// A complete, an unfinished and a damaged iteration, the last of which the tracker names.
   void make_sick() const {
     for (const std::uint64_t iteration : {1, 2, 3}) make(iteration);

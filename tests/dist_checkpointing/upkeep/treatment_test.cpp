@@ -35,6 +35,10 @@ class Treatments : public KeptRoot {
     EXPECT_EQ(names(), before);
     return code;
   }
+  void copy_bridge_state(const std::string& to) const {
+    fs::copy_file(fs::path(DCKPT_TEST_DATA) / "bridge" / kBridgeTrackerFile, root_ / to,
+                  fs::copy_options::overwrite_existing);
+  }
 };
 
 TEST_F(Treatments, ADryRunChangesNothing) {
@@ -152,11 +156,112 @@ TEST_F(Treatments, WhatTheTrackerFindsThroughALinkIsNotSetAsideInSilence) {
   fs::create_directory_symlink("iter_0000003", path(4));
   EXPECT_THAT(treat({.quarantine = 4}, false).remarks, IsEmpty());
   track("4");
-  EXPECT_THAT(treat({.quarantine = 3}, false).remarks,
-              ElementsAre("'iter_0000004' leads to 'iter_0000003', and will lead nowhere",
-                          HasSubstr("names 'iter_0000004': without it a run stops")));
+  const TreatmentReport plan = treat({.quarantine = 3}, false);
+  EXPECT_THAT(plan.remarks,
+              ElementsAre("'iter_0000004' leads to 'iter_0000003', and will lead nowhere"));
+  EXPECT_EQ(plan.steps.back().to, "2") << "a run would stop without a new tracker";
   EXPECT_EQ(resumed(treat({.repair_tracker = true, .quarantine = 3})), "iter_0000002");
   EXPECT_EQ(tracker(), "2");
+}
+
+TEST_F(Treatments, QuarantineOfWhatTheTrackerNamesRepairsItOrIsRefused) {
+  for (const std::uint64_t iteration : {1, 2}) make(iteration);
+  track("2");
+  EXPECT_EQ(resumed(treat({.quarantine = 2})), "iter_0000001");
+  EXPECT_EQ(tracker(), "1");
+  EXPECT_EQ(refused({.quarantine = 1}), ErrorCode::kIncomplete);
+  EXPECT_THAT(error_of([&] { (void)treat({.quarantine = 1}); }).what(),
+              HasSubstr("there is no other complete checkpoint that it could name"));
+}
+
+/// A root with iterations 1 and 2 to be treated, and what is there afterwards.
+struct Sequence {
+  const char* what;
+  const char* tracker;  ///< content, before
+  Treatment treatment;
+  std::vector<TreatmentStep::Kind> steps;
+  const char* tracker_after;
+  std::uint64_t resumed;
+};
+
+TEST_F(Treatments, EachStepIsPlannedForWhatTheStepsBeforeItLeave) {
+  using Kind = TreatmentStep::Kind;
+  // Iteration 3 is damaged, and what it has replaced is sound; iteration 4 is missing, and what was
+  // being replaced is there.
+  const std::vector<Sequence> sequences{
+      {"what the tracker names comes back",
+       "4",
+       {.repair_tracker = true, .clean = true},
+       {Kind::kSetAside, Kind::kBringBack, Kind::kBringBack},
+       "4",
+       4},
+      {"and in place of what is damaged",
+       "3",
+       {.repair_tracker = true, .clean = true},
+       {Kind::kSetAside, Kind::kBringBack, Kind::kBringBack},
+       "3",
+       3},
+      {"the newest is one that comes back",
+       "9",
+       {.repair_tracker = true, .clean = true},
+       {Kind::kSetAside, Kind::kBringBack, Kind::kBringBack, Kind::kWriteTracker},
+       "4",
+       4},
+      {"it comes back in place of what is set aside",
+       "3",
+       {.quarantine = 3, .clean = true},
+       {Kind::kSetAside, Kind::kBringBack, Kind::kBringBack},
+       "3",
+       3},
+      {"a tracker alone", "3", {.repair_tracker = true}, {Kind::kWriteTracker}, "2", 2},
+      {"nothing is deleted for what is not sound",
+       "3",
+       {.prune = Retention{.keep_last = 1}},
+       {Kind::kDelete},
+       "3",
+       3},
+      {"what comes back counts",
+       "4",
+       {.clean = true, .prune = Retention{.keep_last = 2}},
+       {Kind::kSetAside, Kind::kBringBack, Kind::kBringBack, Kind::kDelete},
+       "4",
+       4},
+  };
+  for (const Sequence& test : sequences) {
+    SCOPED_TRACE(test.what);
+    for (const std::string& name : names()) fs::remove_all(root_ / name);
+    for (const std::uint64_t iteration : {1, 2, 3}) make(iteration);
+    zero(3);
+    for (const char* const name : {"iter_0000003", "iter_0000004"})
+      make(std::string(".") + name + ".replaced-" + ended());
+    track(test.tracker);
+    const TreatmentReport plan = treat(test.treatment, false);
+    std::vector<Kind> steps;
+    for (const TreatmentStep& step : plan.steps) steps.push_back(step.kind);
+    EXPECT_EQ(steps, test.steps);
+    const TreatmentReport report = treat(test.treatment);
+    EXPECT_EQ(tracker(), test.tracker_after);
+    EXPECT_EQ(resumed(report), iteration_directory(test.resumed));
+    EXPECT_FALSE(find_unsound(path(2)));
+  }
+}
+
+TEST_F(Treatments, MegatronBridgesTrackerIsRepairedAlong) {
+  for (const std::uint64_t iteration : {9, 10, 11}) make(iteration);
+  copy_bridge_state("iter_0000010/train_state.pt");
+  copy_bridge_state(kBridgeTrackerFile);
+  write(kBridgeTrackerFile, "rubbish");
+  track("11");
+  (void)treat({.quarantine = 11});
+  EXPECT_EQ(tracker(), "10");
+  EXPECT_EQ(read(kBridgeTrackerFile), read("iter_0000010/train_state.pt"));
+  EXPECT_TRUE(diagnose_root(root_.path()).ok());
+  (void)treat({.quarantine = 10});
+  EXPECT_EQ(tracker(), "9");
+  EXPECT_FALSE(fs::exists(root_ / kBridgeTrackerFile)) << "9 has no train state";
+  (void)treat({.restore_tracker = true});
+  EXPECT_EQ(tracker(), "10");
+  EXPECT_TRUE(fs::exists(root_ / kBridgeTrackerFile));
 }
 
 TEST_F(Treatments, SavesAndTheirLeftoversLeaveQuarantineAlone) {
@@ -242,7 +347,7 @@ TEST_F(Treatments, AJobThatHasTheRootKeepsOthersOut) {
   make_sick();
   const auto lock = posix_storage(root_.path())->lock(".dckpt.lock", "job " + mine());
   EXPECT_EQ(refused({.quarantine = 3}), ErrorCode::kAborted);
-  EXPECT_EQ(treat({.quarantine = 3}, false).steps.size(), 1U) << "looking is allowed";
+  EXPECT_EQ(treat({.quarantine = 3}, false).steps.size(), 2U) << "looking is allowed";
 }
 
 /// Every change fails, as on a file system that is mounted read-only.
@@ -403,6 +508,33 @@ TEST_F(Prune, CountsALinkAndItsTargetOnce) {
 TEST_F(Prune, CountsOnlyCompleteOnes) {
   fs::resize_file(path(4) / "__0_0.distcp", 20);
   EXPECT_THAT(removed(prune({.keep_last = 2})), ElementsAre("iter_0000001", "iter_0000002"));
+}
+
+TEST_F(Prune, KeepsSoundOnesWhereTheNewestAreNot) {
+  zero(5);
+  const TreatmentReport plan = prune({.keep_last = 1}, true);
+  EXPECT_THAT(removed(plan), ElementsAre("iter_0000001", "iter_0000002", "iter_0000003"));
+  EXPECT_THAT(plan.remarks, ElementsAre(HasSubstr(
+                                "'iter_0000005', from which a run would resume, does not count, "
+                                "because it is not sound")));
+  zero(4);
+  EXPECT_THAT(removed(prune({.keep_last = 1}, true)), IsEmpty()) << "no sound one would stay";
+}
+
+TEST_F(Prune, KeepsSoundOnesOnRequestByAllTheirBytes) {
+  std::string content = read("iter_0000005/__0_0.distcp");
+  content[content.find(std::string(16, '\0'), 60)] = 'X';
+  write("iter_0000005/__0_0.distcp", content);
+  EXPECT_EQ(removed(prune({.keep_last = 1})).size(), 4U);
+  const Treatment deep{.prune = Retention{.keep_last = 1}, .diagnose = {.deep = true}};
+  EXPECT_EQ(removed(treat_root(root_.path(), deep)).size(), 3U);
+}
+
+TEST_F(Prune, KeepsWhatIsNamed) {
+  write("best.txt", "iter_0000002");
+  const TreatmentReport report = prune({.keep_last = 1, .keep = {"3"}}, true);
+  EXPECT_THAT(removed(report), ElementsAre("iter_0000001", "iter_0000004"));
+  EXPECT_THAT(report.remarks, ElementsAre("'iter_0000002' stays: 'best.txt' names it"));
 }
 
 TEST_F(Prune, RefusesToGuess) {

@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "strategies/storage/storage.h"
+
 namespace dckpt {
 
 /// The name that something in a training root has while it is set aside:
@@ -17,5 +19,8 @@ struct AsideName {
 std::string to_string(const AsideName& name);
 /// Inverts to_string(); empty for anything else.
 std::optional<AsideName> parse_set_aside(std::string_view name);
+/// Returns the first name that is free, behind those that are taken, for what has the name
+/// `original` in this directory. Throws CheckpointError (io).
+AsideName next_aside(const Storage& directory, const std::string& original);
 
 }  // namespace dckpt
