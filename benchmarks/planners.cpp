@@ -36,7 +36,8 @@ double plan_seconds(const PlanWorkload& workload, const SaveOptions& options,
   watch([&] {
     planner.set_up_planner({state, shards, options, 0, static_cast<int>(workload.ranks)});
     const SavePlan local = planner.create_local_plan();
-    if (overridden_steps<Planner>().local_plan) check_local_plan(local, {tensors, {}}, planner);
+    if (overridden_steps<Planner>().local_plan)
+      check_local_plan(local, {shards, tensors, {}}, planner);
     const Bytes proposal = encode_plan(local);
     const GlobalPlan plan = planner.create_global_plan(plans);
     if (overridden_steps<Planner>().global_plan) validate_global_plan(plan, plans);

@@ -55,8 +55,8 @@ constexpr std::array kRules{
                  return policy.save.timeout < policy.save.timeout.zero();
                }},
     OptionRule{kSave, "save.error_on",
-               "a save with planner.validate: false looks for nothing that could be an error; set "
-               "planner.validate to true, or leave error_on out",
+               "a save with planner.validate: false does not compare the common states of the "
+               "ranks; set planner.validate to true, or leave error_on out",
                kInvalid,
                [](const Policy& policy, const Backend*) {
                  return !policy.save.error_on.empty() && !policy.save.planner.validate;
@@ -205,6 +205,8 @@ constexpr std::array kRules{
                is_set<&LoadOptions::allow_shape_mismatch>},
     OptionRule{kWithoutState, "load.allow_truncation", kNoEffect, kInvalid,
                is_set<&LoadOptions::allow_truncation>},
+    OptionRule{kWithoutState, "load.allow_unloaded", kNoEffect, kInvalid,
+               is_set<&LoadOptions::allow_unloaded>},
     OptionRule{kLoad | kWithoutState, "load.timeout",
                "found {load_timeout} ms, but a time limit is not negative; say 0 for none",
                kInvalid,

@@ -101,6 +101,17 @@ struct AsyncOptions {
   friend bool operator==(const AsyncOptions&, const AsyncOptions&) = default;
 };
 
+/// How a save compares the copies of what several ranks hold, before one of them is stored.
+enum class CheckReplicas : std::uint8_t {
+  kOff,
+  kSample,  ///< tensors of more than 64 KiB by 16 samples of 4 KiB
+  kAll,     ///< all elements
+};
+inline constexpr EnumNames<CheckReplicas, 3> kCheckReplicasNames{
+    {{CheckReplicas::kOff, "off"},
+     {CheckReplicas::kSample, "sample"},
+     {CheckReplicas::kAll, "all"}}};
+
 struct WriteOptions {
   IoEngine engine = IoEngine::kAuto;
   int threads = 2;  ///< per process that writes
@@ -133,6 +144,7 @@ struct SaveOptions {
   bool overwrite = false;
   bool integrity = false;  ///< write integrity.json with a SHA-256 per file
   bool report = false;     ///< write dckpt_report.json with the times of the save's phases
+  CheckReplicas check_replicas = CheckReplicas::kSample;
   /// A key prefix: tensors and objects whose keys start with it go to separate data files, named
   /// "{hint}__{rank}_{number}.distcp", so that remove_sharded_tensors() can delete these files.
   /// Empty: none. See separation_hint.h for valid hints.
@@ -280,6 +292,9 @@ struct LoadOptions {
   /// Globs of keys of which less may be requested than is stored: elements beyond the request are
   /// dropped. Otherwise only padding may be dropped: zeros, or repetitions of the last kept row.
   std::vector<std::string> allow_truncation{};
+  /// Globs of stored keys that the state need not request: they make no finding, and a run that
+  /// goes on from the checkpoint may save them with other values.
+  std::vector<std::string> allow_unloaded{};
   Padding padding = Padding::kZero;
   Cast cast = Cast::kForbid;
   /// A registered planner that decides what is read; without a name, the state alone decides.

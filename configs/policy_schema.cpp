@@ -324,6 +324,7 @@ Type<SaveOptions> save() {
           field("timeout", &SaveOptions::timeout, duration()),
           field("integrity", &SaveOptions::integrity, choice(kIntegrityNames)),
           field("report", &SaveOptions::report, flag()),
+          field("check_replicas", &SaveOptions::check_replicas, choice(kCheckReplicasNames)),
           field("error_on", &SaveOptions::error_on, error_on()),
       },
       check_one_form<SaveOptions>});
@@ -449,6 +450,9 @@ Type<LoadOptions> load() {
           field("allow_truncation", &LoadOptions::allow_truncation,
                 list_of(text("a pattern of keys"),
                         "a list of patterns, for example [\"*.word_embeddings.weight\"]")),
+          field("allow_unloaded", &LoadOptions::allow_unloaded,
+                list_of(text("a pattern of keys"),
+                        "a list of patterns, for example [\"optimizer.*\"]")),
           field("padding", &LoadOptions::padding, choice(kPaddingNames)),
           field("cast", &LoadOptions::cast, choice(kCastNames)),
           field("planner", &LoadOptions::registered_planner, load_planner()),

@@ -23,7 +23,6 @@
 
 #include "configs/option_rules.h"
 #include "dist_checkpointing/load/dropped_tensors.h"
-#include "dist_checkpointing/load/found_tensors.h"
 #include "dist_checkpointing/planner/planner_registry.h"
 #include "dist_checkpointing/registry.h"
 #include "dist_checkpointing/same_on_all_ranks.h"
@@ -34,7 +33,6 @@
 #include "dist_checkpointing/training_root/retention.h"
 #include "dist_checkpointing/training_root/root_links.h"
 #include "dist_checkpointing/training_root/root_lock.h"
-#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
 #include "mapping/base/format.h"
@@ -187,9 +185,8 @@ std::optional<std::uint64_t> Checkpointer::latest() try {
 
 /// Loads, and remembers data for the next save: the places of sharded leaves, and the plans.
 LoadReport Checkpointer::load_from(const Location& checkpoint, StateDict& state) {
-  std::vector<FoundTensor> found;
-  LoadReport report = load_and_find(state, checkpoint, policy_.load, comm_, load_plans_, found);
-  if (comm_.rank() == 0) remember_found(checkpoint, std::move(found));
+  LoadReport report = load_more(state, checkpoint, policy_.load, comm_, load_plans_, found_.get());
+  found_ = report.found;
   agree(comm_, "remembering what was loaded", [&] { sharded_paths_ = ShardedPaths(state); });
   const PlannerOptions& planner = policy_.save.planner;
   if (planner.cache && planner.keep_plans != KeepPlans::kOff)
@@ -440,40 +437,14 @@ bool Checkpointer::is_sound(std::uint64_t iteration) {
 SaveHooks Checkpointer::with_check(SaveHooks hooks) {
   hooks.accept = [this, own = std::move(hooks.accept)](const Metadata& planned,
                                                        const Value* common) {
-    require_nothing_dropped(planned, common);
+    if (found_) {
+      with_context({.file = root_.display()}, [&] {
+        require_continued(*found_, planned, common, may_drop_ || policy_.resume.allow_dropped_keys);
+      });
+    }
     if (own) own(planned, common);
   };
   return hooks;
-}
-
-void Checkpointer::remember_found(const Location& checkpoint, std::vector<FoundTensor> found) {
-  found_ = std::move(found);
-  resumed_from_ = checkpoint.display();
-  const std::vector<FoundTensor> left = not_requested(found_);
-  if (left.empty()) return;
-  log_warning(str_format(
-      "no rank's state has {} of the {} of {}, so they were not loaded; {}:{}",
-      grouped(left.size()), counted(found_.size(), "tensor"), quote(resumed_from_),
-      policy_.resume.allow_dropped_keys
-          ? "the policy allows saves without them"
-          : "saves without them will be refused (resume.allow_dropped_keys). Put them into the "
-            "state before loading; an optimizer may have to make its state first",
-      table_of_bytes(left)));
-}
-
-void Checkpointer::require_nothing_dropped(const Metadata& planned, const Value* common) const {
-  if (may_drop_ || policy_.resume.allow_dropped_keys) return;
-  const std::vector<FoundTensor> dropped = dropped_tensors(found_, planned, common);
-  if (dropped.empty()) return;
-  throw CheckpointError(
-      ErrorCode::kMismatch,
-      str_format("refusing to save a state that lacks {} of the {} of {}, from which this "
-                 "run has resumed: the next resume would not find them. Put them into the state; "
-                 "or, if they are to be left out, say 'resume: {{allow_dropped_keys: true}}' in "
-                 "the policy, or pass {{.dropped_keys = true}} to this call of save:{}",
-                 grouped(dropped.size()), counted(found_.size(), "tensor"), quote(resumed_from_),
-                 table_of_bytes(dropped)),
-      {.file = root_.display()});
 }
 
 void Checkpointer::set_known_complete(std::uint64_t iteration, bool complete) {

@@ -15,7 +15,6 @@
 
 namespace DCKPT_API dckpt {
 
-struct FoundTensor;
 struct Metadata;
 
 /// The checkpoint that resume or load_latest loaded.
@@ -60,9 +59,10 @@ class Checkpointer {
   /// one, unless this run has loaded an older iteration: the existing one then belongs to an
   /// abandoned history. Refuses (mismatch) a state that lacks tensors of the checkpoint that the
   /// run has resumed from, counted over all ranks, unless `allow` or the policy's
-  /// `resume.allow_dropped_keys` permits it. save.h describes states. With the policy's
-  /// `save.async.enabled`, returns as save_async does. Otherwise the save is done when this
-  /// returns, and wait() only returns the report.
+  /// `resume.allow_dropped_keys` permits it, and one that has tensors of that checkpoint which the
+  /// run has never loaded, unless `load.allow_unloaded` names them. save.h describes states. With
+  /// the policy's `save.async.enabled`, returns as save_async does. Otherwise the save is done when
+  /// this returns, and wait() only returns the report.
   PendingSave save(const StateDict& state, std::uint64_t iteration, const AllowedOnce& allow = {});
 
   /// Does the same in the background and returns as soon as the state may change. With
@@ -90,7 +90,7 @@ class Checkpointer {
   /// Loads the latest complete checkpoint, as chosen by find_latest. If the root is empty, a new
   /// run starts: warns, returns an empty optional and leaves `state` unchanged. `state` keeps its
   /// descriptions (load.h), so the same tree can be saved next. A warning names the stored tensors
-  /// that no rank requests.
+  /// that no rank has requested in this load or an earlier one of the same checkpoint.
   [[nodiscard]] std::optional<ResumedFrom> load_latest(StateDict& state);
 
   /// Does the same for a run that must continue: throws (incomplete) if there is nothing to resume
@@ -119,8 +119,6 @@ class Checkpointer {
   void remove_old(std::uint64_t saved);
   bool is_sound(std::uint64_t iteration);
   void set_known_complete(std::uint64_t iteration, bool complete);
-  void remember_found(const Location& checkpoint, std::vector<FoundTensor> found);
-  void require_nothing_dropped(const Metadata& planned, const Value* common) const;
 
   const Location root_;
   const Policy policy_;
@@ -139,10 +137,9 @@ class Checkpointer {
   // Used on rank 0 only.
   bool claimed_ = false;
   bool has_saved_ = false;
-  bool may_drop_ = false;              ///< the running call of save() allows dropped keys
-  std::string resumed_from_;           ///< checkpoint that the run resumed from, for messages
-  std::vector<FoundTensor> found_;     ///< tensors of that checkpoint
-  std::unique_ptr<StorageLock> lock_;  ///< null if the storage has no locks
+  bool may_drop_ = false;                      ///< the running call of save() allows dropped keys
+  std::shared_ptr<const FoundTensors> found_;  ///< of the checkpoint that the run has loaded last
+  std::unique_ptr<StorageLock> lock_;          ///< null if the storage has no locks
   std::set<std::uint64_t> known_complete_;
 
   /// Null until the first background save; its thread uses the members above.

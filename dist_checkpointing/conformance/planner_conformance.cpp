@@ -1,6 +1,8 @@
 #include "dist_checkpointing/conformance/planner_conformance.h"
 
+#include <algorithm>
 #include <array>
+#include <cstring>
 #include <exception>
 #include <mutex>
 #include <optional>
@@ -260,7 +262,7 @@ class LoadPlannerChecks : ChecksInScratch {
     plain.overwrite = true;
     std::mutex failing;
     run_ranks(ranks, [&](Communicator& comm) {
-      StateDict state = state_(comm.rank(), comm.size());
+      StateDict state = without_contents(state_(comm.rank(), comm.size()));
       const std::vector<const std::byte*> before = memory_of(state);
       LoadOptions options = policy_.load;
       options.parallel.enabled = together;
@@ -276,6 +278,21 @@ class LoadPlannerChecks : ChecksInScratch {
       require_equal(scratch_ / "expected", loaded, "every load gives the same");
   }
 
+  /// Returns the state with other elements, so that a tensor which is not filled shows.
+  static StateDict without_contents(StateDict state) {
+    const auto overwrite = [](const Tensor& tensor) {
+      if (tensor.has_data() && tensor.device().kind == Device::Kind::kCpu && tensor.is_contiguous())
+        std::memset(tensor.mutable_data(), 1, tensor.nbytes());  // also a valid bool
+    };
+    any_leaf(state, [&](const Value& leaf) {
+      if (leaf.is_tensor()) overwrite(leaf.as_tensor());
+      if (leaf.is(Value::Kind::kShardedTensor) && leaf.as_sharded_tensor().data)
+        overwrite(*leaf.as_sharded_tensor().data);
+      return false;
+    });
+    return state;
+  }
+
   static std::vector<const std::byte*> memory_of(const StateDict& state) {
     std::vector<const std::byte*> memory;
     any_leaf(state, [&](const Value& leaf) {
@@ -286,17 +303,27 @@ class LoadPlannerChecks : ChecksInScratch {
     return memory;
   }
 
+  /// Fails on rank 2: by a key that is not stored, unless the planner supplies it, and by a hook,
+  /// unless the planner leaves out everything.
   void check_errors() {
-    std::array<std::optional<CheckpointError>, 4> errors;
-    run_ranks(4, [&](Communicator& comm) {
-      StateDict state = state_(comm.rank(), comm.size());
-      if (comm.rank() == 2)
-        state["not stored"] =
-            ShardedTensor::whole("not stored", Tensor::zeros(DType::kFloat32, {2}));
-      errors[static_cast<std::size_t>(comm.rank())] =
-          failure_of([&] { load(state, stored(), policy_.load, comm); });
-    });
-    require_same_error(errors);
+    for (const bool by_hook : {false, true}) {
+      std::array<std::optional<CheckpointError>, 4> errors;
+      run_ranks(4, [&](Communicator& comm) {
+        StateDict state = state_(comm.rank(), comm.size());
+        LoadHooks hooks;
+        if (comm.rank() == 2 && by_hook)
+          hooks.tensor_ready = [](const std::string&, const Tensor&) {
+            throw CheckpointError(ErrorCode::kCancelled, "the hook of rank 2 fails");
+          };
+        if (comm.rank() == 2 && !by_hook)
+          state["not stored"] =
+              ShardedTensor::whole("not stored", Tensor::zeros(DType::kFloat32, {2}));
+        errors[static_cast<std::size_t>(comm.rank())] =
+            failure_of([&] { load(state, stored(), policy_.load, comm, hooks); });
+      });
+      if (std::ranges::any_of(errors, [](const auto& error) { return error.has_value(); }))
+        require_same_error(errors);
+    }
     load_on(4, false, [&](StateDict& state, const LoadOptions& load, Communicator& comm) {
       dckpt::load(state, stored(), load, comm);
     });

@@ -37,8 +37,9 @@ ConformanceReport check_planner(const SaveOptions& options, const Location& scra
 /// checkpoint with `policy.save`: name the planner's counterpart there, if it has one.
 ///
 /// Covers that one, two and four ranks load the same tensors and objects, each rank by itself and
-/// together, in the background and again; that existing memory of the state is filled in place; and
-/// that a load which fails on one rank is the same error on all, after which the next one succeeds.
+/// together, in the background and again, into states that hold other elements before; that
+/// existing memory of the state is filled in place; and that a load which fails on one rank is the
+/// same error on all, after which the next one succeeds.
 ConformanceReport check_load_planner(const Policy& policy, const Location& scratch,
                                      const StateOfRank& state = {});
 

@@ -1,26 +1,30 @@
 #pragma once
 
-#include <span>
 #include <string>
-#include <vector>
 
 #include "dist_checkpointing/load/found_tensors.h"
+#include "dist_checkpointing/load/load.h"
+#include "mapping/base/finding.h"
 #include "mapping/planning/metadata.h"
 #include "mapping/state/value.h"
 
 namespace dckpt {
 
-/// Returns a table for messages: one line per group of keys with its bytes, each beginning with "\n
-/// ".
-std::string table_of_bytes(std::span<const FoundTensor> tensors);
+// State of modules that belongs to no parameter (`_extra_state`) comes and goes with the hardware:
+// none of these functions counts it.
 
-/// Returns the tensors that no rank requested. State of modules that belongs to no parameter
-/// (`_extra_state`) comes and goes with the hardware and does not count.
-std::vector<FoundTensor> not_requested(std::span<const FoundTensor> found);
+/// Warns of tensors that no rank has requested, unless load.allow_unloaded matches them.
+void tell_unloaded(const FoundTensors& found, Findings& findings);
 
-/// Returns the tensors of `resumed_from` that a planned save of all ranks lacks: neither stored
-/// under their keys, nor in the common state under their paths.
-std::vector<FoundTensor> dropped_tensors(std::span<const FoundTensor> resumed_from,
-                                         const Metadata& planned, const Value* common);
+/// Throws CheckpointError (mismatch) if the planned save of all ranks loses tensors of the
+/// checkpoint: it has them neither under their keys nor, in the common state, under their paths
+/// (unless `may_drop`); or it has some that were not loaded.
+void require_continued(const FoundTensors& found, const Metadata& planned, const Value* common,
+                       bool may_drop);
+
+/// Loads as load() does, for a run that may have loaded other parts of the same checkpoint, which
+/// `before` lists on rank 0; it may be null.
+LoadReport load_more(StateDict& state, const Location& location, const LoadOptions& options,
+                     Communicator& comm, LoadPlanCache& cache, const FoundTensors* before);
 
 }  // namespace dckpt

@@ -1,23 +1,38 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
-#include "dist_checkpointing/load/load.h"
+#include "mapping/base/api.h"
 
-namespace dckpt {
+namespace DCKPT_API dckpt {
 
-/// A tensor of the loaded checkpoint, under the name that load.rename gives it.
+class Value;
+struct LoadReport;
+struct Metadata;
+
+/// A tensor of a loaded checkpoint, under the name that load.rename gives it.
 struct FoundTensor {
   std::string key;
   std::uint64_t bytes = 0;
-  bool requested = false;  ///< some rank requests it
+  bool loaded = false;  ///< some rank has requested it, or a planner has left it out on purpose
 };
 
-/// Loads as load() does, for a run that continues. Rank 0 also gets the checkpoint's tensors in
-/// stored order, without empty tensors and those whose data files are lost; other ranks get none.
-LoadReport load_and_find(StateDict& state, const Location& location, const LoadOptions& options,
-                         Communicator& comm, LoadPlanCache& cache, std::vector<FoundTensor>& found);
+/// What a run that goes on from a checkpoint must not lose.
+struct FoundTensors {
+  std::string checkpoint;  ///< for messages
+  /// The tensors in stored order, without empty ones and those whose data files are lost.
+  std::vector<FoundTensor> tensors;
+  std::vector<std::string> allow_unloaded;  ///< LoadOptions::allow_unloaded
+};
+
+/// Returns a SaveHooks::accept for a run that goes on from a load without a Checkpointer, which
+/// checks the same: a save is refused (mismatch) if it lacks tensors of that checkpoint, unless
+/// `allow_dropped_keys`, or has tensors which the checkpoint had and the load did not request, so
+/// that their values are new. Every rank may pass its own report.
+[[nodiscard]] std::function<void(const Metadata& planned, const Value* common)> continuation_check(
+    const LoadReport& report, bool allow_dropped_keys = false);
 
 }  // namespace dckpt

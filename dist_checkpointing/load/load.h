@@ -1,10 +1,12 @@
 #pragma once
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "configs/options.h"
+#include "dist_checkpointing/load/found_tensors.h"
 #include "dist_checkpointing/load/load_hooks.h"
 #include "dist_checkpointing/open_options.h"
 #include "dist_checkpointing/phase_report.h"
@@ -86,6 +88,9 @@ struct LoadReport {
   /// The I/O engines that read tensors: "buffered", "direct", "mapped", or several, most bytes
   /// first. Engines with less than a hundredth of the bytes are left out. Empty if none were read.
   std::string engine{};
+  /// On rank 0, the tensors of the checkpoint, for continuation_check(); null on other ranks, and
+  /// of loads without a state.
+  std::shared_ptr<const FoundTensors> found{};
 };
 
 /// Returns one line: "4.31 s (open 0.12 s; exchange 1.10 s, cached; read 3.02 s, 3.9 GiB/s, direct,
@@ -111,7 +116,8 @@ std::string to_string(const LoadReport& report);
 /// options.validate_access_integrity = false. If no rank has a sharded leaf, only the common state
 /// is loaded, as in Megatron, and a warning names the functions that load more. Keys, shapes and
 /// files are checked for all leaves before the first tensor byte moves; missing keys are reported
-/// once for all ranks.
+/// once for all ranks. A warning names the stored tensors that no rank requests; pass
+/// continuation_check() to the saves that follow to refuse those that would lose them.
 LoadReport load(StateDict& state, const Location& location, const LoadOptions& options,
                 Communicator& comm, const LoadHooks& hooks = {});
 LoadReport load(StateDict& state, const Location& location, const LoadOptions& options = {});

@@ -1,5 +1,6 @@
 #include "dist_checkpointing/load/load_watch.h"
 
+#include "dist_checkpointing/foreign_code.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 
@@ -17,12 +18,13 @@ void LoadWatch::check() const {
 
 void LoadWatch::arrived(std::uint64_t bytes, std::uint64_t total) {
   check();
-  if (hooks_.progress) hooks_.progress(bytes, total);
+  if (hooks_.progress)
+    run_foreign("LoadHooks::progress", {}, [&] { hooks_.progress(bytes, total); });
 }
 
 void LoadWatch::ready(const std::string& key, const Tensor& tensor) {
   const std::lock_guard lock(telling_);
-  hooks_.tensor_ready(key, tensor);
+  run_foreign("LoadHooks::tensor_ready", {.key = key}, [&] { hooks_.tensor_ready(key, tensor); });
 }
 
 }  // namespace dckpt

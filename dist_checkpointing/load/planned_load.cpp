@@ -4,11 +4,11 @@
 #include <set>
 #include <utility>
 
+#include "dist_checkpointing/foreign_code.h"
 #include "dist_checkpointing/load/load_plan_messages.h"
 #include "dist_checkpointing/load/overlaps.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/error_boundary.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/geometry/strided_copy.h"
@@ -21,16 +21,20 @@ namespace {
 
 class PlannedReader final : public ForwardingReader {
  public:
-  PlannedReader(std::shared_ptr<const CheckpointReader> source, const LoadPlanner& planner)
-      : ForwardingReader(std::move(source)), planner_(planner) {}
+  PlannedReader(std::shared_ptr<const CheckpointReader> source, const LoadPlanner& planner,
+                const std::string& who)
+      : ForwardingReader(std::move(source)), planner_(planner), who_(who) {}
 
   Value decode_object(std::size_t object, ByteView stored) const override {
-    return planner_.load_object(metadata().objects[object].key,
-                                source_->decode_object(object, stored));
+    Value value = source_->decode_object(object, stored);
+    const std::string& key = metadata().objects[object].key;
+    return run_foreign(who_, {.key = key},
+                       [&] { return planner_.load_object(key, std::move(value)); });
   }
 
  private:
   const LoadPlanner& planner_;
+  const std::string& who_;
 };
 
 /// Describes the problem of an item; empty if there is none.
@@ -57,25 +61,18 @@ std::string problem_of(const LoadItem& item, const std::vector<ShardedTensor>& w
 
 }  // namespace
 
-template <typename Step>
-auto PlannedLoad::of_planner(Step&& step) const {
-  try {
-    return step();
-  } catch (...) {
-    const CheckpointError error = current_error();
-    throw CheckpointError(error.code(), str_format("planner {}: {}", quote(name_), error.message()),
-                          error.context(), error.cause());
-  }
-}
+PlannedLoad::PlannedLoad(std::unique_ptr<LoadPlanner> planner, const std::string& name,
+                         bool plans_globally)
+    : planner_(std::move(planner)), who_(planner_text(name)), plans_globally_(plans_globally) {}
 
 std::unique_ptr<CheckpointReader> PlannedLoad::over(
     std::unique_ptr<CheckpointReader> reader) const {
-  return std::make_unique<PlannedReader>(std::move(reader), *planner_);
+  return std::make_unique<PlannedReader>(std::move(reader), *planner_, who_);
 }
 
 StateDict PlannedLoad::prepared(const StateDict& state, const Metadata& metadata,
                                 const LoadOptions& options, const Communicator& comm) const {
-  return of_planner([&] {
+  return run_foreign(who_, {.rank = comm.rank()}, [&] {
     StateDict made = planner_->prepare_state(
         state,
         {.metadata = metadata, .options = options, .rank = comm.rank(), .ranks = comm.size()});
@@ -92,14 +89,15 @@ std::vector<std::optional<ShardedTensor>> PlannedLoad::plan(
   if (plans_globally_) plan = global_plan(std::move(plan), comm);
   std::vector<std::optional<ShardedTensor>> asked(wanted_.size());
   agree(comm, "finishing the plan of the load", [&] {
-    of_planner([&] {
+    run_foreign(who_, {.rank = comm.rank()}, [&] {
       if (plans_globally_) check(plan);
       plan = planner_->finish_plan(std::move(plan));
       check(plan);
       for (const LoadItem& item : plan) {
         const std::string& key = item.tensor.key;
         (key == wanted_[item.target].key ? for_itself_ : for_others_).insert(key);
-        asked[item.target] = asked_for(item);
+        asked[item.target] =
+            run_foreign("", {.key = wanted_[item.target].key}, [&] { return asked_for(item); });
       }
       require_own_memory();
     });
@@ -109,7 +107,7 @@ std::vector<std::optional<ShardedTensor>> PlannedLoad::plan(
 
 LoadPlan PlannedLoad::local_plan(const Metadata& metadata, const LoadOptions& options,
                                  const Communicator& comm) {
-  return of_planner([&] {
+  return run_foreign(who_, {.rank = comm.rank()}, [&] {
     std::vector<ShardedTensor> described;
     described.reserve(wanted_.size());
     for (const ShardedTensor& tensor : wanted_) described.push_back(tensor.without_data());
@@ -119,6 +117,7 @@ LoadPlan PlannedLoad::local_plan(const Metadata& metadata, const LoadOptions& op
                               .rank = comm.rank(),
                               .ranks = comm.size()});
     LoadPlan plan = planner_->create_local_plan();
+    planner_->forget_setup();  // `described` ends here
     check(plan);
     return plan;
   });
@@ -136,15 +135,13 @@ LoadPlan PlannedLoad::global_plan(LoadPlan plan, Communicator& comm) const {
     for (std::size_t rank = 0; rank < all.size(); ++rank)
       plans.push_back(with_context({.rank = static_cast<int>(rank)},
                                    [&] { return decode_load_plan(all[rank]); }));
-    with_context({.rank = 0}, [&] {
-      of_planner([&] {
-        plans = planner_->create_global_plan(std::move(plans));
-        if (plans.size() != all.size())
-          throw CheckpointError(
-              ErrorCode::kMismatch,
-              str_format("create_global_plan() returned {} for {}; one for each rank is due",
-                         counted(plans.size(), "plan"), counted(all.size(), "rank")));
-      });
+    run_foreign(who_, {.rank = comm.rank()}, [&] {
+      plans = planner_->create_global_plan(std::move(plans));
+      if (plans.size() != all.size())
+        throw CheckpointError(
+            ErrorCode::kMismatch,
+            str_format("create_global_plan() returned {} for {}; one for each rank is due",
+                       counted(plans.size(), "plan"), counted(all.size(), "rank")));
     });
     for (const LoadPlan& of_rank : plans) answers.push_back(encode(of_rank));
   });
@@ -157,7 +154,8 @@ void PlannedLoad::check(const LoadPlan& plan) const {
   ProblemList problems;
   std::set<std::size_t> planned;
   for (const LoadItem& item : plan) {
-    std::string problem = problem_of(item, wanted_, *planner_);
+    std::string problem = with_context({.key = item.tensor.key},
+                                       [&] { return problem_of(item, wanted_, *planner_); });
     if (problem.empty() && !planned.insert(item.target).second)
       problem =
           str_format("is for {}, for which there is another item", quote(wanted_[item.target].key));
@@ -233,7 +231,7 @@ Tensor PlannedLoad::commit(const Tensor& destination) {
   Resolved& resolved = resolved_.at(destination.data());
   const Tensor& target = resolved.destination;
   const std::string& key = wanted_[resolved.item.target].key;
-  return of_planner([&] {
+  return run_foreign(who_, {.key = key}, [&] {
     const Tensor made = planner_->commit_tensor(resolved.item, std::move(resolved.read));
     if (made.dtype() != target.dtype() || made.shape() != target.shape() || !made.is_contiguous() ||
         !made.has_data() || made.device().kind != Device::Kind::kCpu)

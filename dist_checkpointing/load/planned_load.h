@@ -23,8 +23,7 @@ namespace dckpt {
 class PlannedLoad {
  public:
   /// `plans_globally` is true if the planner decides on rank 0 for all ranks.
-  PlannedLoad(std::unique_ptr<LoadPlanner> planner, std::string name, bool plans_globally)
-      : planner_(std::move(planner)), name_(std::move(name)), plans_globally_(plans_globally) {}
+  PlannedLoad(std::unique_ptr<LoadPlanner> planner, const std::string& name, bool plans_globally);
 
   /// Returns the state to load in place of `state`, which stays unchanged.
   StateDict prepared(const StateDict& state, const Metadata& metadata, const LoadOptions& options,
@@ -61,8 +60,6 @@ class PlannedLoad {
     bool committed = false;
   };
 
-  template <typename Step>
-  auto of_planner(Step&& step) const;
   LoadPlan local_plan(const Metadata& metadata, const LoadOptions& options,
                       const Communicator& comm);
   LoadPlan global_plan(LoadPlan plan, Communicator& comm) const;
@@ -71,7 +68,7 @@ class PlannedLoad {
   void require_own_memory() const;
 
   const std::unique_ptr<LoadPlanner> planner_;
-  const std::string name_;
+  const std::string who_;  ///< names the planner in errors
   const bool plans_globally_;
   std::vector<ShardedTensor> wanted_;
   std::map<const std::byte*, Resolved> resolved_;

@@ -61,6 +61,9 @@ std::vector<SelectedKey> select_keys(const Metadata& metadata, std::span<const s
   for (const std::string& key : keys) {
     if (left.contains(key) && choice.takes(key)) chosen.push_back({key, {key}});
   }
+  std::vector<std::pair<std::string, KeyPath>> paths;
+  for (const SelectedKey& entry : chosen) paths.emplace_back(entry.key, entry.path);
+  if (const auto problem = problem_of_shared_path(paths)) throw *problem;
   return chosen;
 }
 

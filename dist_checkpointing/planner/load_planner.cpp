@@ -1,6 +1,20 @@
 #include "dist_checkpointing/planner/load_planner.h"
 
+#include "dist_checkpointing/planner/no_setup.h"
+#include "mapping/base/error.h"
+
 namespace dckpt {
+
+void throw_no_setup() {
+  throw CheckpointError(ErrorCode::kInvalidArgument,
+                        "setup() is called before set_up_planner(), or after create_local_plan() "
+                        "has returned; keep in members what later steps need of it");
+}
+
+const LoadSetup& DefaultLoadPlanner::setup() const {
+  if (!setup_) throw_no_setup();
+  return *setup_;
+}
 
 LoadPlan create_default_local_load_plan(const LoadSetup& setup) {
   LoadPlan plan;

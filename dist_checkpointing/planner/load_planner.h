@@ -27,7 +27,8 @@ struct LoadItem {
 /// The items that a rank reads. The state's tensors that are in no item keep their elements.
 using LoadPlan = std::vector<LoadItem>;
 
-/// The input of a planner, valid until create_local_plan() has returned.
+/// The input of a planner, valid until create_local_plan() has returned: a planner keeps copies of
+/// what its later steps need.
 struct LoadSetup {
   /// Requested tensors, without data: the state's sharded tensors and, in a load by DCP's rules,
   /// its plain tensors that are stored as such, under their paths. Factories have been applied.
@@ -70,6 +71,8 @@ class LoadPlanner {
   /// another place in it (global shape and offset) and, if it is resolved, have another dtype. The
   /// local shape must stay.
   virtual LoadPlan create_local_plan() = 0;
+  /// Called after create_local_plan(), when the setup is no longer valid.
+  virtual void forget_setup() {}
   /// Receives on rank 0 the plans of all ranks, by rank, and returns the plan that each of them
   /// gets instead. The planner's entry in the registry says whether this step is called
   /// (LoadPlannerEntry::plans_globally).
@@ -103,10 +106,12 @@ class DefaultLoadPlanner : public LoadPlanner {
  public:
   void set_up_planner(const LoadSetup& setup) override { setup_.emplace(setup); }
   LoadPlan create_local_plan() override;
+  void forget_setup() override { setup_.reset(); }
 
  protected:
-  /// Valid only until create_local_plan() has returned.
-  const LoadSetup& setup() const { return *setup_; }
+  /// Valid only until create_local_plan() has returned. Throws CheckpointError (invalid argument)
+  /// later, and before set_up_planner().
+  const LoadSetup& setup() const;
 
  private:
   std::optional<LoadSetup> setup_;

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "configs/planner_names.h"
+#include "dist_checkpointing/foreign_code.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
@@ -62,7 +63,15 @@ const SavePlannerEntry& find_save_planner(const StrategySpec& planner) {
 }
 
 auto make(const auto& entry, const StrategySpec& planner) {
-  auto made = entry.make(planner);
+  auto made = [&] {
+    try {
+      return entry.make(planner);
+    } catch (const CheckpointError&) {  // about its options, which it names
+      throw;
+    } catch (...) {
+      throw_as_foreign("the factory of " + planner_text(planner.name), {});
+    }
+  }();
   if (made == nullptr)
     throw CheckpointError(
         ErrorCode::kInternal,

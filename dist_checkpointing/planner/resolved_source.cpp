@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <string>
 
+#include "dist_checkpointing/foreign_code.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 
@@ -35,8 +36,12 @@ WriteItem item_in_state(const WriteItem& item, DType dtype) {
   return in_state;
 }
 
+bool ResolvedSource::resolves(const WriteItem& item) const {
+  return run_foreign(who_, {.key = item.key}, [&] { return planner_.resolves(item); });
+}
+
 void ResolvedSource::tensor(const WriteItem& item, const std::function<void(ByteView)>& sink) {
-  if (!planner_.resolves(item)) return source_.tensor(item, sink);
+  if (!resolves(item)) return source_.tensor(item, sink);
   Tensor data = Tensor::empty(dtypes_[item.source], item.chunk.sizes);
   const MutableByteView bytes = data.bytes();
   std::size_t filled = 0;
@@ -48,15 +53,18 @@ void ResolvedSource::tensor(const WriteItem& item, const std::function<void(Byte
     source_.tensor(item, take);
   else
     source_.tensor(item_in_state(item, data.dtype()), take);
-  const Tensor resolved = planner_.resolve_tensor(item, std::move(data));
-  require_fit(item, resolved);
+  const Tensor resolved = run_foreign(who_, {.key = item.key}, [&] {
+    Tensor made = planner_.resolve_tensor(item, std::move(data));
+    require_fit(item, made);
+    return made;
+  });
   sink(resolved.bytes());
 }
 
 std::unique_ptr<ItemSource> ResolvedSource::in_order(const SavePlan& plan,
                                                      std::span<const std::size_t> items) {
-  const bool as_they_are = std::ranges::none_of(
-      items, [&](std::size_t index) { return planner_.resolves(plan[index]); });
+  const bool as_they_are =
+      std::ranges::none_of(items, [&](std::size_t index) { return resolves(plan[index]); });
   return as_they_are ? source_.in_order(plan, items) : nullptr;
 }
 

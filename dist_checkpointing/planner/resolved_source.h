@@ -2,6 +2,8 @@
 
 #include <memory>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "dist_checkpointing/planner/save_planner.h"
@@ -15,14 +17,16 @@ WriteItem item_in_state(const WriteItem& item, DType dtype);
 /// Passes items on as the planner resolves them. The arguments must outlive it.
 class ResolvedSource final : public ItemSource {
  public:
-  /// `dtypes` are those of the state's tensors, by WriteItem::source.
-  ResolvedSource(ItemSource& source, const SavePlanner& planner, std::span<const DType> dtypes)
-      : source_(source), planner_(planner), dtypes_(dtypes) {}
+  /// `dtypes` are those of the state's tensors, by WriteItem::source; `who` names the planner in
+  /// errors.
+  ResolvedSource(ItemSource& source, const SavePlanner& planner, std::span<const DType> dtypes,
+                 std::string who)
+      : source_(source), planner_(planner), dtypes_(dtypes), who_(std::move(who)) {}
 
   Bytes object(const WriteItem& item) override { return source_.object(item); }
   void tensor(const WriteItem& item, const std::function<void(ByteView)>& sink) override;
   bool has_parts(const WriteItem& item) const override {
-    return !planner_.resolves(item) && source_.has_parts(item);
+    return !resolves(item) && source_.has_parts(item);
   }
   void part(const WriteItem& item, std::uint64_t begin,
             const std::function<void(ByteView)>& sink) override {
@@ -32,9 +36,12 @@ class ResolvedSource final : public ItemSource {
                                        std::span<const std::size_t> items) override;
 
  private:
+  bool resolves(const WriteItem& item) const;
+
   ItemSource& source_;
   const SavePlanner& planner_;
   const std::span<const DType> dtypes_;
+  const std::string who_;
 };
 
 }  // namespace dckpt

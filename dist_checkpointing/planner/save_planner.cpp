@@ -1,5 +1,6 @@
 #include "dist_checkpointing/planner/save_planner.h"
 
+#include "dist_checkpointing/planner/no_setup.h"
 #include "dist_checkpointing/planner/planner_kind.h"
 
 namespace dckpt {
@@ -29,6 +30,11 @@ void DefaultSavePlanner::set_up_planner(const SaveSetup& setup) {
   rank_ = setup.rank;
   ranks_ = setup.ranks;
   global_ = global_plan_options(setup.options);
+}
+
+const SaveSetup& DefaultSavePlanner::setup() const {
+  if (!setup_) throw_no_setup();
+  return *setup_;
 }
 
 SavePlan DefaultSavePlanner::create_local_plan() {

@@ -19,7 +19,7 @@
 namespace DCKPT_API dckpt {
 
 /// The input of a planner. `state`, `shards` and `options` are valid until create_local_plan() has
-/// returned.
+/// returned: a planner keeps copies of what its later steps need.
 struct SaveSetup {
   const StateDict& state;              ///< state of this rank, after SaveHooks::preprocess
   std::span<const LocalShard> shards;  ///< its leaves, without data: key, shape, box, replica
@@ -53,8 +53,12 @@ class SavePlanner {
 
   /// Returns the items that this rank offers. Items may be left out, reordered, get another key (on
   /// all ranks that have the tensor) or, if resolve_tensor() converts them, another dtype (set
-  /// `nbytes`, too). `source` and `source_begin` identify an item's data and must stay.
+  /// `nbytes`, too). `source` and `source_begin` identify an item's data and must stay. An object
+  /// keeps its cell: a new key ends as the old one does ("/shard_0_2").
   virtual SavePlan create_local_plan() = 0;
+
+  /// Called after create_local_plan(), when the setup is no longer valid.
+  virtual void forget_setup() {}
 
   /// Called on rank 0: decides who writes what, and makes the metadata of all ranks. Each access to
   /// a local plan decodes it again; create_default_global_save_plan() accesses each once.
@@ -65,7 +69,7 @@ class SavePlanner {
   /// that have one.
   virtual void begin_save(const std::string& /*save_id*/) {}
 
-  /// Returns the items that this rank writes. May change their sources, and nothing else.
+  /// Returns the items that this rank writes. May change the sources of tensors, and nothing else.
   virtual SavePlan finish_plan(SavePlan plan) { return plan; }
 
   /// Returns whether the bytes of an item differ from those of the state. Called in any thread.
@@ -94,6 +98,7 @@ class DefaultSavePlanner : public SavePlanner {
  public:
   void set_up_planner(const SaveSetup& setup) override;
   SavePlan create_local_plan() override;
+  void forget_setup() override { setup_.reset(); }
   GlobalPlan create_global_plan(const LocalPlans& plans) override;
   [[nodiscard]] std::optional<std::string> cache_key() const override { return ""; }
 
@@ -102,8 +107,9 @@ class DefaultSavePlanner : public SavePlanner {
   /// ranks. By default they are balanced by bytes.
   virtual void choose_writers(std::span<WriterChoice> /*parts*/) {}
 
-  /// Valid only until create_local_plan() has returned.
-  const SaveSetup& setup() const { return *setup_; }
+  /// Valid only until create_local_plan() has returned. Throws CheckpointError (invalid argument)
+  /// later, and before set_up_planner().
+  const SaveSetup& setup() const;
   int rank() const noexcept { return rank_; }
   int ranks() const noexcept { return ranks_; }
 

@@ -60,11 +60,13 @@ PolicyForConversion policy_for_conversion(const Policy& policy, bool names_forma
   unused(save.parallel == usual.save.parallel, "save.parallel");
   unused(save.timeout == usual.save.timeout, "save.timeout");
   unused(save.report == usual.save.report, "save.report");
+  unused(save.check_replicas == usual.save.check_replicas, "save.check_replicas");
   unused(save.async == usual.save.async, "save.async");
   unused(load.parallel == usual.load.parallel, "load.parallel");
   unused(load.validate_access_integrity == usual.load.validate_access_integrity,
          "load.validate_access_integrity");
   unused(load.engine == usual.load.engine, "load.engine");
+  unused(load.allow_unloaded == usual.load.allow_unloaded, "load.allow_unloaded");
   unused(load.objects == usual.load.objects, "load.objects");
   unused(policy.retention == usual.retention, "retention");
   unused(policy.resume == usual.resume, "resume");

@@ -25,6 +25,7 @@ namespace {
 struct Writers {
   bool replicas = false;
   Conventions conventions{};
+  bool compares = false;  ///< the objects of replicas are compared
   bool may_write(bool main_replica) const noexcept { return main_replica || replicas; }
 };
 
@@ -62,7 +63,8 @@ void add_sharded_tensor(DescribedState& out, const ShardedTensor& tensor, Writer
 
 void add_sharded_object(DescribedState& out, const ShardedObject& object, Writers writers) {
   ObjectShard shard = shard_spec(object);
-  const bool writes = writers.may_write(shard.main_replica);
+  const bool writes =
+      writers.may_write(shard.main_replica) || (writers.compares && object.has_data);
   add_object(out, std::move(shard),
              writes ? stored_object(object.data, writers.conventions) : Bytes());
 }
@@ -78,7 +80,8 @@ DescribedState describe_megatron(const StateDict& state, Compat compat, Writers 
       std::get<TensorShard>(out.shards.back()).properties.requires_grad =
           false;                                        // as in Megatron's metadata
     } else if (leaf.is(Value::Kind::kShardedObject)) {  // main replicas write them
-      add_sharded_object(out, leaf.as_sharded_object(), {.conventions = writers.conventions});
+      add_sharded_object(out, leaf.as_sharded_object(),
+                         {.conventions = writers.conventions, .compares = writers.compares});
     }
   });
   out.own_common = split.common.is_none() ? Value::dict() : split.common;
@@ -183,9 +186,11 @@ DescribedState describe_state(const StateDict& state, const SaveOptions& options
   if (planner_kind(options) != PlannerKind::kMegatron) return describe_dcp(state, options.flatten);
   const SaveStrategyEntry& strategy =
       find_save_strategy(options.strategy.name, options.strategy.version);
-  return describe_megatron(
-      state, options.compat,
-      {.replicas = options.parallel.enabled, .conventions = strategy.conventions}, rank);
+  return describe_megatron(state, options.compat,
+                           {.replicas = options.parallel.enabled,
+                            .conventions = strategy.conventions,
+                            .compares = options.check_replicas != CheckReplicas::kOff},
+                           rank);
 }
 
 }  // namespace dckpt

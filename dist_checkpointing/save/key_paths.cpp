@@ -31,17 +31,46 @@ const std::string& key_of(const LocalShard& shard) {
   return tensor != nullptr ? tensor->key : std::get<ObjectShard>(shard).key;
 }
 
-/// Throws CheckpointError (mismatch) if one rank has a value where another has a dict or list with
-/// items: no state dict holds both.
-void require_one_tree(const KeyPaths& paths) {
-  std::vector<const KeyPath*> sorted;
+/// Returns the path of a leaf under a new key: the steps at the beginning and at the end that the
+/// key still has, and the rest of the key as one step between them.
+KeyPath renamed_path(const KeyPath& path, std::string key) {
+  std::vector<std::string> names;
+  for (const PathElement& step : path) names.push_back(dotted_name(KeyPath{step}));
+  std::size_t first = 0;  // steps that stay at the beginning
+  while (first + 1 < path.size() && key.starts_with(names[first] + "."))
+    key.erase(0, names[first++].size() + 1);
+  std::size_t last = path.size();  // the first step that stays at the end
+  while (last > first + 1 && key.ends_with("." + names[last - 1]))
+    key.erase(key.size() - names[--last].size() - 1);
+  KeyPath renamed(path.begin(), path.begin() + static_cast<std::ptrdiff_t>(first));
+  if (last == first + 1 && key == names[first])
+    renamed.push_back(path[first]);
+  else
+    renamed.emplace_back(std::move(key));
+  renamed.insert(renamed.end(), path.begin() + static_cast<std::ptrdiff_t>(last), path.end());
+  return renamed;
+}
+
+/// Throws CheckpointError (mismatch) if two keys have one path, or, with `of_several_ranks`, one
+/// rank has a value where another has a dict or list with items: no state dict holds both.
+void require_one_tree(const KeyPaths& paths, bool of_several_ranks) {
+  std::vector<const KeyPaths::value_type*> sorted;
   sorted.reserve(paths.size());
-  for (const auto& [key, path] : paths) sorted.push_back(&path);
-  std::ranges::sort(sorted, [](const KeyPath* a, const KeyPath* b) { return *a < *b; });
+  for (const auto& entry : paths) sorted.push_back(&entry);
+  std::ranges::sort(sorted, [](const auto* a, const auto* b) { return a->second < b->second; });
   for (std::size_t i = 1; i < sorted.size(); ++i) {
-    const KeyPath& outer = *sorted[i - 1];
-    const KeyPath& inner = *sorted[i];
-    if (inner.size() <= outer.size() || !std::equal(outer.begin(), outer.end(), inner.begin()))
+    const KeyPath& outer = sorted[i - 1]->second;
+    const KeyPath& inner = sorted[i]->second;
+    if (outer == inner)
+      throw CheckpointError(
+          ErrorCode::kMismatch,
+          str_format("the keys {} and {} have one path, {}, and no load could put both into one "
+                     "state dict; give one of them another name",
+                     quote(sorted[i - 1]->first), quote(sorted[i]->first),
+                     quote(dotted_name(outer))),
+          {.key = sorted[i]->first});
+    if (!of_several_ranks || inner.size() <= outer.size() ||
+        !std::equal(outer.begin(), outer.end(), inner.begin()))
       continue;
     throw CheckpointError(
         ErrorCode::kMismatch,
@@ -61,15 +90,17 @@ KeyPaths with_planned_keys(const KeyPaths& paths, const SavePlan& items,
   for (const WriteItem& item : items) of_source[{item.kind, item.source}].insert(item.key);
   std::unordered_map<std::string_view, std::set<std::string_view>> planned;  // by own key
   for (const LocalShard& shard : shards) planned[key_of(shard)].merge(of_source[source_of(shard)]);
-  KeyPaths renamed;
+  KeyPaths all;
   for (const auto& [key, path] : paths) {
     const auto found = planned.find(key);
-    if (found == planned.end() || found->second.contains(key))
-      renamed.emplace_back(key, path);
-    else if (found->second.size() == 1)
-      renamed.emplace_back(*found->second.begin(), path);
+    if (found == planned.end()) {
+      all.emplace_back(key, path);
+      continue;
+    }
+    for (const std::string_view stored : found->second)
+      all.emplace_back(stored, stored == key ? path : renamed_path(path, std::string(stored)));
   }
-  return renamed;
+  return all;
 }
 
 KeyPaths paths_of(const SavePlan& items, const KeyPaths& paths) {
@@ -93,7 +124,7 @@ void add_paths(Metadata& metadata, const std::vector<KeyPaths>& of_ranks) {
       if (open.erase(key) != 0) metadata.paths.emplace_back(key, path);
     }
   }
-  if (metadata.paths.size() != of_rank_0) require_one_tree(metadata.paths);
+  require_one_tree(metadata.paths, metadata.paths.size() != of_rank_0);
 }
 
 void sort_paths(Metadata& metadata, std::span<const GlobalPlan::Slot> order) {

@@ -3,11 +3,13 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
+#include "dist_checkpointing/save/hash_items.h"
 #include "mapping/base/fingerprint.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
@@ -20,23 +22,10 @@ namespace dckpt {
 namespace {
 
 constexpr const char* kComparingLeaves = "comparing the plain leaves of the ranks";
-constexpr std::size_t kSamples = 16;
-constexpr std::size_t kSampleBytes = 4096;
 constexpr std::size_t kShownLeaves = 4;
 
 bool is_in_one_piece(const Tensor& tensor) {
   return tensor.device().kind == Device::Kind::kCpu && tensor.is_contiguous();
-}
-
-std::uint64_t digest_of(const Tensor& tensor) {
-  Fingerprinter digest;
-  digest.update(as_bytes(to_string(tensor)));
-  if (!is_in_one_piece(tensor)) return digest.value().low;
-  const ByteView bytes(tensor.data(), tensor.nbytes());
-  const std::size_t step = std::max(bytes.size() / kSamples, kSampleBytes);
-  for (std::size_t at = 0; at < bytes.size(); at += step)
-    digest.update(bytes.subspan(at, std::min(kSampleBytes, bytes.size() - at)));
-  return digest.value().low;
 }
 
 /// A leaf in the form that ranks exchange.
@@ -45,14 +34,31 @@ struct LeafDigest {
   std::uint64_t value = 0;
 };
 
-std::vector<LeafDigest> digests_of(const DescribedState& described) {
+std::vector<LeafDigest> digests_of(const DescribedState& described, const SaveOptions& options) {
+  std::vector<Tensor> tensors;
+  std::vector<WriteItem> items;
+  for (const PlainLeaf& leaf : described.plain) {
+    if (!leaf.value.is_tensor()) continue;
+    WriteItem& item = items.emplace_back();
+    item.source = static_cast<std::uint32_t>(tensors.size());
+    item.chunk = whole(leaf.value.as_tensor().shape());
+    tensors.push_back(leaf.value.as_tensor());
+  }
+  const CheckReplicas how =
+      options.check_replicas == CheckReplicas::kAll ? CheckReplicas::kAll : CheckReplicas::kSample;
+  const std::vector<std::uint64_t> elements = hash_items(tensors, items, how, options.io.threads);
+  auto next = elements.begin();
   std::vector<LeafDigest> digests;
   digests.reserve(described.plain.size());
   for (const PlainLeaf& leaf : described.plain) {
-    const std::uint64_t value = leaf.value.is_tensor()
-                                    ? digest_of(leaf.value.as_tensor())
-                                    : fingerprint_of(described.object_bytes[leaf.source]).low;
-    digests.push_back({fingerprint_of(as_bytes(leaf.key)).low, value});
+    Fingerprinter value;
+    if (leaf.value.is_tensor()) {
+      value.update(as_bytes(to_string(leaf.value.as_tensor())));
+      value.update(std::as_bytes(std::span(next++, 1)));
+    } else {
+      value.update(described.object_bytes[leaf.source]);
+    }
+    digests.push_back({fingerprint_of(as_bytes(leaf.key)).low, value.value().low});
   }
   return digests;
 }
@@ -146,10 +152,11 @@ std::string list_of(const std::vector<Bytes>& ranks) {
 
 }  // namespace
 
-void compare_plain_leaves(const DescribedState& described, Communicator& comm, Findings& findings) {
+void compare_plain_leaves(const DescribedState& described, const SaveOptions& options,
+                          Communicator& comm, Findings& findings) {
   if (comm.size() == 1) return;
   std::vector<LeafDigest> digests;
-  agree(comm, kComparingLeaves, [&] { digests = digests_of(described); });
+  agree(comm, kComparingLeaves, [&] { digests = digests_of(described, options); });
   if (same_everywhere(digests, comm)) return;
 
   Bytes told;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "configs/options.h"
 #include "dist_checkpointing/save/describe_state.h"
 #include "mapping/base/finding.h"
 #include "strategies/comm/communicator.h"
@@ -8,9 +9,8 @@ namespace dckpt {
 
 /// Warns on rank 0, and adds to its `findings`, about plain leaves that several ranks have with
 /// different values, since under DCP's rules only one rank's value is stored. The warning has the
-/// ranks' values. Collective. Only fingerprints are sent, and values if these differ. Tensors
-/// beyond 64 KiB are compared by samples; those in device memory and views with gaps by dtype and
-/// shape.
-void compare_plain_leaves(const DescribedState& described, Communicator& comm, Findings& findings);
+/// ranks' values. Collective. Only fingerprints are sent, and values if these differ.
+void compare_plain_leaves(const DescribedState& described, const SaveOptions& options,
+                          Communicator& comm, Findings& findings);
 
 }  // namespace dckpt

@@ -8,6 +8,7 @@
 
 #include "configs/policy.h"
 #include "configs/yaml.h"
+#include "dist_checkpointing/foreign_code.h"
 #include "dist_checkpointing/planner/planner_checks.h"
 #include "dist_checkpointing/planner/planner_registry.h"
 #include "dist_checkpointing/planner/resolved_source.h"
@@ -16,13 +17,13 @@
 #include "dist_checkpointing/save/common_comparison.h"
 #include "dist_checkpointing/save/key_paths.h"
 #include "dist_checkpointing/save/plain_comparison.h"
+#include "dist_checkpointing/save/replica_comparison.h"
 #include "dist_checkpointing/save/save_steps.h"
 #include "dist_checkpointing/save/write_checkpoint.h"
 #include "dist_checkpointing/training_root/staging_token.h"
 #include "dist_checkpointing/training_root/target.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/error_boundary.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/chunk_geometry.h"
@@ -53,8 +54,10 @@ PlannerOptions planner_options(const SaveOptions& options) {
   return planner;
 }
 
-StateDict prepared(StateDict state, const SaveHooks& hooks) {
-  if (hooks.preprocess) state = hooks.preprocess(std::move(state));
+StateDict prepared(StateDict state, const SaveHooks& hooks, int rank) {
+  if (hooks.preprocess)
+    state = run_foreign("SaveHooks::preprocess", {.rank = rank},
+                        [&] { return hooks.preprocess(std::move(state)); });
   if (state.is_none()) state = Value::dict();  // the value of StateDict()
   if (hooks.content_metadata) state[kContentMetadataKey] = *hooks.content_metadata;
   return state;
@@ -121,37 +124,32 @@ void require_chunks(const Metadata& metadata, const SaveStrategyEntry& strategy)
   }
 }
 
-/// Runs a step of the planner. The errors of a registered planner get its name.
+/// Runs a step of the planner. The errors of a registered planner get its name, and those of the
+/// others stay as they are.
 template <typename Step>
-auto of_planner(const SaveOptions& options, Step&& step) {
+auto of_planner(const SaveOptions& options, int rank, Step&& step) {
   const std::string& name = options.registered_planner.name;
-  try {
-    return step();
-  } catch (...) {
-    if (name.empty()) throw;
-    const CheckpointError error = current_error();
-    throw CheckpointError(error.code(), str_format("planner {}: {}", quote(name), error.message()),
-                          error.context(), error.cause());
-  }
+  return run_foreign(planner_text(name), name.empty() ? ErrorContext{} : ErrorContext{.rank = rank},
+                     std::forward<Step>(step));
 }
 
 /// Returns how rank 0 decides: with a registered planner, by its global plan, which is checked. The
 /// built-in planners are not called, as their rules are those of PlanAgreement.
-PlanAgreement::Decision decision_of(SavePlanner& planner, const SaveOptions& options) {
+PlanAgreement::Decision decision_of(SavePlanner& planner, const SaveOptions& options, int rank,
+                                    bool compares) {
   const StrategySpec& registered = options.registered_planner;
-  if (registered.name.empty()) return {};
-  std::optional<std::string> key = of_planner(options, [&] { return planner.cache_key(); });
+  if (registered.name.empty()) return {.compare_replicas = compares};
+  std::optional<std::string> key = of_planner(options, rank, [&] { return planner.cache_key(); });
   if (key) key = registered.name + "\n" + to_yaml_text(registered.options.tree()) + "\n" + *key;
-  return {[&planner, &options](const LocalPlans& plans) {
-            return of_planner(options, [&] {
-              GlobalPlan plan =  // on rank 0 alone
-                  with_context({.rank = 0}, [&] { return planner.create_global_plan(plans); });
+  return {[&planner, &options, rank](const LocalPlans& plans) {
+            return of_planner(options, rank, [&] {
+              GlobalPlan plan = planner.create_global_plan(plans);
               if (overridden_steps(options).global_plan)
                 validate_global_plan(plan, plans, global_plan_options(options).redundant());
               return plan;
             });
           },
-          std::move(key)};
+          std::move(key), compares};
 }
 
 /// Requires the common state's item. A planner may leave out other items, but readers of this form
@@ -183,19 +181,25 @@ void require_readable(const WriteItem& item, ByteView bytes) {
 void finish_items(const SaveOptions& options, SavePlanner& planner, DescribedState& described,
                   PlannedSave& mine) {
   if (options.registered_planner.name.empty()) return;
+  const ItemSources sources{described.shards, described.tensors, described.object_bytes};
   if (overridden_steps(options).finish_plan) {
     SavePlan finished = planner.finish_plan(mine.items);
-    check_finished_plan(mine.items, finished, {described.tensors, described.object_bytes}, planner);
+    check_finished_plan(mine.items, finished, sources, planner);
     mine.items = std::move(finished);
   }
+  check_assigned_items(mine.items, sources);
   bool resolves = false;
   for (WriteItem& item : mine.items) {
-    if (item.key == kCommonStateKey || !planner.resolves(item)) continue;
+    const auto resolved = [&](const auto& step) {
+      return run_foreign("", {.key = item.key}, step);
+    };
+    if (item.key == kCommonStateKey || !resolved([&] { return planner.resolves(item); })) continue;
     if (item.kind == WriteItem::Kind::kTensor) {
       resolves = true;
       continue;
     }
-    Bytes bytes = planner.resolve_object(item, described.object_bytes[item.source]);
+    Bytes bytes =
+        resolved([&] { return planner.resolve_object(item, described.object_bytes[item.source]); });
     require_readable(item, bytes);
     item.nbytes = bytes.size();
     item.source = static_cast<std::uint32_t>(described.object_bytes.size());
@@ -224,30 +228,33 @@ class SaveNegotiation {
     require_target_name(call_.target);
     agreed_.mine.strategy = make_save_strategy(options_);
     planner_ = make_save_planner(options_);
-    const StateDict to_save = prepared(state, call_.hooks);
+    const StateDict to_save = prepared(state, call_.hooks, call_.comm.rank());
     described_ = describe_state(to_save, options_, call_.comm.rank());
     check_contents(described_, save_strategy());
-    local_ = agreement_.create_local_plan(of_planner(options_, [&] { return planned(to_save); }));
+    local_ = agreement_.create_local_plan(
+        of_planner(options_, call_.comm.rank(), [&] { return planned(to_save); }));
   }
 
   /// Compares values that should be the same on all ranks. Collective.
   void compare_plain() {
     Communicator& comm = call_.comm;
     if (planner_kind(options_) != PlannerKind::kMegatron) {
-      compare_plain_leaves(described_, comm, call_.findings);
-      described_.plain.clear();
+      compare_plain_leaves(described_, options_, comm, call_.findings);
       return;
     }
     Value common = std::move(described_.own_common);
     agree(comm, "preparing the common state for comparison", [&] {
-      if (call_.hooks.before_comparison) common = call_.hooks.before_comparison(std::move(common));
+      if (call_.hooks.before_comparison)
+        common = run_foreign("SaveHooks::before_comparison", {.rank = comm.rank()},
+                             [&] { return call_.hooks.before_comparison(std::move(common)); });
     });
     compare_common_states(common, comm, call_.findings);
   }
 
   /// Called on rank 0: returns the assignment of each rank.
   std::vector<Bytes> decide(const std::vector<Bytes>& proposals) {
-    decided_ = agreement_.create_global_plan(proposals, decision_of(*planner_, options_));
+    decided_ = agreement_.create_global_plan(
+        proposals, decision_of(*planner_, options_, call_.comm.rank(), compares_replicas()));
     if (why_planned_.empty()) why_planned_ = decided_.why_planned;
     RankAssignment assignment;
     if (decided_.global) {
@@ -256,8 +263,10 @@ class SaveNegotiation {
       assignment.save_id = agreed_.checkpoint->save_id;
     }
     std::vector<Bytes> assignments;
-    for (Bytes& answer : decided_.answers) {
-      assignment.answer = std::move(answer);
+    for (std::size_t rank = 0; rank < decided_.answers.size(); ++rank) {
+      assignment.answer = std::move(decided_.answers[rank]);
+      if (decided_.global && compares_replicas())
+        assignment.compared = decided_.global->replicas->items[rank];
       assignments.push_back(encode(assignment));
     }
     return assignments;
@@ -265,20 +274,31 @@ class SaveNegotiation {
 
   /// Returns false if rank 0 requests another proposal.
   bool accept(ByteView assignment) {
-    RankAssignment assigned = decode_assignment(assignment);
+    RankAssignment assigned = decode_assignment(assignment, local_.items.size());
     if (agreement_.propose_again(local_, assigned.answer)) return false;
+    hashes_ = hash_replicas(described_, local_.items, assigned.compared, options_.check_replicas,
+                            options_.io.threads);
     PlannedSave& mine = agreed_.mine;
     mine.target = {call_.target.storage(), std::move(assigned.directory), options_.integrity};
     mine.report.why_planned = local_.why_planned.empty() ? why_planned_ : local_.why_planned;
     FinalPlan final = agreement_.finish_plan(std::move(local_), assigned.answer);
     mine.paths = paths_of(final.items, described_.paths);
     mine.items = std::move(final.items);
-    of_planner(options_, [&] {
+    of_planner(options_, call_.comm.rank(), [&] {
       planner_->begin_save(assigned.save_id);
       finish_items(options_, *planner_, described_, mine);
     });
+    global_ = decided_.global;
     agreed_.plans = agreement_.to_remember(std::move(final.local), std::move(decided_.global));
     return true;
+  }
+
+  /// The message with which accept() is agreed upon.
+  const Bytes& hashes() const { return hashes_; }
+  /// Called on rank 0 with those of all ranks, after accept().
+  void compare_replicas(const std::vector<Bytes>& hashes) {
+    if (global_ && compares_replicas())
+      tell_differing_replicas(*global_->replicas, hashes, call_.findings);
   }
 
   AgreedSave agreed() && {
@@ -293,13 +313,20 @@ class SaveNegotiation {
     return find_save_strategy(options_.strategy.name, options_.strategy.version);
   }
 
+  bool compares_replicas() const {
+    return call_.comm.size() > 1 && options_.check_replicas != CheckReplicas::kOff;
+  }
+
   /// Returns the planner's local plan.
   SavePlan planned(const StateDict& to_save) {
     const Communicator& comm = call_.comm;
     planner_->set_up_planner({to_save, described_.shards, options_, comm.rank(), comm.size()});
     SavePlan items = planner_->create_local_plan();
+    planner_->forget_setup();
     if (overridden_steps(options_).local_plan) {
-      check_local_plan(items, {described_.tensors, described_.object_bytes}, *planner_);
+      check_local_plan(items, {described_.shards, described_.tensors, described_.object_bytes},
+                       *planner_);
+      set_grid_keys(items);
       require_common_state(described_.shards, items);
       described_.paths = with_planned_keys(described_.paths, items, described_.shards);
     }
@@ -310,7 +337,9 @@ class SaveNegotiation {
     const Metadata& metadata = decided_.plan().metadata;
     require_chunks(metadata, save_strategy());
     if (call_.hooks.accept)
-      call_.hooks.accept(metadata, described_.common ? &*described_.common : nullptr);
+      run_foreign("SaveHooks::accept", {.rank = call_.comm.rank()}, [&] {
+        call_.hooks.accept(metadata, described_.common ? &*described_.common : nullptr);
+      });
     agreed_.checkpoint.emplace(
         PlannedCheckpoint{.publication = begin_publication(call_.target, options_),
                           .global = decided_.global,
@@ -327,7 +356,9 @@ class SaveNegotiation {
   DescribedState described_;
   LocalPlan local_;
   DecidedPlan decided_;
-  std::string why_planned_;  ///< set on rank 0
+  std::shared_ptr<const SavePlanCache::Global> global_;  ///< set on rank 0 by accept()
+  std::string why_planned_;                              ///< set on rank 0
+  Bytes hashes_;
   AgreedSave agreed_;
 };
 
@@ -341,20 +372,28 @@ AgreedSave plan_save(SaveCall& call, const StateDict& state, SavePlanCache& cach
   require_same_call(call);
   agree(comm, "describing the state dict", [&] { negotiation.propose(state); });
   if (call.options.planner.validate) negotiation.compare_plain();
-  if (!call.options.error_on.empty()) {  // the same on all ranks
+  const auto refuse_findings = [&] {
+    if (call.options.error_on.empty()) return;  // the same on all ranks
     decide(comm, [&] {
       refuse(call.findings, call.options.error_on,
              "findings of these kinds are to be errors (save.error_on), so nothing was written:");
     });
-  }
+  };
+  refuse_findings();
   bool accepted = false;
   while (!accepted) {
     const std::vector<Bytes> proposals = comm.gather(negotiation.proposal(), 0);
     std::vector<Bytes> assignments;
     decide(comm, [&] { assignments = negotiation.decide(proposals); });
     const Bytes assignment = comm.scatter(assignments, 0);
-    agree(comm, "accepting the plan", [&] { accepted = negotiation.accept(assignment); });
+    const auto failure = failure_of([&] { accepted = negotiation.accept(assignment); });
+    agree(comm, "accepting the plan", failure, negotiation.hashes(),
+          [&](const std::vector<Bytes>& hashes) {
+            negotiation.compare_replicas(hashes);
+            return Bytes();
+          });
   }
+  refuse_findings();
   AgreedSave agreed = std::move(negotiation).agreed();
   planning.reset();
   agreed.mine.report.plan = call.phases.end(Phase::kPlan);

@@ -5,6 +5,7 @@
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/base/wire.h"
+#include "mapping/planning/save/replicas.h"
 #include "mapping/state/flatten.h"
 
 namespace dckpt {
@@ -46,15 +47,17 @@ Bytes encode(const RankAssignment& assignment) {
   writer.text(assignment.directory);
   writer.text(assignment.save_id);
   writer.text(as_text(assignment.answer));
+  write_items(writer, assignment.compared);
   return bytes;
 }
 
-RankAssignment decode_assignment(ByteView bytes) {
+RankAssignment decode_assignment(ByteView bytes, std::size_t planned) {
   WireReader reader(bytes, "the assignment from rank 0");
   RankAssignment assignment;
   assignment.directory = reader.text();
   assignment.save_id = reader.text();
   assignment.answer = to_bytes(reader.text());
+  assignment.compared = read_items(reader, planned);
   reader.finish();
   return assignment;
 }

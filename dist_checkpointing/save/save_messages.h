@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -15,14 +16,17 @@ namespace dckpt {
 // CheckpointError (corrupt).
 
 /// The message from rank 0 to a rank: where to write, the id of the save (StorageMeta::save_id),
-/// and the planner's answer.
+/// the planner's answer, and the items of the rank's local plan whose hashes rank 0 compares with
+/// those of other ranks.
 struct RankAssignment {
   std::string directory;
   std::string save_id;
   Bytes answer;
+  std::vector<std::uint32_t> compared{};
 };
 Bytes encode(const RankAssignment& assignment);
-RankAssignment decode_assignment(ByteView bytes);
+/// `planned` is the number of items of the local plan.
+RankAssignment decode_assignment(ByteView bytes, std::size_t planned);
 
 /// The message from a rank to rank 0: its files, one place per item, the files' digests if there is
 /// a manifest, and, under DCP's rules, the paths of the items' keys.

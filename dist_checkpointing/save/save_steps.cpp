@@ -20,6 +20,7 @@
 #include <span>
 #include <utility>
 
+#include "dist_checkpointing/foreign_code.h"
 #include "dist_checkpointing/planner/planner_registry.h"
 #include "dist_checkpointing/planner/resolved_source.h"
 #include "dist_checkpointing/rank_phases.h"
@@ -125,7 +126,8 @@ WrittenByRank write_save(SaveCall& call, const PlannedSave& planned, ItemSource&
     WriteTarget target = planned.target;
     target.phases = &call.phases;
     MeteredSource metered(source, call.heartbeat, call.phases);
-    ResolvedSource resolved(metered, *planned.planner, planned.dtypes);
+    ResolvedSource resolved(metered, *planned.planner, planned.dtypes,
+                            planner_text(call.options.registered_planner.name));
     ItemSource& items_of = planned.dtypes.empty() ? static_cast<ItemSource&>(metered) : resolved;
     auto [items, files] = [&] {
       const PhaseClock::Scope writing(&call.phases, Phase::kWrite);

@@ -56,6 +56,7 @@ enum class FindingCode : std::uint8_t {
   kValuesTruncated,     ///< less is requested than is stored (load.allow_truncation)
   kObjectsNotLoaded,    ///< objects that were saved under another layout (load.objects)
   kNothingRequested,    ///< a state that requests no tensor
+  kKeysNotLoaded,       ///< tensors of a checkpoint that no rank's state requests
   kManifestUnusable,    ///< an integrity.json that nothing can be compared with
   kRanksDiffer,         ///< values that differ between ranks, of which one rank's are saved for all
   kBoxesContradict,     ///< a box outside its tensor, a shape that does not fit its original
@@ -66,7 +67,7 @@ enum class FindingCode : std::uint8_t {
                        ///< 1
   kStateImpossible     ///< optimizer state that no optimizer makes, such as a negative variance
 };
-inline constexpr EnumNames<FindingCode, 45> kFindingCodeNames{{
+inline constexpr EnumNames<FindingCode, 46> kFindingCodeNames{{
     {FindingCode::kKeysChanged, "keys-changed"},
     {FindingCode::kKeysRenamed, "keys-renamed"},
     {FindingCode::kKeysKept, "keys-kept"},
@@ -104,6 +105,7 @@ inline constexpr EnumNames<FindingCode, 45> kFindingCodeNames{{
     {FindingCode::kValuesTruncated, "values-truncated"},
     {FindingCode::kObjectsNotLoaded, "objects-not-loaded"},
     {FindingCode::kNothingRequested, "nothing-requested"},
+    {FindingCode::kKeysNotLoaded, "keys-not-loaded"},
     {FindingCode::kManifestUnusable, "manifest-unusable"},
     {FindingCode::kRanksDiffer, "ranks-differ"},
     {FindingCode::kBoxesContradict, "boxes-contradict"},
@@ -143,6 +145,7 @@ constexpr Severity usual_severity(FindingCode code) noexcept {
     case FindingCode::kValuesTruncated:
     case FindingCode::kObjectsNotLoaded:
     case FindingCode::kNothingRequested:
+    case FindingCode::kKeysNotLoaded:
     case FindingCode::kManifestUnusable:
     case FindingCode::kRanksDiffer:
     case FindingCode::kValuesImplausible: return Severity::kWarning;

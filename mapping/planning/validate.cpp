@@ -330,7 +330,26 @@ std::optional<std::string> key_of_stray_path(const Metadata& metadata) {
   return std::nullopt;
 }
 
+std::optional<CheckpointError> problem_of_shared_path(
+    std::span<const std::pair<std::string, KeyPath>> paths) {
+  std::vector<const std::pair<std::string, KeyPath>*> sorted;
+  sorted.reserve(paths.size());
+  for (const auto& entry : paths) sorted.push_back(&entry);
+  std::ranges::sort(sorted, [](const auto* a, const auto* b) { return a->second < b->second; });
+  const auto found = std::ranges::adjacent_find(
+      sorted, [](const auto* a, const auto* b) { return a->second == b->second; });
+  if (found == sorted.end()) return std::nullopt;
+  return CheckpointError(
+      ErrorCode::kCorrupt,
+      str_format(
+          "planner_data gives the keys {} and {} one path, so that readers which nest what is "
+          "stored lose one of them; load by keys",
+          quote((*found)->first), quote((*std::next(found))->first)),
+      {.key = (*std::next(found))->first, .file = ".metadata"});
+}
+
 std::optional<CheckpointError> problem_of_paths(const Metadata& metadata) {
+  if (auto problem = problem_of_shared_path(metadata.paths)) return problem;
   const auto& strays = metadata.stray_paths;
   if (strays.empty()) return std::nullopt;
   const auto meant = key_of_stray_path(metadata);

@@ -32,10 +32,14 @@ inline constexpr std::size_t kMaxProblemsOfAKind = 8;
 std::vector<CoverageProblem> validate_coverage(const TensorStorageMetadata& tensor);
 inline constexpr std::uint64_t kMaxCorners = std::uint64_t{1} << 25;
 
-/// Returns the problem of planner_data as a whole: keys for which nothing is stored. A damaged
-/// letter in a key turns it into one of these keys, and the value stored under the correct key
-/// loses its place in the nested state dict.
+/// Returns the problem of planner_data as a whole: keys of one path, or for which nothing is
+/// stored. A damaged letter in a key turns it into one of these keys, and the value stored under
+/// the correct key loses its place in the nested state dict.
 std::optional<CheckpointError> problem_of_paths(const Metadata& metadata);
+
+/// Returns the problem of keys that have one path: a nested state dict has room for one of them.
+std::optional<CheckpointError> problem_of_shared_path(
+    std::span<const std::pair<std::string, KeyPath>> paths);
 
 /// Returns the stored key without a path that one of these keys resembles: that key is damaged. If
 /// there is none, they are left from tensors that were removed, and no stored value has lost its

@@ -55,12 +55,14 @@ save:
   timeout: 90 min
   integrity: sha256
   report: true
+  check_replicas: all
   error_on: []
 load:
   strategy: auto
   strict: raise_all
   parallel: {enabled: true, exchange: all_to_all}
   allow_shape_mismatch: ["*.word_embeddings.weight", head]
+  allow_unloaded: ["optimizer.*"]
   padding: replicate
   map: {name: llama, set: [vocab_size=32000]}
   rename: [{from: "^module\\.(.*)$", to: "\\1"}, {from: x, to: ""}]
@@ -89,9 +91,11 @@ retention: {keep_last: 3, keep_every: 1000, keep: [2500, "15*"]}
   EXPECT_EQ(policy.save.timeout, std::chrono::minutes(90));
   EXPECT_TRUE(policy.save.integrity);
   EXPECT_TRUE(policy.save.report);
+  EXPECT_EQ(policy.save.check_replicas, CheckReplicas::kAll);
   EXPECT_EQ(policy.load.strict, StrictHandling::kRaiseAll);
   EXPECT_EQ(policy.load.parallel, (ParallelOptions{true, Exchange::kAllToAll}));
   EXPECT_THAT(policy.load.allow_shape_mismatch, ElementsAre("*.word_embeddings.weight", "head"));
+  EXPECT_THAT(policy.load.allow_unloaded, ElementsAre("optimizer.*"));
   EXPECT_EQ(policy.load.padding, Padding::kReplicate);
   EXPECT_EQ(policy.load.map, (KeyMapOptions{"llama", {"vocab_size=32000"}}));
   EXPECT_THAT(policy.load.rename,
@@ -161,6 +165,7 @@ save:
   timeout: none
   integrity: none
   report: false
+  check_replicas: sample
   error_on: []
 load:
   strategy: auto
@@ -172,6 +177,7 @@ load:
     exchange: auto
   allow_shape_mismatch: []
   allow_truncation: []
+  allow_unloaded: []
   padding: zero
   cast: forbid
   planner: null
@@ -239,7 +245,7 @@ TEST(PolicyMessages, UnknownField) {
       ElementsAre(
           "p.yaml:3:3: save has no field 'integrty' (did you mean 'integrity'?); it has strategy, "
           "backend, compat, flattened, flatten, planner, parallel, async, separation_hint, io, "
-          "timeout, integrity, report and error_on"));
+          "timeout, integrity, report, check_replicas and error_on"));
   EXPECT_THAT(problems_of("speed: fast\n"),
               ElementsAre("p.yaml:2:1: the file has no field 'speed'; it has version, extends, "
                           "save, load, retention and resume"));
@@ -564,7 +570,7 @@ TEST(Policy, TheDocumentationListsEveryFieldWithItsDefault) {
   ConfigProblems problems;
   std::vector<std::pair<std::string, std::string>> leaves;
   collect_leaves(*parse_yaml(to_yaml(Policy{}), problems), "", leaves);
-  ASSERT_EQ(leaves.size(), 51u);
+  ASSERT_EQ(leaves.size(), 53u);
   for (const auto& [path, value] : leaves)
     EXPECT_THAT(page.str(), HasSubstr("\n| `" + path + "` | `" + value + "` |"));
 }

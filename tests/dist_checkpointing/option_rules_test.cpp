@@ -43,6 +43,7 @@ const std::map<std::string_view, const char*> kBroken{
     {"load.missing", "load: {missing: [{keys: '*', action: keep}]}"},
     {"load.planner", "load: {planner: {kind: my_loader}}"},
     {"load.padding", "load: {padding: replicate}"},
+    {"load.allow_unloaded", "load: {allow_unloaded: ['*']}"},
     {"load.cast", "load: {cast: allow}"},
     {"load.rename", "load: {planner: {kind: my_loader}, rename: [{from: a, to: b}]}"},
     {"load.objects", "load: {objects: []}"},

@@ -105,6 +105,7 @@ const std::vector<FieldCase> kSaveFields{
     {"save.timeout", "", "", "SaveReportTest.ButBySaveTimeoutWhichSaysHowFarItIs"},
     {"save.integrity", "save: {integrity: sha256}", ""},
     {"save.report", "save: {report: true}", ""},
+    {"save.check_replicas", "", "", "ReplicaComparison.AllElementsAreComparedOnRequest"},
     {"save.error_on", "", "", "SaveHooksTest.APolicyMakesDifferencesBetweenRanksAnError"},
 };
 
@@ -245,6 +246,12 @@ const std::vector<LoadCase> kLoadFields{
      "sound",
      [] {
        return asking("w", {4, 5});
+     }},
+    {{"load.allow_unloaded", "load: {error_on: [keys-not-loaded], allow_unloaded: ['*']}",
+      "load: {error_on: [keys-not-loaded]}"},
+     "sound",
+     [] {
+       return asking("w", {6, 5});
      }},
     {{"load.padding", "load: {allow_shape_mismatch: ['w'], padding: replicate}",
       "load: {allow_shape_mismatch: ['w']}"},

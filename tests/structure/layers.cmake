@@ -49,7 +49,7 @@ list(APPEND layer_migration/megatron_fsdp migration/optimizer)
 
 set(below ${core} configs strategies migration)
 set(shared "")  # single files that the rooms below share, from the bottom to the top
-foreach(file background_thread phase_report rank_phases key_filter same_on_all_ranks tracker shard_spec strategy_entry builtin_strategies registry foreign_root open_options open open_together integrity data_files)
+foreach(file background_thread foreign_code phase_report rank_phases key_filter same_on_all_ranks tracker shard_spec strategy_entry builtin_strategies registry foreign_root open_options open open_together integrity data_files)
   set(layer_dist_checkpointing/${file} ${below} ${shared})
   list(APPEND shared dist_checkpointing/${file})
 endforeach()
@@ -57,7 +57,7 @@ endforeach()
 set(layer_dist_checkpointing/training_root ${below} ${shared} dist_checkpointing/inspect/verify)
 set(layer_dist_checkpointing/planner ${below} ${shared})
 set(layer_dist_checkpointing/save ${below} ${shared} dist_checkpointing/training_root
-    dist_checkpointing/planner)
+    dist_checkpointing/planner dist_checkpointing/load/key_groups)
 set(layer_dist_checkpointing/load ${below} ${shared} dist_checkpointing/planner)
 set(layer_dist_checkpointing/inspect ${below} ${shared})
 set(layer_dist_checkpointing/inspect/root_survey ${below} ${shared} dist_checkpointing/training_root

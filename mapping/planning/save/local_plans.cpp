@@ -21,11 +21,20 @@ class Claims {
  public:
   Claims(const Metadata& metadata, bool redundant, ProblemList& problems)
       : metadata_(metadata), redundant_(redundant), problems_(problems) {
+    const auto add_key = [&](const std::string& key) {
+      if (!keys_.insert(key).second)
+        problems_.add(quote(key) +
+                      ": is in the metadata twice, and readers would find one of them");
+    };
     for (const TensorStorageMetadata& tensor : metadata.tensors) {
-      keys_.insert(tensor.key);
+      add_key(tensor.key);
       written_.emplace_back(tensor.chunks.size());
+      if (tensor.places.size() != tensor.chunks.size())
+        problems_.add(str_format("{}: has {} for {}; one for each is due", quote(tensor.key),
+                                 counted(tensor.places.size(), "place"),
+                                 counted(tensor.chunks.size(), "chunk")));
     }
-    for (const BytesStorageMetadata& object : metadata.objects) keys_.insert(object.key);
+    for (const BytesStorageMetadata& object : metadata.objects) add_key(object.key);
     objects_.resize(metadata.objects.size());
   }
 
@@ -52,7 +61,7 @@ class Claims {
     const Box chunk =
         assigned.end == 0 ? item.chunk : piece_of(item.chunk, assigned.begin, assigned.end);
     if (tensor.key != item.key || !(tensor.properties == item.properties) ||
-        !equal(tensor.size, item.size))
+        !equal(tensor.size, item.size) || tensor.flattened_shape != item.flattened_shape)
       return refuse("its slot is the tensor " + quote(tensor.key) +
                     ", or one of another dtype or shape");
     if (!(tensor.chunks[slot.chunk] == chunk))
@@ -92,6 +101,10 @@ class Claims {
 }  // namespace
 
 SavePlan LocalPlans::operator[](std::size_t rank) const {
+  if (rank >= size())
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          str_format("there is no plan of rank {}; {} planned", rank,
+                                     counted(size(), "rank has", "ranks have")));
   if (const auto* const plans = std::get_if<std::span<const SavePlan>>(&plans_))
     return (*plans)[rank];
   return with_context({.rank = static_cast<int>(rank)}, [&] {

@@ -23,7 +23,8 @@ class LocalPlans {
   std::size_t size() const noexcept {
     return std::visit([](const auto& plans) { return plans.size(); }, plans_);
   }
-  /// Throws CheckpointError (corrupt), naming the rank, if its bytes are damaged.
+  /// Throws CheckpointError: (invalid argument) if there is no such rank; (corrupt), naming the
+  /// rank, if its bytes are damaged.
   SavePlan operator[](std::size_t rank) const;
 
  private:

@@ -140,8 +140,15 @@ DecidedPlan PlanAgreement::create_global_plan(std::span<const Bytes> proposals,
   };
   const bool same_planner = last != nullptr && by.planner && last->planner == *by.planner;
   const bool decided_before = last != nullptr && last->plan && last->rules == rules && same_planner;
-  if (decision.cache_hit && decided_before) {
+  const bool knows_replicas =
+      last != nullptr && (last->replicas || !last->local_plans.empty() || !by.compare_replicas);
+  if (decision.cache_hit && decided_before && knows_replicas) {
     decision.global = last_.global;
+    if (by.compare_replicas && !last->replicas) {
+      auto global = std::make_shared<SavePlanCache::Global>(*last);
+      global->replicas = find_replicas(LocalPlans(std::span<const ByteView>(proposed.plans)));
+      decision.global = std::move(global);
+    }
     answer_all(*last->plan);
     return decision;
   }
@@ -150,7 +157,8 @@ DecidedPlan PlanAgreement::create_global_plan(std::span<const Bytes> proposals,
     decision.why_planned = !by.planner ? "the planner's plans are not to be reused"
                            : !same_planner
                                ? "another planner, or what its plans depend on has changed"
-                               : "other planner options";
+                           : !knows_replicas ? "the plans do not say which pieces are replicas"
+                                             : "other planner options";
   }
   if (proposed.missing) {
     decision.answers.assign(proposals.size(), encode_plan_request());
@@ -165,6 +173,7 @@ DecidedPlan PlanAgreement::create_global_plan(std::span<const Bytes> proposals,
   for (const ByteView local : proposed.plans)
     global->local_plans.emplace_back(local.begin(), local.end());
   global->plan = std::move(plan);
+  if (by.compare_replicas) global->replicas = find_replicas(of_ranks);
   global->rules = rules;
   global->planner = by.planner.value_or("(not to be reused)");
   decision.global = std::move(global);

@@ -95,6 +95,7 @@ class PlanAgreement {
     /// Text for everything but the local plans on which the decision depends: plans that were
     /// decided under another text are not reused. Without a text, they never are.
     std::optional<std::string> planner = "";
+    bool compare_replicas = false;  ///< DecidedPlan::global is to have `replicas`
   };
   DecidedPlan create_global_plan(std::span<const Bytes> proposals, const Decision& decision) const;
 

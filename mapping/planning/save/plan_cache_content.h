@@ -11,6 +11,7 @@
 #include "mapping/base/fingerprint.h"
 #include "mapping/planning/save/global_plan.h"
 #include "mapping/planning/save/plan_cache.h"
+#include "mapping/planning/save/replicas.h"
 
 namespace DCKPT_API dckpt {
 
@@ -29,6 +30,7 @@ struct SavePlanCache::Global {
   std::optional<GlobalPlan> plan{};       ///< decided from the local plans by `rules`
   std::uint8_t rules = 0;                 ///< see encode_rules()
   std::string planner{};                  ///< the planner that decided, see PlanAgreement::Decision
+  std::optional<Replicas> replicas{};     ///< empty if no save has compared them
 };
 
 /// Plans of a save that has succeeded, or that a checkpoint stores.

@@ -16,7 +16,8 @@ namespace {
 constexpr std::string_view kFileMagic = "dckpt plans\n";
 /// The version of the layout, of the local plans' own bytes (encode_plan), and of the rules and the
 /// decisions made from them: it changes with each of these.
-constexpr std::uint64_t kVersion = 1;
+constexpr std::uint64_t kVersion = 2;
+constexpr std::uint64_t kWithoutReplicas = 1;  // a version that lacks the last part
 
 constexpr std::uint64_t kPiece = 1;     // the item is a piece
 constexpr std::uint64_t kOldChunk = 2;  // the chunk of its tensor is not the next one
@@ -208,9 +209,10 @@ Bytes encode_plan_file(const SavePlanCache::Global& global) {
     write_fingerprint(writer, global.fingerprints[rank]);
     write_rank(writer, plan.items[rank], plan.slots[rank], entries);
   }
+  if (global.replicas) write_to(writer, *global.replicas);
   Bytes file = to_bytes(kFileMagic);
   WireWriter head(file);
-  head.number(kVersion);
+  head.number(global.replicas ? kVersion : kWithoutReplicas);
   write_fingerprint(head, fingerprint_of(body));
   file.insert(file.end(), body.begin(), body.end());
   return file;
@@ -221,7 +223,8 @@ std::shared_ptr<const SavePlanCache::Global> decode_plan_file(ByteView bytes,
   if (!as_text(bytes).starts_with(kFileMagic))
     throw CheckpointError(ErrorCode::kCorrupt, "does not begin with 'dckpt plans'");
   WireReader reader(bytes.subspan(kFileMagic.size()), "the file of plans");
-  if (const std::uint64_t version = reader.number(); version != kVersion)
+  const std::uint64_t version = reader.number();
+  if (version != kVersion && version != kWithoutReplicas)
     throw CheckpointError(ErrorCode::kUnsupported,
                           str_format("has version {}; this dckpt reads {}", version, kVersion));
   const Fingerprint sum = read_fingerprint(reader);
@@ -238,6 +241,7 @@ std::shared_ptr<const SavePlanCache::Global> decode_plan_file(ByteView bytes,
     global->fingerprints.push_back(read_fingerprint(reader));
     read_rank(reader, entries, plan.items.emplace_back(), plan.slots.emplace_back());
   }
+  if (version == kVersion) global->replicas = read_replicas(reader, plan.items.size());
   reader.finish();
   if (!entries.all_met()) reader.malformed("some contents are written by no rank");
   plan.path_order = order_of_paths(metadata);

@@ -93,7 +93,8 @@ TEST_F(ObjectChoice, AllOldCellsAreGatheredWhereTheGridIsAnother) {
   for (const Compat compat : {Compat::kMegatron, Compat::kDcp}) {
     std::filesystem::remove_all(path());
     save_as(3, {"dataloader"}, compat);
-    const LoadOptions options{.objects = {{"data*", WhenResharded::kGather}}};
+    const LoadOptions options{.allow_unloaded = {"w"},
+                              .objects = {{"data*", WhenResharded::kGather}}};
     run_ranks(2, [&](Communicator& comm) {
       StateDict state = state_of(comm, {"dataloader"}, -1);
       state.mutable_dict().erase("w");

@@ -238,6 +238,56 @@ TEST_F(LoadPlanners, ThatLoadSomethingElseOnOtherRanksDoNotConform) {
               HasSubstr("names no planner"));
 }
 
+/// Leaves out a tensor if there are four ranks.
+class Forgetful final : public MCoreLoadPlanner {
+ public:
+  LoadPlan create_local_plan() override {
+    LoadPlan plan = MCoreLoadPlanner::create_local_plan();
+    if (setup().ranks == 4)
+      std::erase_if(plan, [](const LoadItem& item) { return item.tensor.key == "decoder.weight"; });
+    return plan;
+  }
+};
+
+/// Leaves out what is not stored.
+class Lenient final : public MCoreLoadPlanner {
+ public:
+  LoadPlan create_local_plan() override {
+    LoadPlan plan = MCoreLoadPlanner::create_local_plan();
+    std::erase_if(plan, [&](const LoadItem& item) {
+      return setup().metadata.find_tensor(item.tensor.key) == nullptr;
+    });
+    return plan;
+  }
+};
+
+/// Uses its setup when its time is over.
+class LateSetup final : public MCoreLoadPlanner {
+ public:
+  LoadPlan finish_plan(LoadPlan plan) override { return setup().ranks > 0 ? plan : LoadPlan(); }
+};
+
+TEST_F(LoadPlanners, ThatForgetDoNotConformAndThoseThatSupplyDo) {
+  const auto problems_of = [&](const std::string& name) {
+    return check_load_planner(with("", "planner: {kind: " + name + "}"), checkpoint(name)).problems;
+  };
+  register_planner(load_planner_entry<Forgetful>("forgetful", "forgets a tensor on four ranks"));
+  register_planner(load_planner_entry<Lenient>("lenient", "leaves out what is not stored"));
+  EXPECT_THAT(problems_of("forgetful"), Contains(HasSubstr("every load gives the same")));
+  EXPECT_THAT(problems_of("lenient"), IsEmpty());
+}
+
+TEST_F(LoadPlanners, ASetupOutOfTimeIsAnError) {
+  register_planner(load_planner_entry<LateSetup>("late_setup", "looks at its setup at the end"));
+  save_state();
+  EXPECT_THAT(error_of([&] {
+                load_on(2, with("", "planner: {kind: late_setup}").load,
+                        [](int, const StateDict&) {});
+              }),
+              AllOf(HasSubstr("planner 'late_setup'"),
+                    HasSubstr("setup() is called before set_up_planner(), or after")));
+}
+
 TEST_F(LoadPlanners, AreNamedByPolicies) {
   const LoadOptions options = with("", "planner: {kind: int8_weights, options: {steps: 8}}").load;
   const std::string text = to_yaml(Policy{.load = options});
@@ -271,6 +321,25 @@ class OneMore final : public MCoreLoadPlanner {
     return stored.as_int() + 1;
   }
 };
+
+class NoObject final : public MCoreLoadPlanner {
+ public:
+  Value load_object(const std::string&, Value) const override {
+    throw std::runtime_error("no object today");
+  }
+};
+
+TEST_F(LoadPlanners, ThatThrowAreNamedWithTheKeyAndTheRank) {
+  register_planner(load_planner_entry<NoObject>("no_object", "loads none"));
+  save_state();
+  for (const bool parallel : {false, true}) {
+    LoadOptions options = with("", "planner: {kind: no_object}").load;
+    options.parallel.enabled = parallel;
+    EXPECT_THAT(error_of([&] { load_on(2, options, [](int, const StateDict&) {}); }),
+                AllOf(HasSubstr("planner 'no_object': unexpected error: no object today"),
+                      HasSubstr("key 'rng/shard_0_1'"), HasSubstr("rank 0")));
+  }
+}
 
 TEST_F(LoadPlanners, MakeObjectsOfStoredOnes) {
   register_planner(LoadPlannerEntry{
@@ -510,7 +579,9 @@ TEST_F(WrongLoadPlanners, ThatResolveWronglyAreTheSameErrorOnAllRanks) {
   commit = [](const Tensor& read) { return read.narrow(0, 0, 1); };
   EXPECT_THAT(error_with("wrong_resolver"), HasSubstr("commit_tensor() returned"));
   commit = [](const Tensor&) -> Tensor { throw std::runtime_error("no tensor today"); };
-  EXPECT_THAT(error_with("wrong_resolver"), HasSubstr("no tensor today"));
+  EXPECT_THAT(error_with("wrong_resolver"),
+              AllOf(HasSubstr("planner 'wrong_resolver'"), HasSubstr("no tensor today"),
+                    HasSubstr("rank 1")));
 }
 
 // ---- Tensors that are reported as they arrive.
@@ -589,7 +660,8 @@ TEST_F(LoadPlanners, AnErrorInTheHookIsTheLoads) {
                 load_on(
                     2, {}, [](int, const StateDict&) {}, hooks);
               }),
-              HasSubstr("no memory for graphs"));
+              AllOf(HasSubstr("LoadHooks::tensor_ready: "), HasSubstr("no memory for graphs"),
+                    HasSubstr("key '"), HasSubstr("rank 0")));
 }
 
 }  // namespace

@@ -10,8 +10,10 @@
 #include "configs/policy.h"
 #include "dist_checkpointing/conformance/planner_conformance.h"
 #include "dist_checkpointing/inspect/diff.h"
+#include "dist_checkpointing/load/select_keys.h"
 #include "dist_checkpointing/open.h"
 #include "dist_checkpointing/planner/planner_registry.h"
+#include "dist_checkpointing/save/key_paths.h"
 #include "dist_checkpointing/save/save_async.h"
 #include "examples/planners/planners.h"
 #include "strategies/contract/common_state.h"
@@ -119,7 +121,7 @@ class Renamed final : public DefaultSavePlanner {
   }
 };
 
-TEST_F(Planners, KeysThatTheyRenameKeepTheirPaths) {
+TEST_F(Planners, KeysThatTheyRenameHavePathsOfTheirOwn) {
   register_planner(save_planner_entry<Renamed>("renamed", "other names"));
   StateDict saved = Value::dict();
   for (const char* const name : {"w", "b", "halves"}) saved["model"][name] = arange({4});
@@ -127,10 +129,11 @@ TEST_F(Planners, KeysThatTheyRenameKeepTheirPaths) {
   const std::string policy = "version: 1\nsave: {compat: dcp, planner: {kind: renamed}}";
   save(saved, checkpoint(), Policy::from_text(policy).save);
   const StateDict stored = load_state_dict(checkpoint());
-  EXPECT_EQ(stored.at("model").at("w"), saved.at("model").at("w")) << "where it was";
+  EXPECT_EQ(stored.at("model").at("w.v2"), saved.at("model").at("w"));
+  EXPECT_FALSE(stored.at("model").contains("w"));
   EXPECT_EQ(stored.at("model").at("step"), Value(5));
   EXPECT_FALSE(stored.at("model").contains("b"));
-  EXPECT_TRUE(equal(stored.at("model.halves.2").as_tensor(), numbers({2}, 2)));
+  EXPECT_TRUE(equal(stored.at("model").at("halves.2").as_tensor(), numbers({2}, 2)));
   EXPECT_THAT(keys_of("checkpoint"),
               UnorderedElementsAre("model.w.v2", "model.halves.1", "model.halves.2"));
 }
@@ -235,6 +238,9 @@ class WrongPlanners : public Planners {
   static void SetUpTestSuite() {
     register_planner(
         {.name = "wrong", .make = [](const StrategySpec&) { return std::make_unique<Wrong>(); }});
+    register_planner({.name = "wrong_dcp",
+                      .rules = PlannerKind::kDcp,
+                      .make = [](const StrategySpec&) { return std::make_unique<Wrong>(); }});
     register_planner(
         save_planner_entry<WrongInPart>("wrong_in_part", "has a local plan of its own"));
   }
@@ -306,6 +312,243 @@ TEST_F(WrongPlanners, TensorsAreStoredAsAWholeOrLeftOut) {
         }
       },
       HasSubstr("'decoder.norm' stores 1 of the tensor's"));
+}
+
+/// Returns objects in a grid and one of their own on rank 0, and replicas of a tensor.
+StateDict with_objects(int rank) {
+  StateDict state = Value::dict();
+  for (const char* const key : {"rng", "data"})
+    state[key] = ShardedObject{.key = key,
+                               .data = Value(std::string(key) + std::to_string(rank)),
+                               .global_shape = {kRanks},
+                               .global_offset = {rank}};
+  state["shared"] = ShardedObject{.key = "shared", .data = Value(7), .replica_id = rank};
+  state["w"] = ShardedTensor::whole("w", arange({8}), {.replica_id = rank});
+  state["step"] = 5;
+  return state;
+}
+
+/// Returns the options of the wrong planner for a form.
+SaveOptions wrong_in(const std::string& compat) {
+  return {.compat = *parse_compat(compat),
+          .planner = {.kind = compat == "dcp" ? PlannerKind::kDcp : PlannerKind::kMegatron},
+          .registered_planner = {.name = compat == "dcp" ? "wrong_dcp" : "wrong"}};
+}
+
+WriteItem& item_of(SavePlan& plan, const std::string& key) {
+  return *std::ranges::find(plan, key, &WriteItem::key);
+}
+
+TEST_F(WrongPlanners, ObjectsAreThoseOfTheState) {
+  struct Case {
+    std::string what;
+    std::function<void(SavePlan&, int rank)> change;
+    std::string message;
+    bool plain_dcp_too = true;
+  };
+  const auto on_rank_1 = [](const std::function<void(SavePlan&)>& change) {
+    return [change](SavePlan& plan, int rank) {
+      if (rank == 1) change(plan);
+    };
+  };
+  const std::string rng = "rng/shard_1_4";
+  const std::string data = "data/shard_1_4";
+  const std::vector<Case> cases{
+      {"the bytes of another object", on_rank_1([&](SavePlan& plan) {
+         std::swap(item_of(plan, rng).source, item_of(plan, data).source);
+       }),
+       "stores the object 'data/shard_1_4' under the key of another one"},
+      {"bytes that do not exist",
+       on_rank_1([&](SavePlan& plan) { item_of(plan, rng).source = 77; }), "comes from object 77"},
+      {"an object for a tensor",
+       [](SavePlan& plan, int) { item_of(plan, "w").kind = WriteItem::Kind::kObject; }, "'w' "},
+      {"a tensor for an object",
+       [&](SavePlan& plan, int rank) {
+         if (rank == 1) item_of(plan, rng).kind = WriteItem::Kind::kTensor;
+       },
+       "'rng/shard_1_4' "},
+      {"another cell", on_rank_1([&](SavePlan& plan) { item_of(plan, rng).chunk.offsets = {2}; }),
+       "is the cell (2,) of a grid (4,), but the state's object 'rng/shard_1_4' is the cell (1,)"},
+      {"another grid", on_rank_1([&](SavePlan& plan) { item_of(plan, rng).size = {5}; }),
+       "of a grid (5,)"},
+      {"the key of another cell",
+       on_rank_1([&](SavePlan& plan) { item_of(plan, rng).key = "seeds/shard_2_4"; }),
+       "a new key ends as the old one does"},
+      {"a key without a cell", on_rank_1([&](SavePlan& plan) { item_of(plan, rng).key = "seeds"; }),
+       "a new key ends as the old one does"},
+      {"no main replica",
+       on_rank_1([&](SavePlan& plan) { item_of(plan, rng).main_replica = false; }),
+       "leave WriteItem::main_replica as it is"},
+      {"an object twice", on_rank_1([&](SavePlan& plan) {
+         WriteItem again = item_of(plan, rng);
+         again.key = "seeds/shard_1_4";
+         plan.push_back(again);
+       }),
+       "another item has taken"},
+      {"an object that one rank leaves out", on_rank_1([&](SavePlan& plan) {
+         std::erase_if(plan, [&](const WriteItem& item) { return item.key == rng; });
+       }),
+       "'rng': 1 of 4 objects"},
+      {"an object that one rank renames",
+       on_rank_1([&](SavePlan& plan) { item_of(plan, rng).key = "seeds/shard_1_4"; }), "'rng'"},
+      {"a tensor under the key of an object",
+       [&](SavePlan& plan, int) { item_of(plan, "w").key = "shared/shard_0_1"; },
+       "under the key of an object"},
+      {"the key of the common state",
+       on_rank_1([&](SavePlan& plan) { item_of(plan, rng).key = kCommonStateKey; }),
+       "only the common state has the key", false},
+      {"another object as the common state",
+       [&](SavePlan& plan, int rank) {
+         if (rank == 0)
+           item_of(plan, kCommonStateKey).source = item_of(plan, "rng/shard_0_4").source;
+       },
+       "only the common state has the key", false},
+      {"an object for the common state in the finished plan",
+       {},
+       "only the sources of tensors",
+       false},
+  };
+  for (const char* const compat : {"megatron-0.19", "dcp"}) {
+    for (const Case& test : cases) {
+      if (!test.plain_dcp_too && compat == std::string("dcp")) continue;
+      SCOPED_TRACE(test.what + ", " + compat);
+      defect = {.local = test.change};
+      if (!test.change)
+        defect.finish = [](SavePlan& plan) {
+          const auto common = std::ranges::find(plan, kCommonStateKey, &WriteItem::key);
+          if (common != plan.end()) common->source = item_of(plan, "rng/shard_0_4").source;
+        };
+      const SaveOptions options = wrong_in(compat);
+      std::array<std::string, kRanks> errors;
+      run_ranks(kRanks, [&](Communicator& comm) {
+        errors[static_cast<std::size_t>(comm.rank())] = error_of(
+            [&] { save(with_objects(comm.rank()), checkpoint("refused"), options, comm); });
+      });
+      for (const std::string& error : errors) EXPECT_THAT(error, HasSubstr(test.message));
+      EXPECT_FALSE(std::filesystem::exists(checkpoint("refused")));
+      std::filesystem::remove_all(checkpoint("refused"));
+    }
+  }
+}
+
+TEST_F(WrongPlanners, ObjectsThatAllRanksRenameKeepTheirCells) {
+  defect.local = [](SavePlan& plan, int) {
+    for (WriteItem& item : plan) {
+      if (item.key.starts_with("rng/")) item.key = "seeds" + item.key.substr(3);
+    }
+  };
+  for (const char* const compat : {"megatron-0.19", "dcp"}) {
+    const SaveOptions options = wrong_in(compat);
+    run_ranks(kRanks, [&](Communicator& comm) {
+      save(with_objects(comm.rank()), checkpoint(compat), options, comm);
+    });
+    const std::vector<ShardedObject> seeds = load_objects(checkpoint(compat), "seeds");
+    ASSERT_THAT(seeds, SizeIs(kRanks)) << compat;
+    EXPECT_EQ(seeds[2].data, Value("rng2"));
+  }
+}
+
+TEST_F(WrongPlanners, DataIsWrittenWhereItIs) {
+  // Rank 1 shall write what only rank 0, the main replica, has.
+  const auto moved = [](bool object) {
+    return [object](GlobalPlan& plan) {
+      for (std::size_t i = 0; i < plan.items[0].size(); ++i) {
+        if (plan.slots[0][i].is_object != object) continue;
+        const std::string& key = object ? plan.metadata.objects[plan.slots[0][i].entry].key
+                                        : plan.metadata.tensors[plan.slots[0][i].entry].key;
+        if (key != "w" && key != "shared/shard_0_1") continue;
+        plan.items[1].push_back(plan.items[0][i]);
+        plan.slots[1].push_back(plan.slots[0][i]);
+        plan.items[0].erase(plan.items[0].begin() + static_cast<std::ptrdiff_t>(i));
+        plan.slots[0].erase(plan.slots[0].begin() + static_cast<std::ptrdiff_t>(i));
+        return;
+      }
+    };
+  };
+  SaveOptions options = with("wrong");
+  options.parallel.enabled = false;
+  for (const bool object : {true, false}) {
+    defect = {.global = moved(object)};
+    run_ranks(kRanks, [&](Communicator& comm) {
+      StateDict state = with_objects(comm.rank());
+      if (comm.rank() != 0) {
+        state["w"].mutable_sharded_tensor().data.reset();
+        state["shared"].mutable_sharded_object().has_data = false;
+      }
+      EXPECT_THAT(error_of([&] { save(state, checkpoint("refused"), options, comm); }),
+                  HasSubstr("without data here"))
+          << object;
+    });
+    EXPECT_FALSE(std::filesystem::exists(checkpoint("refused")));
+  }
+}
+
+TEST_F(WrongPlanners, ATensorIsNotStoredWhereAnotherIs) {
+  expect_refused(
+      [](SavePlan& plan, int) {
+        for (WriteItem& item : plan) {
+          if (item.key == "decoder.bias") item.key = "decoder.norm";
+        }
+      },
+      HasSubstr("'decoder.norm' stores [0:8] of 'decoder.bias' where it stores another tensor"));
+}
+
+TEST_F(WrongPlanners, PathsOfKeysDiffer) {
+  StateDict state = Value::dict();
+  state["a"]["b"] = arange({4});
+  state["a.c"] = arange({4});
+  const SaveOptions options = wrong_in("dcp");
+  defect.local = [](SavePlan& plan, int) { item_of(plan, "a.b").key = "a.c.d"; };
+  save(state, checkpoint("apart"), options);
+  const StateDict stored = load_state_dict(checkpoint("apart"));
+  EXPECT_EQ(stored.at("a").at("c.d"), state.at("a").at("b"));
+  EXPECT_EQ(stored.at("a.c"), state.at("a.c"));
+
+  Metadata metadata;
+  metadata.tensors.resize(2);
+  metadata.tensors[0].key = "x.y";
+  metadata.tensors[1].key = "z";
+  metadata.paths = {{"x.y", {"x", "y"}}};
+  EXPECT_THAT(error_of([&] {
+                add_paths(metadata, {{{"z", {"x", "y"}}}});
+              }),
+              HasSubstr("the keys 'x.y' and 'z' have one path, 'x.y'"));
+  metadata.paths = {{"x.y", {"x", "y"}}, {"z", {"x", "y"}}};
+  std::set<std::string> unused;
+  EXPECT_THAT(error_of([&] { (void)select_keys(metadata, {}, unused); }),
+              HasSubstr("planner_data gives the keys 'x.y' and 'z' one path"));
+  EXPECT_THAT(select_keys(metadata, std::vector<std::string>{"z"}, unused), SizeIs(1));
+}
+
+/// Uses its setup when its time is over.
+class LateSetup final : public MCoreSavePlanner {
+ public:
+  SavePlan finish_plan(SavePlan plan) override { return setup().ranks > 0 ? plan : SavePlan(); }
+};
+class NoSetup final : public MCoreSavePlanner {
+ public:
+  void set_up_planner(const SaveSetup&) override {}
+};
+class WrongRank final : public MCoreSavePlanner {
+ public:
+  GlobalPlan create_global_plan(const LocalPlans& plans) override {
+    (void)plans[plans.size()];
+    return MCoreSavePlanner::create_global_plan(plans);
+  }
+};
+
+TEST_F(WrongPlanners, StepsOutOfTimeOrRangeAreErrors) {
+  register_planner(save_planner_entry<LateSetup>("late_setup", "looks at its setup at the end"));
+  register_planner(save_planner_entry<NoSetup>("no_setup", "forgets to set up its base"));
+  register_planner(save_planner_entry<WrongRank>("wrong_rank", "looks for one more rank"));
+  for (const char* const planner : {"late_setup", "no_setup"})
+    EXPECT_THAT(refusal({}, planner),
+                AllOf(HasSubstr("planner '" + std::string(planner) + "'"),
+                      HasSubstr("setup() is called before set_up_planner(), or after")));
+  EXPECT_THAT(
+      refusal({}, "wrong_rank"),
+      AllOf(HasSubstr("planner 'wrong_rank'"),
+            HasSubstr("there is no plan of rank 4; 4 ranks have planned"), HasSubstr("rank 0")));
 }
 
 /// Passes the built-in steps more elements than exist.
@@ -403,6 +646,14 @@ TEST_F(WrongPlanners, GlobalPlansAreOfTheLocalOnes) {
                              plan.metadata.tensors.front().properties.dtype = DType::kInt8;
                            }}),
               HasSubstr("another dtype or shape"));
+  EXPECT_THAT(
+      refusal({.global = [](GlobalPlan& plan) { plan.metadata.tensors.front().places.clear(); }}),
+      HasSubstr("has 0 places for 4 chunks"));
+  EXPECT_THAT(refusal({.global =
+                           [](GlobalPlan& plan) {
+                             plan.metadata.tensors[1].key = plan.metadata.tensors[0].key;
+                           }}),
+              HasSubstr("is in the metadata twice"));
 }
 
 TEST_F(WrongPlanners, WhatIsDecidedIsWritten) {
@@ -418,7 +669,8 @@ TEST_F(WrongPlanners, WhatIsDecidedIsWritten) {
   EXPECT_THAT(refusal({.resolve = [](const WriteItem&, const Tensor&) -> Tensor {
                 throw CheckpointError(ErrorCode::kUnavailable, "the key server does not answer");
               }}),
-              HasSubstr("the key server does not answer"));
+              AllOf(HasSubstr("planner 'wrong': the key server does not answer"),
+                    HasSubstr("key 'decoder."), HasSubstr("rank ")));
 }
 
 TEST_F(WrongPlanners, TheCommonStateIsNotLeftOut) {

@@ -71,6 +71,8 @@ const std::vector<Case> kCases{
     {"save: {error_on: [ranks-differ]}", Effect::kNamedAsUnused},
     {"load: {error_on: [values-kept, not-finite]}", Effect::kNamedAsUnused},
     {"retention: {keep_last: 3}", Effect::kNamedAsUnused},
+    {"save: {check_replicas: all}", Effect::kNamedAsUnused},
+    {"load: {allow_unloaded: [x]}", Effect::kNamedAsUnused},
     {"resume: {allow_dropped_keys: true}", Effect::kNamedAsUnused},
     {"retention: {keep_last: 1, keep_every: 3, keep: [2]}", Effect::kNamedAsUnused},
 };

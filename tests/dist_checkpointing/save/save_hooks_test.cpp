@@ -15,6 +15,7 @@
 namespace dckpt::testing::save_hooks_test {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
@@ -90,6 +91,39 @@ TEST_F(SaveHooksTest, APolicyMakesDifferencesBetweenRanksAnError) {
   save_differing({.error_on = {FindingCode::kNoEffect}});
   ASSERT_EQ(reports[1].findings.size(), 1U) << "rank 0's";
   EXPECT_EQ(reports[1].findings[0].code, FindingCode::kRanksDiffer);
+}
+
+TEST_F(SaveHooksTest, AHookThatThrowsIsNamedWithItsRank) {
+  const auto fail = [](int rank) {
+    return [rank](auto&&...) -> StateDict {
+      throw std::runtime_error("no luck on rank " + std::to_string(rank));
+    };
+  };
+  const auto error_with = [&](int failing, const std::function<void(SaveHooks&)>& set) {
+    std::vector<std::string> errors(3);
+    run_ranks(3, [&](Communicator& comm) {
+      SaveHooks hooks;
+      if (comm.rank() == failing) set(hooks);
+      try {
+        save(Value::dict({{"step", 5}}), path_, {}, comm, hooks);
+      } catch (const CheckpointError& error) {
+        errors[static_cast<std::size_t>(comm.rank())] = error.what();
+      }
+    });
+    EXPECT_EQ(errors[1], errors[0]);
+    EXPECT_EQ(errors[2], errors[0]);
+    return errors[0];
+  };
+  EXPECT_THAT(error_with(2, [&](SaveHooks& hooks) { hooks.preprocess = fail(2); }),
+              AllOf(HasSubstr("SaveHooks::preprocess: "), HasSubstr("no luck on rank 2"),
+                    HasSubstr("[rank 2]")));
+  EXPECT_THAT(error_with(1, [&](SaveHooks& hooks) { hooks.before_comparison = fail(1); }),
+              AllOf(HasSubstr("SaveHooks::before_comparison: "), HasSubstr("[rank 1]")));
+  EXPECT_THAT(error_with(0,
+                         [&](SaveHooks& hooks) {
+                           hooks.accept = [&](const Metadata&, const Value*) { (void)fail(0)(); };
+                         }),
+              AllOf(HasSubstr("SaveHooks::accept: "), HasSubstr("[rank 0]")));
 }
 
 TEST_F(SaveHooksTest, WhatMayDifferIsTakenOutBeforeTheComparisonButSaved) {

@@ -1,5 +1,6 @@
 #include "dist_checkpointing/save/save_messages.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "mapping/base/error.h"
@@ -28,9 +29,13 @@ TEST(SaveMessages, ACutMessageIsRefusedWhereverItIsCut) {
   const Bytes whole = encode(kWritten);
   for (std::size_t length = 0; length < whole.size(); ++length)
     EXPECT_EQ(code_of([&] { decode_written(ByteView(whole).first(length)); }), "corrupt") << length;
-  const Bytes assignment = encode(RankAssignment{".c.saving-1", "id", to_bytes("answer")});
+  const Bytes assignment =
+      encode(RankAssignment{".c.saving-1", "id", to_bytes("answer"), {1, 2, 5}});
+  EXPECT_THAT(decode_assignment(assignment, 6).compared, ::testing::ElementsAre(1, 2, 5));
+  EXPECT_EQ(code_of([&] { decode_assignment(assignment, 5); }), "corrupt") << "no such item";
   for (std::size_t length = 0; length < assignment.size(); ++length)
-    EXPECT_EQ(code_of([&] { decode_assignment(ByteView(assignment).first(length)); }), "corrupt");
+    EXPECT_EQ(code_of([&] { decode_assignment(ByteView(assignment).first(length), 6); }),
+              "corrupt");
 }
 
 TEST(SaveMessages, APlaceIsInOneOfTheFiles) {
