@@ -184,18 +184,21 @@ class WholeMap {
     for (const std::string& key : row.hf.keys) once(hf_rows_, row, key, place);
   }
 
-  using RowOfKey =
-      std::map<std::tuple<std::string, bool, std::string, std::string, std::string>, const MapRow*>;
+  /// The keys of rows, by what they share.
+  using RowsOfKeys = std::map<std::tuple<std::string, std::string, std::string, std::string>,
+                              std::vector<std::pair<KeyPattern, const MapRow*>>>;
 
   /// Reports a key that two rows make.
-  void once(RowOfKey& rows, const MapRow& row, const std::string& key, TextPlace place) {
+  void once(RowsOfKeys& rows, const MapRow& row, const std::string& key, TextPlace place) {
     const KeyPattern pattern(key);
-    const std::string same =
-        pattern.numbers().empty() || pattern.has_steps() ? key : pattern.skeleton();
-    const auto [first, inserted] = rows.emplace(
-        std::tuple(same, pattern.counts_on(), row.layers, row.only_if, row.unless), &row);
-    if (inserted) return;
-    const MapRow& other = *first->second;
+    auto& alike = rows[{pattern.skeleton(), row.layers, row.only_if, row.unless}];
+    const auto same = std::ranges::find_if(
+        alike, [&](const auto& known) { return known.first.overlaps(pattern); });
+    if (same == alike.end()) {
+      alike.emplace_back(pattern, &row);
+      return;
+    }
+    const MapRow& other = *same->second;
     problems_.push_back(
         {place, &other == &row ? str_format("{} is named twice in a row", quote(key))
                 : other.megatron == row.megatron
@@ -211,7 +214,7 @@ class WholeMap {
   ConfigProblems& problems_;
   std::vector<std::string> names_;
   std::set<std::string> kinds_;
-  RowOfKey rows_, hf_rows_;
+  RowsOfKeys rows_, hf_rows_;
 };
 
 /// Sets the file of the rows that have none yet.
@@ -252,6 +255,10 @@ std::vector<std::string> MapRow::megatron_keys() const {
   std::vector<std::string> keys{megatron};
   keys.insert(keys.end(), more.begin(), more.end());
   return keys;
+}
+
+bool MapRow::changes_tensors() const {
+  return hf != HfTensors{.keys = megatron_keys()} || cast != MapCast{} || add.value != 0;
 }
 
 bool MapNumber::is_by_layer() const {

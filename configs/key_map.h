@@ -155,6 +155,8 @@ struct MapRow {
   /// Returns whether Megatron's tensor has query, key and value: linear_qkv's weight or bias.
   bool is_qkv() const;
   std::vector<std::string> megatron_keys() const;  ///< `megatron` and `more`
+  /// Returns whether the two sides differ in names, shapes or elements.
+  bool changes_tensors() const;
 };
 
 /// The part of a path in config.json that stands for the number of a layer.

@@ -1,6 +1,7 @@
 #include "configs/key_pattern.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
@@ -208,6 +209,28 @@ std::string KeyPattern::skeleton() const {
   for (const std::string& part : parts_)
     text += (text.empty() ? "" : ".") + (is_number(part) ? "{}" : skeleton_of(part));
   return text;
+}
+
+bool KeyPattern::overlaps(const KeyPattern& other) const {
+  if (parts_.size() != other.parts_.size() || counts_on() != other.counts_on()) return false;
+  std::size_t next = 0, next_other = 0;
+  for (std::size_t part = 0; part < parts_.size(); ++part) {
+    const Values mine = values_of(part, next), others = other.values_of(part, next_other);
+    if (mine.step == 0 && others.step == 0) {
+      if (parts_[part] != other.parts_[part]) return false;
+    } else if (!mine.first || !others.first ||
+               (*mine.first - *others.first) % std::gcd(mine.step, others.step) != 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
+KeyPattern::Values KeyPattern::values_of(std::size_t part, std::size_t& next) const {
+  if (!is_number(parts_[part])) return {.first = decimal(parts_[part])};
+  const Values values{.first = first_[next].value_or(0), .step = steps_[next]};
+  ++next;
+  return values;
 }
 
 std::string skeleton_of(std::string_view key) {

@@ -49,12 +49,24 @@ class KeyPattern {
   /// Returns the text with {l} in place of {2l} and {2l+1}.
   std::string without_steps() const;
 
-  /// Returns the text that all keys of the pattern share, with {} for each number. Patterns with
-  /// equal skeletons may match the same keys.
+  /// Returns the text that all keys of the pattern share, with {} for each number and each part of
+  /// digits. Patterns that match the same keys have equal skeletons.
   std::string skeleton() const;
+  /// Returns whether a key may match both patterns. Numbers that continue others have values of
+  /// their own.
+  bool overlaps(const KeyPattern& other) const;
 
  private:
+  /// The decimals that a part stands for: `first`, then each `step` more (0: no other). Words have
+  /// none.
+  struct Values {
+    std::optional<std::int64_t> first{};
+    std::int64_t step = 0;
+  };
+
   KeyPattern() = default;
+  /// `next` is the position of the part's number among all, and is advanced.
+  Values values_of(std::size_t part, std::size_t& next) const;
 
   std::vector<std::string> parts_;  ///< as in the text
   std::vector<std::string> numbers_;

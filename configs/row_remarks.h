@@ -18,7 +18,9 @@ struct MapRemark {
   MapPlace place;
   Finding finding;
 };
-/// Returns the remarks on all rows, in their order.
+/// Returns the remarks on all rows, in their order, and one on the map as a whole:
+///
+///   order-assumed   both sides have the same keys, and some of their tensors differ
 std::vector<MapRemark> map_remarks(const KeyMap& map);
 
 }  // namespace dckpt

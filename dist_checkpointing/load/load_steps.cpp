@@ -55,7 +55,7 @@ std::unique_ptr<CheckpointReader> open_with_map(const Location& location,
   if (options.map.name.empty()) return reader;
   return with_context({.file = location.display()}, [&] {
     const std::optional<KeyMap> map = map_for_load(options.map, map_text);
-    return mapped_reader(std::move(reader), options.map, nullptr, nullptr, map ? &*map : nullptr);
+    return mapped_reader(std::move(reader), options.map, nullptr, {.map = map ? &*map : nullptr});
   });
 }
 

@@ -86,6 +86,7 @@ MappedKeys apply(const KeyMap& map, MapNumbers numbers, const Metadata& source,
       key = rows.prefix.key(key)->substr(prefix.size());
     }
     MapTarget same = target;
+    same.from = KeyNames::kMegatron;
     same.layout = result.to_layout;
     add_state(apply(map, numbers, state, same, result.from_layout), prefix, positions, result);
   }

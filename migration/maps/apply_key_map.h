@@ -36,6 +36,10 @@ inline constexpr EnumNames<MegatronLayout, 3> kMegatronLayoutNames{
 
 /// The wanted result. Empty fields follow from the checkpoint.
 struct MapTarget {
+  /// The naming scheme of the source. By default the one that knows more of its keys.
+  std::optional<KeyNames> from{};
+  /// The naming scheme of the source if both know as many of its keys; empty if nothing tells.
+  std::optional<KeyNames> presumed{};
   std::optional<KeyNames> names{};  ///< by default, the naming scheme that the source does not have
   /// Homogeneous by default, unless the source has another layout, or some layers are dense and
   /// some are not.

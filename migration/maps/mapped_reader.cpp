@@ -64,7 +64,9 @@ Settings parse_settings(const std::vector<std::string>& set) {
     if (!names.insert(name).second)
       throw CheckpointError(ErrorCode::kInvalidArgument,
                             str_format("{} is set twice", quote(name)));
-    if (name == "keys")
+    if (name == "from")
+      settings.target.from = parse_choice(name, value, kKeyNamesNames);
+    else if (name == "keys")
       settings.target.names = parse_choice(name, value, kKeyNamesNames);
     else if (name == "layout")
       settings.target.layout = parse_choice(name, value, kMegatronLayoutNames);
@@ -184,15 +186,65 @@ std::vector<bool> linear_weights(const KeyMap& map, const MappedKeys& keys,
   return chosen;
 }
 
+/// Returns the part of a float8 weight that has a scale by quantization_config in config.json.
+std::optional<ScaledPart> scaled_part(const Value& config) {
+  const Value* const quantization = config.find("quantization_config");
+  if (quantization == nullptr || !quantization->is_dict()) return std::nullopt;
+  const auto word = [](const Value& in, const char* name) {
+    const Value* const found = in.find(name);
+    return found != nullptr && found->is_str() ? found->as_str() : std::string();
+  };
+  const std::string method = word(*quantization, "quant_method");
+  if (method == "fbgemm_fp8") return ScaledPart::kRow;
+  if (method == "fp8") {
+    const Value* const block = quantization->find("weight_block_size");
+    if (block == nullptr) return std::nullopt;
+    return block->is_none() ? ScaledPart::kMatrix : ScaledPart::kBlock;
+  }
+  const Value* const groups = quantization->find("config_groups");
+  std::set<std::string> strategies;
+  if (groups != nullptr && groups->is_dict()) {
+    for (const auto& [name, group] : groups->as_dict()) {
+      const Value* const weights = group.find("weights");
+      if (weights != nullptr) strategies.insert(word(*weights, "strategy"));
+    }
+  }
+  if (strategies == std::set<std::string>{"channel"}) return ScaledPart::kRow;
+  if (strategies == std::set<std::string>{"tensor"}) return ScaledPart::kMatrix;
+  if (strategies == std::set<std::string>{"block"}) return ScaledPart::kBlock;
+  return std::nullopt;
+}
+
+/// Returns the naming scheme of a source whose keys are those of both: that of its writer, and not
+/// that of the result, which is `wanted` or otherwise that which its readers expect. Empty if
+/// nothing tells, or if these contradict each other.
+std::optional<KeyNames> presumed_names(const CheckpointReader& source, const ModelConfig& config,
+                                       std::optional<KeyNames> wanted,
+                                       std::optional<KeyNames> expected) {
+  std::optional<KeyNames> of_writer, of_result;
+  if (!config.args.is_none() || !config.run_config.is_none())
+    of_writer = KeyNames::kMegatron;
+  else if (source.info().conventions.model_folder)
+    of_writer = KeyNames::kHf;
+  // Megatron's keys on request may be those of another layout.
+  if (wanted.value_or(expected.value_or(KeyNames::kMegatron)) == KeyNames::kHf)
+    of_result = KeyNames::kMegatron;
+  else if (!wanted && expected)
+    of_result = KeyNames::kHf;
+  return of_writer && of_result && *of_writer != *of_result ? std::nullopt
+         : of_writer                                        ? of_writer
+                                                            : of_result;
+}
+
 /// A map, and a checkpoint that it is applied to.
 class Mapping {
  public:
-  Mapping(const CheckpointReader& source, const KeyMapOptions& options, const Storage* model_files,
-          const KeyMap* map = nullptr, std::vector<std::string> left_out = {})
-      : settings_(parse_settings(options.set)), config_(model_config(source, model_files)) {
-    settings_.target.left_out = std::move(left_out);
-    if (map != nullptr)
-      map_ = *map;
+  Mapping(const CheckpointReader& source, const KeyMapOptions& options, MapContext context = {})
+      : settings_(parse_settings(options.set)), config_(model_config(source, context.model_files)) {
+    settings_.target.left_out = std::move(context.left_out);
+    settings_.target.presumed = presumed_names(source, config_, settings_.target.names, context.to);
+    if (context.map != nullptr)
+      map_ = *context.map;
     else
       map_ = options.name == kAutoMap ? map_for(config_.hf) : KeyMap::find(options.name);
     numbers_.emplace(map_, config_, settings_.numbers);
@@ -216,7 +268,15 @@ class Mapping {
                                                 QuantizedKeys* keys = nullptr) const {
     const MapDequantize& map = map_.dequantize;
     if (!is_quantized(source->metadata(), map.scales)) return source;
-    BlockScales scales{.suffix = map.scales, .group = group_of_scales(), .dtype = values()};
+    BlockScales scales{.suffix = map.scales,
+                        .group = group_of_scales(),
+                       .dtype = values(),
+                       .part = scaled_part(config_.hf),
+                       .is_ignored = [this](const std::string& key) {
+                         return std::ranges::any_of(map_.ignore_hf, [&](const std::string& glob) {
+                           return glob_match(glob, key);
+                         });
+                       }};
     if (!map.scales.empty()) {
       scales.rows = numbers_->require(map.block[0]);
       scales.columns = numbers_->require(map.block[1]);
@@ -311,9 +371,16 @@ class Mapping {
   }
 
  private:
-  /// Refuses weights of 4 bits, whose values take four times their bytes, unless a setting names
-  /// the dtype of the values.
+  /// Refuses forms of quantized weights that cannot be read, and weights of 4 bits, whose values
+  /// take four times their bytes, unless a setting names the dtype of the values.
   void require_request(const Metadata& source) const {
+    if (const std::string form = unreadable_form(source); !form.empty())
+      throw CheckpointError(
+          ErrorCode::kUnsupported,
+          str_format("the weights are quantized by {}, which maps do not read; convert the model "
+                     "that they were made of, or have the library that made them write ordinary "
+                     "weights. Without a map the checkpoint is copied as it is",
+                     form));
     const FourBitForm* const form = four_bit_form(source);
     if (form == nullptr || settings_.values || settings_.target.dtype) return;
     throw CheckpointError(
@@ -373,7 +440,8 @@ class Mapping {
 
   MappedKeys undone(const MapNumbers& numbers, const Metadata& mapped,
                     const MappedKeys& keys) const {
-    const MapTarget source{.names = keys.from,
+    const MapTarget source{.from = keys.to,
+                           .names = keys.from,
                            .layout = keys.from_layout,
                            .local_names = false,
                            .keys_of_map = true,
@@ -433,6 +501,13 @@ class Mapping {
     set_common(*source, keys, contents);
     report.findings = map_findings(map_, report, *numbers_, metadata,
                                    {.values = values(), .asked = settings_.target.dtype});
+    if (settings_.target.local_names.value_or(false) &&
+        std::ranges::all_of(map_.tensors, [](const MapRow& row) { return row.local.empty(); }))
+      report.findings.push_back(
+          {FindingCode::kNoEffect,
+           str_format("the setting names=local changes nothing: no row of the map {} has a name "
+                      "for local modules ('local')",
+                      quote(map_.family))});
     return rearranged_reader(converted(std::move(source), keys.conversions), std::move(contents));
   }
 
@@ -487,9 +562,8 @@ static std::unique_ptr<CheckpointReader> rounded(
 
 std::unique_ptr<CheckpointReader> mapped_reader(std::unique_ptr<CheckpointReader> source,
                                                 const KeyMapOptions& options, MapReport* report,
-                                                const Storage* model_files, const KeyMap* map,
-                                                std::vector<std::string> left_out) {
-  const Mapping mapping(*source, options, model_files, map, std::move(left_out));
+                                                MapContext context) {
+  const Mapping mapping(*source, options, std::move(context));
   MapReport own;
   MapReport& told = report != nullptr ? *report : own;
   return mapping.quantized(mapping.apply(std::move(source), told), told);
@@ -505,7 +579,7 @@ bool wants_fp8(const KeyMapOptions& options) {
 
 std::optional<MapRule> rule_for(std::unique_ptr<CheckpointReader> source,
                                 const KeyMapOptions& options, const std::string& key) {
-  const Mapping mapping(*source, options, nullptr);
+  const Mapping mapping(*source, options);
   return mapping.rule_for(std::move(source), key);
 }
 
@@ -516,7 +590,8 @@ std::vector<std::string> fitting_maps(const CheckpointReader& source, const Stor
     const KeyMap map = KeyMap::from_text(shipped.yaml, std::string(shipped.name) + ".yaml");
     if (map.architectures.empty()) continue;  // its other names are made up
     try {
-      const auto closeness = Mapping(source, {}, model_files, &map).closeness(source.metadata());
+      const MapContext context{.model_files = model_files, .map = &map, .to = KeyNames::kHf};
+      const auto closeness = Mapping(source, {}, context).closeness(source.metadata());
       if (wanted && wanted->family == map.family) return {std::string(shipped.name)};
       names[closeness].emplace_back(shipped.name);
     } catch (const CheckpointError&) {
@@ -527,10 +602,9 @@ std::vector<std::string> fitting_maps(const CheckpointReader& source, const Stor
 }
 
 RoundTrip round_trip(const std::function<std::unique_ptr<CheckpointReader>()>& open,
-                     const KeyMapOptions& options, const Storage* model_files,
-                     std::vector<std::string> left_out) {
+                     const KeyMapOptions& options, MapContext context) {
   auto source = open();
-  const Mapping mapping(*source, options, model_files, nullptr, std::move(left_out));
+  const Mapping mapping(*source, options, std::move(context));
   MapReport report;
   auto mapped = mapping.apply(std::move(source), report);
   source = rounded(mapping.dequantized(open()), report.keys.conversions);

@@ -36,11 +36,23 @@ struct MapReport {
   Findings findings{};                ///< all of this, for people too
 };
 
+/// What a caller knows beside the options of a map.
+struct MapContext {
+  const Storage* model_files = nullptr;  ///< the folder with config.json if the checkpoint has none
+  const KeyMap* map = nullptr;  ///< the map of KeyMapOptions::name, if it has been read already
+  /// Keys of tensors that the source lacks on request; rows that need only these are not made.
+  std::vector<std::string> left_out{};
+  /// The naming scheme that readers of the result expect. A source whose keys are those of both
+  /// sides is presumed to have the other one.
+  std::optional<KeyNames> to{};
+};
+
 /// Returns the checkpoint `source` under the keys that a map gives it, as a reader like any other.
 ///
 /// Numbers of the model come from `options.set`, the common state's args, run_config.yaml or
 /// config.json beside the checkpoint. These settings in `options.set` are not numbers:
 ///
+///   from=megatron|hf            naming scheme of the source; by default as its keys tell
 ///   keys=megatron|hf            naming scheme of the result; by default the other one
 ///   layout=homogeneous|non-homogeneous|singleton     of Megatron's keys
 ///   names=te|local              of Megatron's norms
@@ -51,16 +63,12 @@ struct MapReport {
 ///   quantize=fp8                          codes and scales of linear layers, for Hugging Face
 ///   dtype=bfloat16|float16|float32        dtype of all floats, except those that have to stay
 ///
-/// `model_files` is the folder with config.json if the checkpoint has none. `map` is the map of
-/// `options.name`, if the caller has already read it. `left_out` lists keys of tensors that the
-/// source lacks on request; rows that need only these are not made. Throws CheckpointError, as
-/// apply_key_map() does, and (invalid argument) for unknown settings and names.
+/// Throws CheckpointError, as apply_key_map() does, and (invalid argument) for unknown settings and
+/// names.
 std::unique_ptr<CheckpointReader> mapped_reader(std::unique_ptr<CheckpointReader> source,
                                                 const KeyMapOptions& options,
                                                 MapReport* report = nullptr,
-                                                const Storage* model_files = nullptr,
-                                                const KeyMap* map = nullptr,
-                                                std::vector<std::string> left_out = {});
+                                                MapContext context = {});
 
 /// Returns the setting dtype, if it is given. Throws as mapped_reader() does.
 std::optional<DType> wanted_dtype(const KeyMapOptions& options);
@@ -83,9 +91,8 @@ struct RoundTrip {
   std::unique_ptr<CheckpointReader> before;
   std::unique_ptr<CheckpointReader> after;
 };
-/// Opens the source twice. `left_out` is as for mapped_reader().
+/// Opens the source twice. Throws as mapped_reader() does.
 RoundTrip round_trip(const std::function<std::unique_ptr<CheckpointReader>()>& open,
-                     const KeyMapOptions& options, const Storage* model_files = nullptr,
-                     std::vector<std::string> left_out = {});
+                     const KeyMapOptions& options, MapContext context = {});
 
 }  // namespace dckpt

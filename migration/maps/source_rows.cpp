@@ -90,16 +90,21 @@ class Assignment {
   }
 
  private:
-  /// Chooses the side, layout and prefix under which most keys are known.
-  void choose_side() {
-    std::size_t best = 0;
+  /// The layout and prefix of a side under which most keys are known.
+  struct Fit {
+    std::size_t known = 0;
+    MapSide side{};
+    KeyPrefix prefix{};
+  };
+
+  Fit best_fit(KeyNames names) const {
+    Fit best;
     const auto text = [&](std::string stored, std::string of_map) {
       KeyPrefix prefix = text_prefix(map_, std::move(stored), std::move(of_map));
       prefix.is_of_text = map_.towers.keys.empty() || target_.text_only;
       return prefix;
     };
-    const auto consider = [&](KeyNames names, MegatronLayout layout,
-                              const std::vector<KeyPrefix>& prefixes) {
+    const auto consider = [&](MegatronLayout layout, const std::vector<KeyPrefix>& prefixes) {
       MapSide side = side_of(map_, names, layout, numbers_.find("num_layers"));
       const SideIndex index(side);
       for (const KeyPrefix& prefix : prefixes) {
@@ -108,32 +113,67 @@ class Assignment {
           const auto key = prefix.key(tensor.key);
           if (key && !index.find(*key).empty()) ++known;
         }
-        if (known <= best) continue;
-        best = known;
-        result_.side = side;
-        result_.prefix = prefix;
+        if (known > best.known) best = {known, side, prefix};
       }
     };
+    if (names == KeyNames::kHf) {
+      consider({}, {{},
+                    {.of_map = map_.hf_prefix},
+                    text(kTextPrefix, ""),
+                    text(kTextPrefix, map_.hf_prefix),
+                    text(map_.hf_prefix + kTextPrefix, map_.hf_prefix)});
+      return best;
+    }
     for (const auto& [layout, name] : kMegatronLayoutNames) {
       if (state_layout_.value_or(layout) == layout)
-        consider(KeyNames::kMegatron, layout,
-                 {{}, {.stored = "module."}, {.stored = "model."}, text(kTextPrefix, "")});
+        consider(layout, {{}, {.stored = "module."}, {.stored = "model."}, text(kTextPrefix, "")});
     }
-    if (!state_layout_)
-      consider(KeyNames::kHf, {},
-               {{},
-                {.of_map = map_.hf_prefix},
-                text(kTextPrefix, ""),
-                text(kTextPrefix, map_.hf_prefix),
-                text(map_.hf_prefix + kTextPrefix, map_.hf_prefix)});
-    if (best == 0) {
+    return best;
+  }
+
+  /// Chooses the side under which most keys are known.
+  void choose_side() {
+    Fit megatron, hf;
+    if (target_.from != KeyNames::kHf) megatron = best_fit(KeyNames::kMegatron);
+    if (target_.from != KeyNames::kMegatron) hf = best_fit(KeyNames::kHf);
+    if (megatron.known == 0 && hf.known == 0) {
       std::vector<std::string> keys;
       for (const TensorStorageMetadata& tensor : source_.tensors) keys.push_back(tensor.key);
       throw CheckpointError(
           ErrorCode::kMismatch,
-          str_format("the map {} knows no tensor of this checkpoint, neither by "
-                     "Megatron's names nor by those of Hugging Face; there are {}",
-                     quote(map_.family), keys.empty() ? "none" : quoted_list(keys)));
+          str_format("the map {} knows no tensor of this checkpoint, {}; there are {}",
+                     quote(map_.family),
+                     !target_.from ? "neither by Megatron's names nor by those of Hugging Face"
+                     : *target_.from == KeyNames::kHf ? "by the names of Hugging Face (from=hf)"
+                                                      : "by Megatron's names (from=megatron)",
+                     keys.empty() ? "none" : quoted_list(keys)));
+    }
+    const bool both = megatron.known == hf.known;
+    if (both && !target_.presumed) require_equal_sides(megatron);
+    const bool is_hf = both ? target_.presumed == KeyNames::kHf : hf.known > megatron.known;
+    Fit& chosen = is_hf ? hf : megatron;
+    result_.side = std::move(chosen.side);
+    result_.prefix = std::move(chosen.prefix);
+  }
+
+  /// Requires the rows of keys that are those of both sides to have the same tensors there, so that
+  /// it does not matter which side they are of.
+  void require_equal_sides(const Fit& megatron) const {
+    const SideIndex index(megatron.side);
+    for (const TensorStorageMetadata& tensor : source_.tensors) {
+      const auto key = megatron.prefix.key(tensor.key);
+      if (!key) continue;
+      for (const KeyUse& use : index.find(*key)) {
+        const MapRow& row = map_.tensors[use.row];
+        if (!row.changes_tensors()) continue;
+        throw CheckpointError(
+            ErrorCode::kInvalidArgument,
+            str_format("the keys are those of both sides of the map {}, and tensors of one side "
+                       "are not those of the other, such as {}; add the setting from=hf if they "
+                       "are in the form that the map calls 'hf', or from=megatron",
+                       quote(map_.family), quote(row.megatron)),
+            {.key = tensor.key});
+      }
     }
   }
 

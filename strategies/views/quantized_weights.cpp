@@ -63,6 +63,29 @@ constexpr std::array kForms{
                 .values = kInt4},
 };
 
+/// The scales of most float8 models, of compressed-tensors, FBGEMM and ModelOpt: X.weight_scale.
+constexpr std::string_view kScaleOfWeight = "_scale";
+
+/// A form that is known and cannot be dequantized, by two tensors of a weight X.
+struct UnreadableForm {
+  std::string_view name;
+  std::string_view codes;       ///< the key of one after X
+  std::string_view beside;      ///< the key of the other after X
+  std::optional<DType> item{};  ///< dtype of the codes
+};
+constexpr std::array kUnreadableForms{
+    UnreadableForm{"GPTQ", ".qweight", ".g_idx"},
+    UnreadableForm{"AWQ", ".qweight", ".qzeros"},
+    UnreadableForm{"NVFP4 of compressed-tensors", ".weight_packed", ".weight_global_scale"},
+    UnreadableForm{"MXFP4 of compressed-tensors", ".weight_packed", ".weight_scale", DType::kUInt8},
+    UnreadableForm{"integers of 8 bits of compressed-tensors", ".weight", ".weight_scale",
+                   DType::kInt8},
+    UnreadableForm{"bitsandbytes with 4 bits", ".weight", ".weight.absmax"},
+    UnreadableForm{"bitsandbytes with 8 bits", ".weight", ".SCB"},
+    UnreadableForm{"HQQ", ".W_q", ".scale"},
+    UnreadableForm{"AQLM", ".codes", ".codebooks"},
+};
+
 bool is_float8(DType dtype) {
   return dtype == DType::kFloat8E4M3FN || dtype == DType::kFloat8E4M3FNUZ ||
          dtype == DType::kFloat8E5M2 || dtype == DType::kFloat8E5M2FNUZ;
@@ -138,7 +161,12 @@ class WeightFinder {
     return found;
   }
 
+  bool is_ignored(const std::string& key) const {
+    return scales_.is_ignored && scales_.is_ignored(key);
+  }
+
   void find_four_bits(const FourBitForm& form, std::size_t codes) {
+    if (is_ignored(stored_[codes].key)) return;
     const std::string key = weight_of(form, stored_[codes].key, stored_[codes].properties.dtype);
     if (key.empty()) return;
     if (!form.ending.empty() && !powers_beside(key)) return;
@@ -215,6 +243,7 @@ class WeightFinder {
   void find_float8(std::size_t position_of_key) {
     const std::string& key = stored_[position_of_key].key;
     const DType dtype = stored_[position_of_key].properties.dtype;
+    if (is_ignored(key)) return;
     if (key.ends_with(scales_.suffix) && key.size() > scales_.suffix.size()) {
       const std::string weight = key.substr(0, key.size() - scales_.suffix.size());
       if (!position(weight))
@@ -223,48 +252,85 @@ class WeightFinder {
       return;
     }
     auto scales = position(key + scales_.suffix);
+    const bool is_of_map = scales.has_value();
     if (!scales && is_float8(dtype)) scales = powers_beside(key);
+    if (!scales && is_float8(dtype)) scales = position(key + std::string(kScaleOfWeight));
     if (scales) {
+      QuantizedWeight weight{.key = key,
+                             .codes = position_of_key,
+                             .scales = *scales,
+                             .size = stored_[position_of_key].global_shape()};
+      check_float8(weight, is_of_map);
       found_.insert_or_assign(*scales, std::nullopt);
-      check_float8(stored_[position_of_key], stored_[*scales]);
-      found_.insert_or_assign(position_of_key,
-                              QuantizedWeight{.key = key,
-                                              .codes = position_of_key,
-                                              .scales = *scales,
-                                              .size = stored_[position_of_key].global_shape(),
-                                              .rows = scales_.rows,
-                                              .columns = scales_.columns});
+      found_.insert_or_assign(position_of_key, std::move(weight));
     } else if (is_float8(dtype)) {
-      problems_.add(str_format("{} is {}, but its scales {} are missing", quote(key),
-                               to_string(dtype), quote(key + scales_.suffix)));
+      problems_.add(str_format("{} is {}, but its scales {}{} are missing", quote(key),
+                               to_string(dtype), quote(key + scales_.suffix),
+                               scales_.suffix == kScaleOfWeight
+                                   ? std::string()
+                                   : " or " + quote(key + std::string(kScaleOfWeight))));
     }
   }
 
-  void check_float8(const TensorStorageMetadata& weight, const TensorStorageMetadata& scales) {
-    if (!is_float8(weight.properties.dtype))
-      return problems_.add(str_format("{} has scales, but is {}, not float8", quote(weight.key),
-                                      to_string(weight.properties.dtype)));
+  /// Sets the blocks of a weight, or reports that its scales do not fit.
+  void check_float8(QuantizedWeight& weight, bool is_of_map) {
+    const TensorStorageMetadata& codes = stored_[weight.codes];
+    const TensorStorageMetadata& scales = stored_[weight.scales];
+    if (!is_float8(codes.properties.dtype))
+      return problems_.add(str_format("{} has scales, but is {}, not float8", quote(codes.key),
+                                      to_string(codes.properties.dtype)));
     if (scales.properties.dtype != DType::kFloat8E8M0FNU &&
         !can_cast(scales.properties.dtype, DType::kFloat32))
       return problems_.add(str_format("{} is {}, expected float32 or another float",
                                       quote(scales.key), to_string(scales.properties.dtype)));
-    if (weight.flattened_shape)
-      return problems_.add(quote(weight.key) +
+    if (codes.flattened_shape)
+      return problems_.add(quote(codes.key) +
                            " is stored flattened; convert it without a map once");
-    Shape expected = weight.global_shape();
-    if (expected.size() >= 2) {
-      std::int64_t& rows = *(expected.end() - 2);
-      rows = blocks_of(rows, scales_.rows);
-      expected.back() = blocks_of(expected.back(), scales_.columns);
-      const Shape& found = scales.global_shape();
-      if (found == expected || (numel(found) == 1 && numel(expected) == 1))
-        return check_size(scales);
+    std::vector<ScaledPart> parts{ScaledPart::kBlock, ScaledPart::kRow, ScaledPart::kMatrix};
+    if (scales_.part) parts = {*scales_.part};
+    if (!scales_.part && is_of_map) parts = {ScaledPart::kBlock};
+    std::string expected;
+    for (const ScaledPart part : parts) {
+      std::string shape;
+      if (weight.size.size() >= 2) {
+        set_blocks(weight, part);
+        const Shape wanted = shape_of_scales(weight);
+        if (fit(scales.global_shape(), wanted, part)) return check_size(scales);
+        shape = ": " + to_string(wanted);
+      }
+      expected += str_format("{}{}{}", expected.empty() ? "" : ", or for ",
+                             part == ScaledPart::kBlock ? str_format("each block of {} × {}",
+                                                                     scales_.rows, scales_.columns)
+                             : part == ScaledPart::kRow ? std::string("each row")
+                                                        : std::string("the whole"),
+                             shape);
     }
-    problems_.add(str_format(
-        "{} has the shape {}, but {} has {}; expected a scale for each block of {} × {}{}",
-        quote(scales.key), to_string(scales.global_shape()), quote(weight.key),
-        to_string(weight.global_shape()), scales_.rows, scales_.columns,
-        expected.size() >= 2 ? ": " + to_string(expected) : std::string()));
+    problems_.add(str_format("{} has the shape {}, but {} has {}; expected a scale for {}",
+                             quote(scales.key), to_string(scales.global_shape()), quote(codes.key),
+                             to_string(weight.size), expected));
+  }
+
+  void set_blocks(QuantizedWeight& weight, ScaledPart part) const {
+    const Shape& size = weight.size;
+    weight.rows = part == ScaledPart::kBlock ? scales_.rows
+                  : part == ScaledPart::kRow ? 1
+                                             : std::max<std::int64_t>(*(size.end() - 2), 1);
+    weight.columns =
+        part == ScaledPart::kBlock ? scales_.columns : std::max<std::int64_t>(size.back(), 1);
+  }
+
+  static Shape shape_of_scales(const QuantizedWeight& weight) {
+    Shape shape = weight.size;
+    *(shape.end() - 2) = blocks_of(*(shape.end() - 2), weight.rows);
+    shape.back() = blocks_of(shape.back(), weight.columns);
+    return shape;
+  }
+
+  /// Returns whether scales have the wanted shape; last extents of 1 may be missing.
+  static bool fit(Shape found, const Shape& wanted, ScaledPart part) {
+    if (numel(found) == 1 && (numel(wanted) == 1 || part == ScaledPart::kMatrix)) return true;
+    if (found.size() < wanted.size() && part != ScaledPart::kBlock) found.resize(wanted.size(), 1);
+    return found == wanted;
   }
 
   static void check_size(const TensorStorageMetadata& scales) {
@@ -317,6 +383,21 @@ const FourBitForm* four_bit_form(const Metadata& metadata) {
     }
   }
   return nullptr;
+}
+
+std::string unreadable_form(const Metadata& metadata) {
+  std::unordered_set<std::string_view> keys;
+  for (const TensorStorageMetadata& tensor : metadata.tensors) keys.insert(tensor.key);
+  for (const UnreadableForm& form : kUnreadableForms) {
+    for (const TensorStorageMetadata& tensor : metadata.tensors) {
+      if (!tensor.key.ends_with(form.codes) || (form.item && tensor.properties.dtype != *form.item))
+        continue;
+      const std::string other = beside(tensor.key, form.codes, form.beside);
+      if (keys.contains(other))
+        return str_format("{} ({} beside {})", form.name, quote(other), quote(tensor.key));
+    }
+  }
+  return {};
 }
 
 bool is_quantized(const Metadata& metadata, const std::string& suffix) {

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <string>
@@ -13,14 +14,21 @@
 
 namespace dckpt {
 
+/// The part of a float8 weight that shares a scale.
+enum class ScaledPart : std::uint8_t {
+  kBlock,   ///< of rows and columns
+  kRow,     ///< as compressed-tensors and FBGEMM have it
+  kMatrix,  ///< all of a weight, or of an expert's part of it
+};
+
 /// Weights of 8 bits (float8) with a scale for each block of their last two axes:
 ///
 ///   value[…, i, j] = weight[…, i, j] × scales[…, i / rows, j / columns]
 ///
 /// in float32, rounded to `dtype` to nearest, ties to even. The last blocks may be smaller. Where
 /// a single block covers all, its scale may have any shape of one element. The scales of X.weight
-/// may also be powers of two in X.scale (float8_e8m0fnu), as in DeepSeek V4. Weights of 4 bits in a
-/// published form, which need no description, are rounded likewise.
+/// may also be X.weight_scale, or powers of two in X.scale (float8_e8m0fnu), as in DeepSeek V4.
+/// Weights of 4 bits in a published form, which need no description, are rounded likewise.
 struct BlockScales {
   /// Suffix of a weight's key that makes its scales': "_scale_inv". Empty: float8 stays as it is.
   std::string suffix{};
@@ -29,6 +37,11 @@ struct BlockScales {
   /// The weights of 4 bits that share a scale, if a configuration states it; 0: the shapes tell.
   std::int64_t group = 0;
   DType dtype = DType::kBFloat16;  ///< dtype of the values: float32, float16 or bfloat16
+  /// The part with a scale. By default a block for scales with `suffix`, and whatever the shape
+  /// shows for X.weight_scale.
+  std::optional<ScaledPart> part{};
+  /// Whether a tensor is to be left as it is: its key belongs to no weight.
+  std::function<bool(const std::string&)> is_ignored{};
 };
 
 /// A form in which weights of 4 bits are published: a byte holds two codes, the first in its lower
@@ -71,6 +84,10 @@ inline constexpr std::uint64_t kMaxScaleBytes = std::uint64_t{16} << 20;
 
 /// Returns the form of weights of 4 bits that a checkpoint has; null if it has none.
 const FourBitForm* four_bit_form(const Metadata& metadata);
+
+/// Returns the name of a published form of quantized weights that cannot be dequantized here, with
+/// one of its keys: "GPTQ ('a.qweight')"; empty if there is none.
+std::string unreadable_form(const Metadata& metadata);
 
 /// Returns whether a checkpoint has weights of 4 bits in a published form, float8 tensors, or
 /// tensors under keys of scales.

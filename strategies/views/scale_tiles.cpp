@@ -28,10 +28,13 @@ float power_of_two(std::byte code) {
 }  // namespace
 
 std::shared_ptr<const float> ScaleTiles::row(const QuantizedWeight& weight, ShapeView index) {
-  const Shape& shape = source_.metadata().tensors[weight.scales].global_shape();
+  Shape shape = source_.metadata().tensors[weight.scales].global_shape();
+  const std::size_t axes = shape.size();
   Box box = whole(shape);
   std::int64_t matrix = 0, first = 0, position = 0;
   if (numel(shape) > 1) {  // a single scale may have any shape
+    shape.resize(index.size() + 1, 1);
+    box = whole(shape);
     const std::size_t rows = index.size() - 1;
     for (std::size_t axis = 0; axis < rows; ++axis) {
       matrix = matrix * shape[axis] + index[axis];
@@ -44,6 +47,8 @@ std::shared_ptr<const float> ScaleTiles::row(const QuantizedWeight& weight, Shap
     box.offsets[rows] = first;
     box.sizes[rows] = std::min(in_tile, shape[rows] - first);
     position = (row - first) * shape.back();
+    box.offsets.resize(axes);
+    box.sizes.resize(axes);
   }
   const auto tile = tiles_.get({weight.scales, matrix, first}, [&] { return read(weight, box); });
   return {tile, tile->data() + position};

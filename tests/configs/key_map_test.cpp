@@ -100,6 +100,38 @@ tensors:
               Contains(HasSubstr("'{2l}' and '{2l+1}' are for keys of Megatron")));
 }
 
+TEST(KeyPattern, OverlapsWhereAKeyMayMatchBoth) {
+  struct Case {
+    std::string a, b;
+    bool overlap;
+  };
+  for (const auto& [a, b, overlap] : std::vector<Case>{
+           {"a.{l}.norm", "a.{l}.norm", true},
+           {"a.{l}.norm", "a.{i}.norm", true},
+           {"a.{l}.norm.0", "a.{l}.norm.1", false},
+           {"a.{l}.norm.0", "a.{l}.norm.{e}", true},
+           {"a.{l}.norm.0", "a.0.norm.{e}", true},
+           {"a.{l}.norm.0", "a.0.norm.1", false},
+           {"a.{l}.norm", "a.7.norm", true},
+           {"a.{2l}.norm", "a.7.norm", false},
+           {"a.{2l+1}.norm", "a.7.norm", true},
+           {"a.{2l}.norm", "a.{2l+1}.norm", false},
+           {"a.{2l}.norm", "a.{3l+1}.norm", true},
+           {"a.{2l}.norm", "a.{4l+1}.norm", false},
+           {"a.{2l}.norm", "a.{l}.norm", true},
+           {"a.{l}.norm", "a.{l+m}.norm", false},
+           {"a.{l}.norm", "a.{l}.norm.0", false},
+           {"a.0", "a.00", false},
+           {"a.b", "a.c", false},
+       }) {
+    EXPECT_EQ(KeyPattern(a).overlaps(KeyPattern(b)), overlap) << a << " and " << b;
+    EXPECT_EQ(KeyPattern(b).overlaps(KeyPattern(a)), overlap) << b << " and " << a;
+    if (overlap) {
+      EXPECT_EQ(KeyPattern(a).skeleton(), KeyPattern(b).skeleton());
+    }
+  }
+}
+
 TEST(KeyPattern, NumbersMayCountOnBehindOthers) {
   const KeyPattern pattern("model.layers.{l+m}.enorm.weight");
   EXPECT_THAT(pattern.numbers(), ElementsAre("m"));
@@ -275,6 +307,23 @@ TEST(KeyMap, SeveralKeysOfMegatronAreWhatTheLastStepMakes) {
 )"),
               ElementsAre("m.yaml:5:5: 'a' is named twice in a row",
                           HasSubstr("m.yaml:7:5: 'c' is in two rows, with 'c' and with 'e'")));
+}
+
+TEST(KeyMap, KeysThatDifferInANumberOfTheirOwnAreTwo) {
+  const std::string begin = "version: 1\nfamily: mine\nnumbers: {n: {else: 2}}\ntensors:\n";
+  EXPECT_THAT(problems_of(begin + R"(  - {megatron: "l.{l}.a.0.w", hf: "x.{l}.norm.0.w"}
+  - {megatron: "l.{l}.a.1.w", hf: "x.{l}.norm.1.w"}
+  - {megatron: "l.{l}.b.w", hf: ["x.{l}.mlps.0.w", "x.{l}.mlps.1.w"], transform: concat_rows}
+)"),
+              IsEmpty());
+  EXPECT_THAT(problems_of(begin + R"(  - {megatron: "l.{l}.a.w", hf: "x.{l}.norm.0.w"}
+  - {megatron: "l.0.a.w", hf: "x.{l}.norm.1.w"}
+)"),
+              ElementsAre(HasSubstr("'x.{l}.norm.1.w' has the number '{l}'")));
+  EXPECT_THAT(problems_of(begin + R"(  - {megatron: "l.{l}.e.{e}.w", hf: "x.{l}.e.{e}.w"}
+  - {megatron: "l.{l}.e.0.w", hf: "x.{l}.f.w"}
+)"),
+              ElementsAre(HasSubstr("'l.{l}.e.0.w' is in two rows")));
 }
 
 TEST(KeyMap, NumbersThatDifferByLayerAreForRowsOfLayers) {

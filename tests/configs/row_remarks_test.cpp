@@ -63,5 +63,36 @@ TEST(RowRemarks, TellOfAnOrderOfHeadsThatNothingStates) {
       IsEmpty());
 }
 
+TEST(RowRemarks, TellOfSidesWithTheSameKeys) {
+  const std::string numbers = "towers: {keys: [\"a.\", \"layers.\", \"model.\"]}\ntensors:\n";
+  const auto row = [](const std::string& megatron, const std::string& hf,
+                      const std::string& more = "") {
+    return "  - {megatron: \"" + megatron + "\", hf: \"" + hf + "\"" + more + "}\n";
+  };
+  const std::string turned = ", transform: transpose";
+  const std::string same = row("a.{l}.w", "a.{l}.w", turned);
+  struct Case {
+    std::string rows;
+    bool warns;
+  };
+  for (const auto& [rows, warns] : std::vector<Case>{
+           {same, true},
+           {row("a.{l}.w", "a.{l}.w", ", add: 1"), true},
+           {row("a.{l}.w", "a.{l}.w", ", cast: {hf: float16}"), true},
+           {row("layers.{l}.w", "model.layers.{l}.w", turned), true},
+           {row("layers.{l}.w", "model.layers.{l}.w"), true},  // whose prefix is it?
+           {row("a.{l}.w", "a.{l}.w"), false},
+           {same + row("a.{l}.b", "a.{l}.bias"), false},
+           {same + row("a.{l}.b", "a.{l}.bias", ", optional: true"), true},
+           {same + row("a.{l}.b", "a.{l}.bias", ", aliases: [\"a.{l}.bias\"]"), true},
+       }) {
+    const std::vector<std::string> remarks = remarks_of(numbers + rows);
+    EXPECT_EQ(remarks.size(), warns ? 1U : 0U) << rows;
+    if (warns) {
+      EXPECT_THAT(remarks.at(0), HasSubstr("5 order-assumed both sides of this map")) << rows;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace dckpt::row_remarks_test

@@ -60,6 +60,11 @@ class FakeReader final : public CheckpointReader {
     return *this;
   }
 
+  FakeReader& conventions(const Conventions& conventions) {
+    info_.conventions = conventions;
+    return *this;
+  }
+
   FakeReader& checksum(bool present) {
     has_checksums_ = present;
     return *this;

@@ -46,6 +46,50 @@ TEST(ToolMap, KeysChangeThereAndBack) {
             0);
 }
 
+/// A trainer has the names of its Hugging Face files, and rows in another order. Format and --to
+/// tell the direction; where they do not, --set from does.
+TEST(ToolMap, TheDirectionOfAMapWithTheSameNamesOnBothSidesIsNotGuessed) {
+  const TempDir scratch;
+  const std::string map = (scratch / "same.yaml").string();
+  std::ofstream(map)
+      << "version: 1\nfamily: same\ntensors:\n"
+         "  - {megatron: \"{l}.w\", hf: \"{l}.w\", transform: {rope_interleave: 1}}\n";
+  const std::string hf = (scratch / "hf").string(), trainer = (scratch / "trainer").string(),
+                    back = (scratch / "back").string(), dcp = (scratch / "dcp").string();
+  std::filesystem::create_directory(hf);
+  std::ofstream(hf + "/config.json") << "{}";
+  const std::string header = R"({"0.w":{"dtype":"U8","shape":[6,1],"data_offsets":[0,6]}})";
+  std::ofstream(hf + "/model.safetensors", std::ios::binary)
+      << static_cast<char>(header.size()) << std::string(7, '\0') << header << "abcdef";
+  const auto convert = [&](const std::string& from, const std::string& to,
+                           const std::string& format, const std::string& setting) {
+    return run_tool({"convert", from, to, "--to", format, "--map", map, "--set",
+                     "layout=non-homogeneous", "--set", setting, "--roundtrip-check"});
+  };
+  const auto rows = [&](const std::string& checkpoint) {
+    run_tool({"extract", checkpoint, "0.w", "-o", checkpoint + ".npy"});
+    std::ifstream file(checkpoint + ".npy", std::ios::binary);
+    return std::string(std::istreambuf_iterator<char>(file), {});
+  };
+  const ToolRun there = convert(hf, trainer, "torch_dist", "extra_state=none");
+  ASSERT_EQ(there.exit_code, 0) << there.err;
+  EXPECT_THAT(rows(trainer), HasSubstr("adbecf"));
+  ASSERT_EQ(convert(trainer, back, "hf", "extra_state=none").exit_code, 0);
+  EXPECT_EQ(run_tool({"diff", hf, back, "--no-common"}).exit_code, 0);
+  const ToolRun unclear = convert(hf, dcp, "hf", "extra_state=none");
+  EXPECT_EQ(unclear.exit_code, 2);
+  EXPECT_THAT(unclear.err, HasSubstr("add the setting from=hf if"));
+  EXPECT_EQ(convert(hf, dcp, "hf", "from=megatron").exit_code, 0);
+  EXPECT_THAT(rows(dcp), HasSubstr("acebdf"));
+  for (const char* const command : {"inspect", "digest"})
+    EXPECT_EQ(run_tool({command, hf, "--map", map}).exit_code, 0);
+  EXPECT_EQ(run_tool({"diff", hf, trainer, "--map", map, "--set", "layout=non-homogeneous",
+                      "--no-common"})
+                .exit_code,
+            0);
+  EXPECT_THAT(run_tool({"explain", hf, "0.w", "--map", map}).out, HasSubstr("Map same"));
+}
+
 TEST(ToolMap, TwoSidesWithTheSameNamesAreBothMapped) {
   const std::string hf = pair("qwen2", "hf");
   const ToolRun same = run_tool({"diff", hf, hf, "--map", "qwen2", "--json"});

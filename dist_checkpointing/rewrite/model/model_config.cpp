@@ -28,8 +28,11 @@ constexpr const char* kQuantizationConfig = "quantization_config";
 constexpr const char* kExpertType = "expert_dtype";  // of its weights, in DeepSeek V4
 
 /// An entry of quantization_config, and its value for weights that maps dequantize.
-constexpr std::array<std::pair<const char*, const char*>, 4> kDequantized{{
+constexpr std::array<std::pair<const char*, const char*>, 7> kDequantized{{
     {"quant_method", "fp8"},
+    {"quant_method", "fbgemm_fp8"},
+    {"format", "float-quantized"},
+    {"quant_algo", "FP8"},
     {"quant_method", "mxfp4"},
     {"format", "pack-quantized"},
     {"quant_algo", "NVFP4"},

@@ -53,6 +53,16 @@ View open_for_map(const Location& source, const ConvertOptions& options, Convert
   return from_megatron_fsdp(std::move(reader));
 }
 
+/// Returns whose keys readers of the requested format look for; empty if either's will do.
+std::optional<KeyNames> keys_of_target(const ConvertOptions& options) {
+  for (const SaveStrategyEntry& format : save_strategies()) {
+    if (format.name != options.target.strategy) continue;
+    if (format.conventions.model_folder) return KeyNames::kHf;
+    if (format.conventions.megatron_keys) return KeyNames::kMegatron;
+  }
+  return std::nullopt;
+}
+
 /// Goes through the map and back, and throws for tensors that differ afterwards. Padding of a
 /// vocabulary is not compared: it has no meaning and is lost. Returns the progress of the following
 /// steps, which continues from this one's.
@@ -153,7 +163,8 @@ OpenedSource open_source(const Location& source, const ConvertOptions& options,
                                },
                            .map = options.source.map,
                            .keys = options.source.keys,
-                           .model_files = files.get()};
+                           .model_files = files.get(),
+                           .to = keys_of_target(options)};
   MappedSource mapped = map_source(request);
   if (options.checks.round_trip)
     opened.progress = check_round_trip(request, mapped, opened.memory, options);

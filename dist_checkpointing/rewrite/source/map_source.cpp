@@ -136,9 +136,8 @@ class SourceMapping {
   void apply(std::unique_ptr<CheckpointReader> source) {
     note_gone(source->metadata());
     result_.report = {};
-    result_.reader =
-        mapped_reader(chosen_reader(std::move(source), result_.before), request_.map,
-                      &result_.report, request_.model_files, nullptr, result_.gone_tensors);
+    result_.reader = mapped_reader(chosen_reader(std::move(source), result_.before), request_.map,
+                                   &result_.report, request_.context(result_.gone_tensors));
   }
 
   /// Returns false if the map does not take the source and `may_fail`.
@@ -179,7 +178,7 @@ MappedSource map_source(const MapRequest& request) {
 
 RoundTrip round_trip_of(const MapRequest& request, const MappedSource& source) {
   return round_trip([&] { return chosen_reader(request.open(), source.before); }, request.map,
-                    request.model_files, source.gone_tensors);
+                    request.context(source.gone_tensors));
 }
 
 std::unique_ptr<CheckpointReader> chosen_reader(std::unique_ptr<CheckpointReader> source,

@@ -3,7 +3,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "configs/options.h"
@@ -22,6 +24,12 @@ struct MapRequest {
   KeyMapOptions map{};
   KeyFilter keys{};
   const Storage* model_files = nullptr;
+  std::optional<KeyNames> to{};  ///< MapContext::to
+
+  /// `left_out`: MapContext::left_out.
+  MapContext context(std::vector<std::string> left_out) const {
+    return {.model_files = model_files, .left_out = std::move(left_out), .to = to};
+  }
 };
 
 /// A source under the keys that a map gives it.

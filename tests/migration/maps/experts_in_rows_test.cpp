@@ -40,7 +40,7 @@ Model in_hugging_face() {
 std::unique_ptr<CheckpointReader> mapped(std::unique_ptr<CheckpointReader> source,
                                          std::vector<std::string> set = {}) {
   const KeyMap map = stacked();
-  return mapped_reader(std::move(source), {"stacked", std::move(set)}, nullptr, nullptr, &map);
+  return mapped_reader(std::move(source), {"stacked", std::move(set)}, nullptr, {.map = &map});
 }
 
 /// Returns the elements of a tensor in their order.

@@ -119,7 +119,8 @@ TEST_P(HfPair, AConfigurationOfAnotherSizeIsRefused) {
         configuration(GetParam(), {{text(size->as_int()), text(size->as_int() * 2)}});
     const auto code = [&](std::unique_ptr<CheckpointReader> source) {
       return error_of([&] {
-               mapped_reader(std::move(source), {GetParam(), {}}, nullptr, other.get());
+               mapped_reader(std::move(source), {GetParam(), {}}, nullptr,
+                             {.model_files = other.get()});
              })
           .code();
     };
@@ -132,10 +133,12 @@ TEST(HfPairs, KimiK2HasTheMapOfDeepSeekV3) {
   for (const char* const architecture : {"DeepseekV3ForCausalLM", "KimiK2ForCausalLM"}) {
     const auto kimi = configuration("deepseek_v3", {{"DeepseekV3ForCausalLM", architecture},
                                                     {R"("deepseek_v3")", R"("kimi_k2")"}});
-    const auto megatron = mapped_reader(hugging_face_of("deepseek_v3"),
-                                        {"auto", {"layout=non-homogeneous"}}, nullptr, kimi.get());
+    const auto megatron =
+        mapped_reader(hugging_face_of("deepseek_v3"), {"auto", {"layout=non-homogeneous"}}, nullptr,
+                      {.model_files = kimi.get()});
     EXPECT_EQ(contents_of(*megatron), contents_of(*megatron_of("deepseek_v3")));
-    const auto back = mapped_reader(megatron_of("deepseek_v3"), {"auto", {}}, nullptr, kimi.get());
+    const auto back = mapped_reader(megatron_of("deepseek_v3"), {"auto", {}}, nullptr,
+                                    {.model_files = kimi.get()});
     EXPECT_EQ(contents_of(*back), contents_of(*hugging_face_of("deepseek_v3")));
   }
 }

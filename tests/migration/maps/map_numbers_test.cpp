@@ -163,8 +163,8 @@ class NumbersByLayer : public ::testing::Test {
     return model;
   }
   std::unique_ptr<CheckpointReader> to_megatron(const std::string& config) const {
-    return mapped_reader(model(config).open(), {{}, {"layout=non-homogeneous"}}, nullptr, nullptr,
-                         &map_);
+    return mapped_reader(model(config).open(), {{}, {"layout=non-homogeneous"}}, nullptr,
+                         {.map = &map_});
   }
   std::string error(const std::string& config) const {
     return error_of([&] { to_megatron(config); }).message();
@@ -193,7 +193,7 @@ TEST_F(NumbersByLayer, EachLayerIsCutByItsOwn) {
     EXPECT_EQ(shape_of(*megatron, "decoder.layers.1.self_attention.linear_qkv.weight"),
               "int32 (12, 8)");
     // The way back takes the numbers from config.json, too.
-    const auto back = mapped_reader(to_megatron(config), {}, nullptr, nullptr, &map_);
+    const auto back = mapped_reader(to_megatron(config), {}, nullptr, {.map = &map_});
     EXPECT_EQ(contents_of(*back), contents_of(*model(config).open()));
   }
 }
@@ -210,7 +210,7 @@ numbers:
 )");
   Model model = llama();
   model.config.insert(1, R"("blocks": [{"heads": 4}, {"heads": 2}], )");
-  const auto megatron = mapped_reader(model.open(), {}, nullptr, nullptr, &map_);
+  const auto megatron = mapped_reader(model.open(), {}, nullptr, {.map = &map_});
   const auto& tensors = megatron->metadata().tensors;
   const auto qkv = std::ranges::find(tensors, "decoder.layers.self_attention.linear_qkv.weight",
                                      &TensorStorageMetadata::key);
@@ -257,7 +257,7 @@ TEST_F(NumbersByLayer, TheConfigurationInArgsMustBeSoundAndOfThisModel) {
   Model model = NumbersByLayer::model(R"("types": ["wide", "narrow"], )");
   const auto error = [&](const char* in_args) {
     model.args = Value::dict({{"heterogeneous_layers_config_encoded_json", in_args}});
-    return error_of([&] { mapped_reader(model.open(), {}, nullptr, nullptr, &map_); });
+    return error_of([&] { mapped_reader(model.open(), {}, nullptr, {.map = &map_}); });
   };
   EXPECT_EQ(error("{").code(), ErrorCode::kCorrupt);
   EXPECT_THAT(error(R"({"types": ["wide", "wide"]})").message(),

@@ -108,6 +108,17 @@ TEST(MappedReader, OfOtherModelsOneSaysThatTheirFilesHaveNeighbors) {
   EXPECT_TRUE(args.states[0].at("rotary_interleaved").as_bool());
 }
 
+TEST(MappedReader, LocalNamesThatAMapLacksAreANote) {
+  const auto noted = [](const std::string& model, const std::string& names) {
+    MapReport report;
+    mapped_reader(hugging_face_of(model), {"auto", {names}}, &report);
+    return std::ranges::count(report.findings, FindingCode::kNoEffect, &Finding::code);
+  };
+  EXPECT_EQ(noted("nemotron_h", "names=local"), 1);
+  EXPECT_EQ(noted("nemotron_h", "names=te"), 0);
+  EXPECT_EQ(noted("qwen2", "names=local"), 0);
+}
+
 TEST(MappedReader, FlagsThatTensorsShowAreWrittenAndLeadBack) {
   const Model tied = llama().without("lm_head.weight");  // and config.json does not say so
   const auto megatron = mapped_reader(tied.open(), {"llama", {}});

@@ -81,6 +81,71 @@ TEST(MappedValues, WeightsWithScalesAreDequantized) {
   EXPECT_THAT(wide.at("decoder.layers.mlp.linear_fc2.weight"), HasSubstr("float32 (2, 8, 6)"));
 }
 
+/// What has a scale follows from quantization_config, or from shapes; see dequantized_reader_test.
+TEST(MappedValues, TheConfigurationTellsWhatHasAScale) {
+  const KeyMap map = KeyMap::from_text(R"(version: 1
+family: one
+dequantize: {scales: "_scale_inv", block: [2, 2]}
+tensors: [{megatron: "a.weight", hf: "b.weight"}]
+ignore: {hf: ["*.input_scale", "*.old"]}
+)");
+  const auto groups = [](const std::string& strategies) {
+    return R"("quant_method": "compressed-tensors", "config_groups": {)" + strategies + "}";
+  };
+  const std::string channel = R"("group_0": {"weights": {"strategy": "channel"}})";
+  struct Case {
+    std::string config, suffix;
+    Shape scales;
+    bool is_read = true;
+  };
+  for (const auto& [config, suffix, scales, is_read] : std::vector<Case>{
+           {groups(channel), "_scale", {4, 1}},
+           {groups(channel), "_scale", {2, 2}, false},
+           {groups(R"("g": {"weights": {"strategy": "tensor"}})"), "_scale", {1}},
+           {groups(R"("g": {"weights": {"strategy": "tensor"}})"), "_scale", {4, 1}, false},
+           {groups(R"("g": {"weights": {"strategy": "block"}})"), "_scale", {2, 2}},
+           {groups(channel + R"(, "g": {"weights": {"strategy": "tensor"}})"), "_scale", {1}},
+           {groups(channel + R"(, "g": {"weights": {"strategy": "tensor"}})"), "_scale", {4, 1}},
+           {R"("quant_method": "fbgemm_fp8")", "_scale", {4, 1}},
+           {R"("quant_method": "fbgemm_fp8")", "_scale", {}, false},
+           {R"("quant_method": "modelopt", "quant_algo": "FP8")", "_scale", {}},
+           {R"("quant_method": "fp8", "weight_block_size": [2, 2])", "_scale_inv", {2, 2}},
+           {R"("quant_method": "fp8", "weight_block_size": [2, 2])", "_scale_inv", {}, false},
+           {R"("quant_method": "fp8", "weight_block_size": null)", "_scale_inv", {}},
+           {R"("quant_method": "fp8")", "_scale_inv", {2, 2}},
+           {R"("quant_method": "fp8")", "_scale_inv", {}, false},
+       }) {
+    const auto reader = [&] {
+      auto made = std::make_unique<FakeReader>();
+      made->tensor("b.weight", DType::kFloat8E4M3FN, {4, 4}, std::vector<std::uint8_t>(16, 0x38))
+          .tensor("b.weight" + suffix, DType::kBFloat16, scales,
+                  counting<std::uint16_t>(static_cast<std::size_t>(numel(scales))))
+          .tensor<float>("b.input_scale", DType::kFloat32, {}, {1})
+          .tensor<std::uint8_t>("b.old", DType::kFloat8E4M3FN, {1}, {0x38})
+          .write();
+      add_file(*made, "config.json", "{\"quantization_config\": {" + config + "}}");
+      return made;
+    };
+    SCOPED_TRACE(config + suffix + to_string(scales));
+    if (is_read) {
+      EXPECT_THAT(contents_of(*mapped_reader(reader(), {}, nullptr, {.map = &map})).at("a.weight"),
+                  HasSubstr("bfloat16 (4, 4)"));
+    } else {
+      EXPECT_THAT(error_of([&] { mapped_reader(reader(), {}, nullptr, {.map = &map}); }).message(),
+                  HasSubstr("'b.weight" + suffix + "' has the shape"));
+    }
+  }
+}
+
+TEST(MappedValues, FormsThatCannotBeReadAreRefusedByName) {
+  Model model = llama();
+  model.tensors.emplace_back("model.layers.0.mlp.up_proj.qweight", Shape{1});
+  model.tensors.emplace_back("model.layers.0.mlp.up_proj.qzeros", Shape{1});
+  const CheckpointError error = error_of([&] { model.mapped({"auto", {}}); });
+  EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
+  EXPECT_THAT(error.message(), HasSubstr("the weights are quantized by AWQ ("));
+}
+
 TEST(MappedValues, TheRuleOfAKeyTellsWhatItBecomesOrWhyNot) {
   const auto rule = rule_for(quantized_llama(true), {"auto", {"layout=non-homogeneous"}},
                              "model.layers.0.mlp.up_proj.weight_scale_inv");

@@ -51,7 +51,7 @@ struct Probe {
 
   Findings run(const KeyMapOptions& options = {"auto", {}}, const KeyMap* map = nullptr) const {
     MapReport report;
-    const auto mapped = mapped_reader(open(), options, &report, nullptr, map);
+    const auto mapped = mapped_reader(open(), options, &report, {.map = map});
     return probe_norms(*mapped, report.norms);
   }
 };
@@ -160,9 +160,9 @@ TEST(NormProbe, AMapOfTheOtherKindThanConfigJsonNamesIsRefused) {
   EXPECT_NO_THROW(gemma.run({}, &own));
   const KeyMap same_names = KeyMap::from_text(
       "version: 1\nextends: llama\nfamily: same\nnumbers: {apply_layernorm_1p: {else: false}}\n");
-  auto megatron = mapped_reader(gemma.open(), {}, nullptr, nullptr, &same_names);
+  auto megatron = mapped_reader(gemma.open(), {}, nullptr, {.map = &same_names});
   EXPECT_THAT(
-      error_of([&] { mapped_reader(std::move(megatron), {}, nullptr, nullptr, &own); }).message(),
+      error_of([&] { mapped_reader(std::move(megatron), {}, nullptr, {.map = &own}); }).message(),
       HasSubstr("use --map gemma"));
   // A map that says that both sides mean the same.
   EXPECT_NO_THROW((Probe{.norms = all(0), .type = "gemma"}.run({}, &same_names)));

@@ -16,6 +16,7 @@ struct Model {
   std::vector<std::pair<std::string, Shape>> tensors;
   std::string config = "{}";
   Value args{};
+  Conventions conventions{};
 
   std::unique_ptr<FakeReader> open() const {
     auto reader = std::make_unique<FakeReader>();
@@ -27,7 +28,7 @@ struct Model {
       reader->tensor(key, DType::kInt32, shape, values);
     }
     reader->common(args.is_none() ? Value() : Value::dict({{"args", args}}));
-    reader->write();
+    reader->conventions(conventions).write();
     add_file(*reader, "config.json", config);
     return reader;
   }

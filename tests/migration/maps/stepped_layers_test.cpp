@@ -8,10 +8,12 @@ namespace dckpt::stepped_layers_test {
 namespace {
 
 using testing::contents_of;
+using ::testing::ElementsAre;
 using testing::error_of;
 using ::testing::HasSubstr;
 using testing::Model;
 using testing::object_keys;
+using ::testing::Pair;
 
 /// A layer of Hugging Face is Mamba or attention, and an MLP; in Megatron, these are two layers.
 KeyMap hybrid() {
@@ -40,7 +42,33 @@ Model in_hugging_face() {
 
 std::unique_ptr<CheckpointReader> mapped(const Model& model, std::vector<std::string> set = {}) {
   const KeyMap map = hybrid();
-  return mapped_reader(model.open(), {"hybrid", std::move(set)}, nullptr, nullptr, &map);
+  return mapped_reader(model.open(), {"hybrid", std::move(set)}, nullptr, {.map = &map});
+}
+
+/// LongCat Flash has two of most modules in a layer, which Megatron has as two layers.
+TEST(SteppedLayers, MayHaveTwoOfAModule) {
+  const KeyMap map = KeyMap::from_text(R"(version: 1
+family: twice
+numbers: {num_layers: {hf: n_layers}}
+tensors:
+  - {megatron: "decoder.layers.{2l}.mlp.linear_fc2.weight", hf: "layers.{l}.mlps.0.down.weight"}
+  - {megatron: "decoder.layers.{2l+1}.mlp.linear_fc2.weight", hf: "layers.{l}.mlps.1.down.weight"}
+)");
+  const Model model{.tensors = {{"layers.0.mlps.0.down.weight", {2, 3}},
+                                {"layers.0.mlps.1.down.weight", {2, 3}},
+                                {"layers.1.mlps.0.down.weight", {2, 3}},
+                                {"layers.1.mlps.1.down.weight", {2, 3}}},
+                    .config = R"({"n_layers": 2})"};
+  const auto there = mapped_reader(model.open(), {"twice", {}}, nullptr, {.map = &map});
+  const auto hf = contents_of(*model.open());
+  EXPECT_THAT(
+      contents_of(*there),
+      ElementsAre(Pair("decoder.layers.0.mlp.linear_fc2.weight", hf.at(model.tensors[0].first)),
+                  Pair("decoder.layers.1.mlp.linear_fc2.weight", hf.at(model.tensors[1].first)),
+                  Pair("decoder.layers.2.mlp.linear_fc2.weight", hf.at(model.tensors[2].first)),
+                  Pair("decoder.layers.3.mlp.linear_fc2.weight", hf.at(model.tensors[3].first))));
+  const RoundTrip trip = round_trip([&] { return model.open(); }, {"twice", {}}, {.map = &map});
+  EXPECT_EQ(contents_of(*trip.after), contents_of(*trip.before));
 }
 
 /// Megatron's hybrid models have a key per layer even if all layers are alike.
@@ -58,7 +86,7 @@ tensors:
                                 {"mtp.fc.weight", {2, 4}}},
                     .config = "{}"};
   const auto open = [&](std::vector<std::string> set) {
-    return mapped_reader(model.open(), {"alike", std::move(set)}, nullptr, nullptr, &map);
+    return mapped_reader(model.open(), {"alike", std::move(set)}, nullptr, {.map = &map});
   };
   EXPECT_TRUE(contents_of(*open({})).contains("decoder.layers.1.mixer.D"));
   EXPECT_THAT(object_keys(*open({})),
@@ -88,7 +116,7 @@ TEST(SteppedLayers, TwoLayersOfMegatronAreOneOfHuggingFace) {
   EXPECT_EQ(args.states[0].at("num_layers").as_int(), 4);
   const KeyMap map = hybrid();
   const auto back =
-      mapped_reader(mapped(in_hugging_face()), {"hybrid", {}}, nullptr, nullptr, &map);
+      mapped_reader(mapped(in_hugging_face()), {"hybrid", {}}, nullptr, {.map = &map});
   EXPECT_EQ(contents_of(*back), contents_of(*in_hugging_face().open()));
 }
 

@@ -145,7 +145,7 @@ TEST(WeightArguments, AMapWithANumberOfThatNameDecides) {
       "version: 1\nextends: llama\nfamily: tern\nnumbers:\n  qk_l2_norm: {else: false}\n";
   const KeyMap map = KeyMap::from_text(kMap);
   EXPECT_NO_THROW(mapped_reader(megatron(Value::dict({{"qk_l2_norm", true}})).open(), {}, nullptr,
-                                nullptr, &map));
+                                {.map = &map}));
 }
 
 TEST(WeightArguments, TensorsWithAnAxisMoreThanMegatronsAreRefused) {
@@ -161,7 +161,7 @@ tensors:
   - {megatron: "decoder.layers.{l}.mlp.router.expert_bias", layers: moe, hf: "model.layers.{l}.mlp.moe_statics.e_score_correction_bias"}
 )");
   EXPECT_THAT(error_of([&] {
-                mapped_reader(testing::megatron_of("ernie4_5_moe"), {}, nullptr, nullptr, &map);
+                mapped_reader(testing::megatron_of("ernie4_5_moe"), {}, nullptr, {.map = &map});
               }).message(),
               HasSubstr("the step squeeze takes away a first axis"));
 }
@@ -183,7 +183,7 @@ KeyMap llama_with(const std::string& rows) {
 std::unique_ptr<CheckpointReader> mapped(const Model& model, const KeyMap& map,
                                          std::vector<std::string> set = {},
                                          MapReport* report = nullptr) {
-  return mapped_reader(model.open(), {"mine", std::move(set)}, report, nullptr, &map);
+  return mapped_reader(model.open(), {"mine", std::move(set)}, report, {.map = &map});
 }
 
 const std::string kFusedQkv =
@@ -241,7 +241,7 @@ TEST(UnknownKeys, AreReportedOnTheWayToMegatron) {
   ASSERT_NE(remark, report.findings.end());
   EXPECT_THAT(remark->message, HasSubstr("did you mean 'decoder.final_layernorm.weight'?"));
   report = {};
-  mapped_reader(mapped(model, map), {"mine", {}}, &report, nullptr, &map);
+  mapped_reader(mapped(model, map), {"mine", {}}, &report, {.map = &map});
   EXPECT_EQ(std::ranges::find(report.findings, FindingCode::kKeysUnknown, &Finding::code),
             report.findings.end());
 }

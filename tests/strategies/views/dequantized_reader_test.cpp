@@ -130,6 +130,113 @@ TEST(DequantizedReader, ExpertsInOneTensorHaveScalesOfTheirOwn) {
   EXPECT_THAT(read<float>(*reader, 0, whole(Shape{2, 2, 2})), ElementsAre(1, 2, 1, 2, 3, 4, 3, 4));
 }
 
+/// compressed-tensors, FBGEMM and ModelOpt: a scale for each row, or for a whole weight.
+TEST(DequantizedReader, ScalesOfWeightsMayBeForRowsOrAll) {
+  using enum ScaledPart;
+  struct Case {
+    std::string suffix;
+    Shape scales;
+    std::vector<float> values, expected;  // expected: of codes that are all 1; empty: refused
+    std::optional<ScaledPart> part{};
+    Shape weight{2, 3};
+  };
+  const std::vector<float> rows{2, 2, 2, 5, 5, 5}, all(6, 7.0F);
+  for (const auto& [suffix, shape, values, expected, part, size] : std::vector<Case>{
+           {"_scale", {2, 1}, {2, 5}, rows},
+           {"_scale", {2, 1}, {2, 5}, rows, kRow},
+           {"_scale", {2, 1}, {2, 5}, {}, kMatrix},
+           {"_scale", {2, 1}, {2, 5}, {}, kBlock},
+           {"_scale", {2}, {2, 5}, rows},
+           {"_scale", {}, {7}, all},
+           {"_scale", {1}, {7}, all, kMatrix},
+           {"_scale", {1}, {7}, {}, kRow},
+           {"_scale", {1, 2}, {2, 5}, {2, 2, 5, 2, 2, 5}},  // blocks of 2 × 2
+           {"_scale", {1, 2}, {2, 5}, {2, 2, 5, 2, 2, 5}, kBlock},
+           {"_scale", {3, 1}, {1, 2, 3}, {}},
+           {"_scale", {1, 2, 1}, {2, 5}, {}},
+           {"_scale", {2}, {2, 5}, rows, std::nullopt, {2, 1, 3}},  // a scale for each expert
+           {"_scale", {2, 1, 1}, {2, 5}, rows, kMatrix, {2, 1, 3}},
+           {"_scale", {1, 2, 1}, {2, 5}, rows, kRow, {1, 2, 3}},
+           {"_scale", {1, 2}, {2, 5}, rows, kRow, {1, 2, 3}},
+           // under the map's suffix, unless quantization_config says otherwise
+           {"_scale_inv", {1, 2}, {2, 5}, {2, 2, 5, 2, 2, 5}},
+           {"_scale_inv", {2, 1}, {2, 5}, {}},
+           {"_scale_inv", {}, {7}, {}},
+           {"_scale_inv", {}, {7}, all, kMatrix},
+           {"_scale_inv", {2, 1}, {2, 5}, rows, kRow},
+       }) {
+    auto source = std::make_unique<FakeReader>();
+    source->tensor("w", DType::kFloat8E4M3FN, size, std::vector(6, kOne))
+        .tensor("w" + suffix, DType::kFloat32, shape, values)
+        .write();
+    const BlockScales scales{
+        .suffix = "_scale_inv", .rows = 2, .columns = 2, .dtype = DType::kFloat32, .part = part};
+    SCOPED_TRACE(suffix + to_string(shape) + to_string(size));
+    if (expected.empty()) {
+      EXPECT_THAT(
+          error_of([&] { dequantized_reader(std::move(source), scales); }).message(),
+          HasSubstr("'w" + suffix + "' has the shape " + to_string(shape) + ", but 'w' has "));
+      continue;
+    }
+    const auto reader = dequantized_reader(std::move(source), scales);
+    ASSERT_EQ(reader->metadata().tensors.size(), 1);
+    EXPECT_EQ(read<float>(*reader, 0, whole(size)), expected);
+  }
+}
+
+TEST(DequantizedReader, IgnoredTensorsStayAsTheyAre) {
+  auto source = std::make_unique<FakeReader>();
+  source->tensor<std::uint8_t>("w", DType::kFloat8E4M3FN, {1, 1}, {kTwo})
+      .tensor<float>("w_scale", DType::kFloat32, {1, 1}, {3})
+      .tensor<float>("input_scale", DType::kFloat32, {}, {1})
+      .tensor<std::uint8_t>("table", DType::kFloat8E4M3FN, {1}, {kTwo})
+      .write();
+  const auto reader = dequantized_reader(
+      std::move(source),
+      {.suffix = "_scale", .dtype = DType::kFloat32, .is_ignored = [](const std::string& key) {
+         return key == "input_scale" || key == "table";
+       }});
+  ASSERT_EQ(reader->metadata().tensors.size(), 3);
+  EXPECT_THAT(read<float>(*reader, 0, whole(Shape{1, 1})), ElementsAre(6));
+  EXPECT_EQ(reader->metadata().tensors[2].properties.dtype, DType::kFloat8E4M3FN);
+}
+
+TEST(DequantizedReader, FormsThatCannotBeReadAreNamed) {
+  struct Case {
+    std::vector<std::pair<std::string, DType>> tensors;
+    std::string name;
+  };
+  for (const auto& [tensors, name] : std::vector<Case>{
+           {{{"a.qweight", DType::kInt32}, {"a.qzeros", DType::kInt32}, {"a.g_idx", DType::kInt32}},
+            "GPTQ ('a.g_idx' beside 'a.qweight')"},
+           {{{"a.qweight", DType::kInt32}, {"a.qzeros", DType::kInt32}},
+            "AWQ ('a.qzeros' beside 'a.qweight')"},
+           {{{"a.weight_packed", DType::kUInt8},
+             {"a.weight_scale", DType::kFloat8E4M3FN},
+             {"a.weight_global_scale", DType::kFloat32}},
+            "NVFP4 of compressed-tensors ('a.weight_global_scale' beside 'a.weight_packed')"},
+           {{{"a.weight_packed", DType::kUInt8}, {"a.weight_scale", DType::kUInt8}},
+            "MXFP4 of compressed-tensors ('a.weight_scale' beside 'a.weight_packed')"},
+           {{{"a.weight", DType::kInt8}, {"a.weight_scale", DType::kBFloat16}},
+            "integers of 8 bits of compressed-tensors ('a.weight_scale' beside 'a.weight')"},
+           {{{"a.weight", DType::kUInt8}, {"a.weight.absmax", DType::kFloat32}},
+            "bitsandbytes with 4 bits ('a.weight.absmax' beside 'a.weight')"},
+           {{{"a.weight", DType::kInt8}, {"a.SCB", DType::kFloat32}},
+            "bitsandbytes with 8 bits ('a.SCB' beside 'a.weight')"},
+           {{{"a.weight_packed", DType::kInt32}, {"a.weight_scale", DType::kBFloat16}}, ""},
+           {{{"a.weight", DType::kFloat8E4M3FN}, {"a.weight_scale", DType::kBFloat16}}, ""},
+           {{{"a.weight", DType::kBFloat16}}, ""},
+       }) {
+    Metadata metadata;
+    for (const auto& [key, dtype] : tensors) {
+      TensorStorageMetadata& tensor = metadata.tensors.emplace_back();
+      tensor.key = key;
+      tensor.properties.dtype = dtype;
+    }
+    EXPECT_EQ(unreadable_form(metadata), name);
+  }
+}
+
 TEST(DequantizedReader, OneScaleMayBeForAll) {
   auto source = std::make_unique<FakeReader>();
   source->tensor<std::uint8_t>("w", DType::kFloat8E4M3FN, {2, 2}, {kOne, kTwo, kOne, kTwo})

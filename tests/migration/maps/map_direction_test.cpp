@@ -1,0 +1,142 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "configs/key_map.h"
+#include "tests/migration/maps/small_model.h"
+
+namespace dckpt::map_direction_test {
+namespace {
+
+using testing::contents_of;
+using testing::error_of;
+using ::testing::HasSubstr;
+using testing::Model;
+
+enum class Writer : std::uint8_t { kUnknown, kMegatron, kTransformers };
+constexpr KeyNames kMegatron = KeyNames::kMegatron, kHf = KeyNames::kHf;
+
+Model written_by(Writer writer, const std::string& prefix = "") {
+  Model model{.tensors = {{prefix + "h.0.query", {6, 1}}, {prefix + "h.1.query", {6, 1}}}};
+  if (writer == Writer::kMegatron) model.args = Value::dict({{"num_layers", 2}});
+  model.conventions.model_folder = writer == Writer::kTransformers;
+  return model;
+}
+
+/// A trainer has the names of Hugging Face's files, and its own order of rows.
+KeyMap map_with(const std::string& steps, const std::string& prefix_of_hf = "") {
+  return KeyMap::from_text(
+      "version: 1\nfamily: same\ntensors:\n  - {megatron: \"h.{l}.query\", hf: \"" + prefix_of_hf +
+      "h.{l}.query\"" + steps + "}\n");
+}
+constexpr const char* kTurned = ", transform: {rope_interleave: 1}";
+
+struct Source {
+  std::string name;
+  Writer writer;
+  std::optional<KeyNames> to;      // --to
+  std::vector<std::string> set{};  // --set
+  std::optional<KeyNames> from;    // the right answer; empty: refused
+};
+
+const std::vector<Source> kSources{
+    {"Folder", Writer::kTransformers, {}, {}, kHf},
+    {"FolderToMegatron", Writer::kTransformers, kMegatron, {}, kHf},
+    {"FolderToFolder", Writer::kTransformers, kHf, {}, {}},
+    {"FolderAsHf", Writer::kTransformers, {}, {"keys=hf"}, {}},
+    {"FolderAsMegatron", Writer::kTransformers, {}, {"keys=megatron"}, kHf},
+    {"FolderOfTheTrainer", Writer::kTransformers, kHf, {"from=megatron"}, kMegatron},
+    {"Args", Writer::kMegatron, {}, {}, kMegatron},
+    {"ArgsToFolder", Writer::kMegatron, kHf, {}, kMegatron},
+    {"ArgsToMegatron", Writer::kMegatron, kMegatron, {}, {}},
+    {"ArgsAsMegatron", Writer::kMegatron, kMegatron, {"keys=megatron"}, kMegatron},
+    {"Unknown", Writer::kUnknown, {}, {}, {}},
+    {"UnknownToFolder", Writer::kUnknown, kHf, {}, kMegatron},
+    {"UnknownToMegatron", Writer::kUnknown, kMegatron, {}, kHf},
+    {"UnknownAsHf", Writer::kUnknown, {}, {"keys=hf"}, kMegatron},
+    {"UnknownAsMegatron", Writer::kUnknown, kMegatron, {"keys=megatron"}, {}},
+    {"UnknownFromHf", Writer::kUnknown, {}, {"from=hf"}, kHf},
+    {"UnknownFromMegatron", Writer::kUnknown, {}, {"from=megatron"}, kMegatron},
+};
+
+/// Returns the elements of the tensor of layer 0.
+std::vector<std::int32_t> first_tensor(const CheckpointReader& reader) {
+  const Tensor content = read_box(reader, 0, whole(reader.metadata().tensors.at(0).size));
+  std::vector<std::int32_t> elements(content.bytes().size() / sizeof(std::int32_t));
+  std::memcpy(elements.data(), content.bytes().data(), content.bytes().size());
+  return elements;
+}
+
+class MapDirection : public ::testing::TestWithParam<Source> {
+ protected:
+  static KeyMapOptions options() {
+    std::vector<std::string> set = GetParam().set;
+    set.emplace_back("layout=non-homogeneous");
+    return {"same", std::move(set)};
+  }
+
+  static std::unique_ptr<CheckpointReader> open(const KeyMap& map, const Model& model) {
+    return mapped_reader(model.open(), options(), nullptr, {.map = &map, .to = GetParam().to});
+  }
+
+  /// Checks what a map that turns rows makes of the model, or that it is refused.
+  static void expect_right(const KeyMap& map, const Model& model) {
+    const auto& [name, writer, to, set, from] = GetParam();
+    if (!from) {
+      EXPECT_THAT(error_of([&] { open(map, model); }).message(),
+                  HasSubstr("add the setting from=hf if"));
+      return;
+    }
+    const bool stays = std::ranges::find(set, "keys=megatron") != set.end() && from == kMegatron;
+    const std::vector<std::int32_t> rows = stays          ? std::vector{0, 1, 2, 3, 4, 5}
+                                           : *from == kHf ? std::vector{0, 3, 1, 4, 2, 5}
+                                                          : std::vector{0, 2, 4, 1, 3, 5};
+    EXPECT_EQ(first_tensor(*open(map, model)), rows);
+  }
+};
+
+TEST_P(MapDirection, OfKeysThatBothSidesHaveIsToldByWriterAndTarget) {
+  expect_right(map_with(kTurned), written_by(GetParam().writer));
+}
+
+/// Either side's prefixes make the keys of one side those of the other.
+TEST_P(MapDirection, OfKeysThatDifferInAKnownPrefixIsToldLikewise) {
+  expect_right(map_with(kTurned, "model."), written_by(GetParam().writer, "model."));
+}
+
+TEST_P(MapDirection, OfTensorsThatAreAlikeDoesNotMatter) {
+  EXPECT_EQ(contents_of(*open(map_with(""), written_by(GetParam().writer))),
+            contents_of(*written_by(GetParam().writer).open()));
+}
+
+TEST_P(MapDirection, OfARoundTripIsTheOpposite) {
+  if (!GetParam().from) return;
+  const KeyMap map = map_with(kTurned);
+  const RoundTrip trip = round_trip([] { return written_by(GetParam().writer).open(); }, options(),
+                                    {.map = &map, .to = GetParam().to});
+  EXPECT_EQ(contents_of(*trip.after), contents_of(*trip.before));
+}
+
+INSTANTIATE_TEST_SUITE_P(, MapDirection, ::testing::ValuesIn(kSources),
+                         [](const auto& source) { return source.param.name; });
+
+TEST(MapDirectionOfOtherKeys, IsToldByTheKeysWhateverTheWriter) {
+  const KeyMap map = KeyMap::from_text(
+      "version: 1\nfamily: other\ntensors:\n  - {megatron: \"decoder.{l}.query\", hf: "
+      "\"h.{l}.query\", transform: {rope_interleave: 1}}\n");
+  for (const Writer writer : {Writer::kUnknown, Writer::kMegatron, Writer::kTransformers}) {
+    MapReport report;
+    mapped_reader(written_by(writer).open(), {"other", {}}, &report, {.map = &map, .to = kHf});
+    EXPECT_EQ(report.keys.from, kHf);
+    EXPECT_THAT(error_of([&] {
+                  mapped_reader(written_by(writer).open(), {"other", {"from=megatron"}}, nullptr,
+                                {.map = &map});
+                }).message(),
+                HasSubstr("knows no tensor of this checkpoint, by Megatron's names"));
+  }
+}
+
+}  // namespace
+}  // namespace dckpt::map_direction_test
