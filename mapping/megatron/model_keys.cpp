@@ -222,8 +222,12 @@ bool is_megatron_key(std::string_view key) {
                                                     "decoder.final_layernorm."};
   constexpr std::array<std::string_view, 3> kParts{".self_attention.linear_", ".mlp.linear_fc",
                                                    ".mlp.experts.experts."};
+  // Vision towers of transformers have modules of these names, too, but not in `layers`.
+  const std::size_t layers = key.starts_with(kLayers.substr(1)) ? 0 : key.find(kLayers);
   return std::ranges::any_of(kBegins, [&](auto begin) { return key.starts_with(begin); }) ||
-         std::ranges::any_of(kParts, [&](auto part) { return key.find(part) != key.npos; });
+         (layers != key.npos && std::ranges::any_of(kParts, [&](auto part) {
+            return key.find(part, layers) != key.npos;
+          }));
 }
 
 const std::string* find_foreign_key(const Metadata& metadata) {

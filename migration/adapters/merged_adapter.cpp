@@ -1,8 +1,8 @@
 #include "migration/adapters/merged_adapter.h"
 
 #include <algorithm>
-#include <array>
 #include <map>
+#include <optional>
 #include <set>
 #include <string_view>
 #include <unordered_map>
@@ -14,6 +14,7 @@
 #include "mapping/base/format.h"
 #include "mapping/base/problem_list.h"
 #include "mapping/base/text.h"
+#include "migration/adapters/model_names.h"
 #include "strategies/views/converted_reader.h"
 #include "strategies/views/overlaid_reader.h"
 
@@ -24,22 +25,6 @@ constexpr std::string_view kWeight = ".weight";
 constexpr std::string_view kBias = ".bias";
 constexpr std::string_view kHead = "lm_head.weight";
 
-/// The difference between the beginnings of a model's keys and an adapter's. Files of a model may
-/// lack the first part of the keys, or have one more: models and their bare backbones have
-/// different ones, and transformers loads both.
-struct KeyStart {
-  bool drop_first = false;    ///< drop the part of the adapter's keys before the first dot
-  std::string_view add = {};  ///< put in front of the adapter's keys
-
-  std::string operator()(const std::string& key) const {
-    if (!drop_first) return std::string(add) + key;
-    const std::size_t dot = key.find('.');
-    return dot == std::string::npos ? key : key.substr(dot + 1);
-  }
-};
-constexpr std::array<KeyStart, 4> kKeyStarts{
-    {{}, {.drop_first = true}, {.add = "model."}, {.add = "transformer."}}};
-
 using Positions = std::unordered_map<std::string_view, std::size_t>;
 
 Positions positions_of(const Metadata& metadata) {
@@ -49,19 +34,13 @@ Positions positions_of(const Metadata& metadata) {
   return positions;
 }
 
-std::size_t count_found(const Positions& base, const PeftAdapter& adapter, const KeyStart& start) {
-  const auto has = [&](const std::string& key) { return base.contains(start(key)); };
-  const auto modules = std::ranges::count_if(
-      adapter.modules, [&](const auto& module) { return has(module.path + std::string(kWeight)); });
-  const auto whole =
-      std::ranges::count_if(adapter.whole, [&](const auto& tensor) { return has(tensor.key); });
-  return static_cast<std::size_t>(modules + whole);
-}
-
-/// Returns the beginning under which the base has the most of the adapter's keys.
-KeyStart start_of_keys(const Positions& base, const PeftAdapter& adapter) {
-  return *std::ranges::max_element(
-      kKeyStarts, {}, [&](const KeyStart& start) { return count_found(base, adapter, start); });
+/// Returns keys of the model that the adapter changes, as the adapter names them.
+std::vector<std::string> keys_of(const PeftAdapter& adapter) {
+  std::vector<std::string> keys;
+  for (const LoraModule& module : adapter.modules)
+    keys.push_back(module.path + std::string(kWeight));
+  for (const WholeTensor& tensor : adapter.whole) keys.push_back(tensor.key);
+  return keys;
 }
 
 class Merge {
@@ -70,9 +49,10 @@ class Merge {
       : base_(std::move(base)),
         adapter_(adapter),
         positions_(positions_of(base_->metadata())),
-        start_(start_of_keys(positions_, adapter)) {}
+        names_(positions_, keys_of(adapter)) {}
 
   View run(std::uint64_t memory) {
+    stored_turned_ = stored_turned();
     for (const WholeTensor& tensor : adapter_.whole) replace(tensor);
     for (const LoraModule& module : adapter_.modules) add(module);
     problems_.raise_if_any(ErrorCode::kMismatch, headline());
@@ -109,7 +89,7 @@ class Merge {
   }
 
   void replace(const WholeTensor& tensor) {
-    const std::string key = start_(tensor.key);
+    const std::string key = names_(tensor.key);
     const TensorStorageMetadata& made = of_adapter(tensor.tensor);
     const TensorStorageMetadata* const stored = find(key);
     if (stored == nullptr) {
@@ -143,7 +123,7 @@ class Merge {
   }
 
   void add(const LoraModule& module) {
-    const std::string key = start_(module.path + std::string(kWeight));
+    const std::string key = names_(module.path + std::string(kWeight));
     const TensorStorageMetadata* const stored = find(key);
     if (stored == nullptr)
       return problems_.add(str_format("{}: the base model has no such tensor", quote(key)));
@@ -184,7 +164,7 @@ class Merge {
   }
 
   void add_bias(const LoraModule& module) {
-    const std::string key = start_(module.path + std::string(kBias));
+    const std::string key = names_(module.path + std::string(kBias));
     const TensorStorageMetadata* const stored = find(key);
     const Shape& shape = shape_of(*module.bias);
     if (stored == nullptr || stored->global_shape() != shape || shape.size() != 1)
@@ -197,14 +177,36 @@ class Merge {
     note_rounding(*stored);
   }
 
+  /// Returns whether the model stores its weights as (in, out), as far as shapes that are not
+  /// square tell: those of the adapter's modules or, if there are none, those with biases.
+  std::optional<bool> stored_turned() const {
+    std::set<bool> seen;
+    for (const LoraModule& module : adapter_.modules) {
+      const TensorStorageMetadata* const stored = find(names_(module.path + std::string(kWeight)));
+      if (stored == nullptr || module.embedding) continue;
+      const Shape& weight = stored->global_shape();
+      if (weight.size() != 2 || weight[0] == weight[1] || shape_of(*module.b).size() != 2) continue;
+      seen.insert(weight[0] != shape_of(*module.b)[0]);
+    }
+    if (!seen.empty()) return seen.size() == 1 ? std::optional(*seen.begin()) : std::nullopt;
+    for (const TensorStorageMetadata& tensor : base_->metadata().tensors) {
+      const Shape& weight = tensor.global_shape();
+      if (weight.size() != 2 || weight[0] == weight[1] || !tensor.key.ends_with(kWeight)) continue;
+      const TensorStorageMetadata* const bias =
+          find(tensor.key.substr(0, tensor.key.size() - kWeight.size()) + std::string(kBias));
+      if (bias != nullptr) seen.insert(bias->global_shape() != Shape{weight[0]});
+    }
+    return seen.size() == 1 ? std::optional(*seen.begin()) : std::nullopt;
+  }
+
   /// Returns whether lora_B × lora_A, of the shape `product`, is the transpose of what is added;
-  /// empty if neither fits. Shapes decide where they can, because PEFT, too, looks at the modules
-  /// and corrects the flag.
+  /// empty if neither fits. Shapes decide where they can, those of other weights for square ones,
+  /// because PEFT, too, looks at the modules and corrects the flag.
   std::optional<bool> is_turned(const LoraModule& module, const Shape& weight,
                                 const Shape& product) const {
     const Shape transposed{product[1], product[0]};
     if (module.embedding) return weight == transposed ? std::optional(true) : std::nullopt;
-    const bool flag = adapter_.config.fan_in_fan_out;
+    const bool flag = stored_turned_.value_or(adapter_.config.fan_in_fan_out);
     if (weight == (flag ? transposed : product)) return flag;
     if (weight == (flag ? product : transposed)) return !flag;
     return std::nullopt;
@@ -215,28 +217,71 @@ class Merge {
     if (stored.properties.dtype == DType::kFloat64) in_float32_.push_back(stored.key);
   }
 
-  /// Refuses an adapter that has nothing of a module which adapter_config.json names and the base
-  /// has: a file that was cut short would otherwise be merged in part.
+  /// Refuses an adapter that lacks modules which adapter_config.json names and the base has: a file
+  /// that was cut short would otherwise be merged in part.
   void require_complete() const {
-    std::set<std::string_view> names;
-    for (const LoraModule& module : adapter_.modules) {
-      const std::string_view path = module.path;
-      for (const std::string& target : adapter_.config.target_modules) {
-        if (path == target || path.ends_with("." + target)) names.insert(target);
-      }
-    }
+    if (adapter_.config.target_modules.empty()) return;
+    std::set<std::string> there;
+    for (const LoraModule& module : adapter_.modules) there.insert(module.path);
+    for (const WholeTensor& tensor : adapter_.whole)
+      there.insert(tensor.key.substr(0, tensor.key.rfind('.')));
     ProblemList problems;
-    for (const std::string& target : adapter_.config.target_modules) {
-      const std::string end = "." + target + std::string(kWeight);
-      const auto& tensors = base_->metadata().tensors;
-      const auto found = std::ranges::find_if(
-          tensors, [&](const auto& tensor) { return ("." + tensor.key).ends_with(end); });
-      if (!names.contains(target) && found != tensors.end())
-        problems.add(str_format("{}, such as {}", quote(target), quote(found->key)));
-    }
+    for (const std::string& stack : stacks()) require_stack(stack, there, problems);
+    for (const std::string& target : adapter_.config.target_modules.names)
+      require_target(target, there, problems);
     problems.raise_if_any(ErrorCode::kIncomplete,
                           "adapter_config.json names modules that the base model has, but the "
                           "adapter's weights lack them; was it saved completely?");
+  }
+
+  /// Returns the beginnings of the adapter's modules up to their layer: "model.layers.". A tower
+  /// without any module of the adapter was not there when the adapter was trained.
+  std::set<std::string> stacks() const {
+    std::set<std::string> stacks;
+    for (const LoraModule& module : adapter_.modules)
+      stacks.insert(module.path.substr(0, end_of_stack(module.path)));
+    return stacks;
+  }
+  /// Returns the position of the first number in a path, or its length.
+  static std::size_t end_of_stack(std::string_view path) {
+    for (std::size_t at = 0; at < path.size(); at = path.find('.', at) + 1) {
+      if (parse_u64(path.substr(at, path.find('.', at) - at))) return at;
+      if (path.find('.', at) == path.npos) break;
+    }
+    return path.size();
+  }
+
+  void require_stack(const std::string& stack, const std::set<std::string>& there,
+                     ProblemList& problems) const {
+    const std::string in_model = names_(stack);
+    for (const TensorStorageMetadata& tensor : base_->metadata().tensors) {
+      if (tensor.global_shape().size() != 2 || !tensor.key.starts_with(in_model) ||
+          !tensor.key.ends_with(kWeight))
+        continue;
+      const std::string rest = tensor.key.substr(in_model.size());
+      const std::string path = stack + rest.substr(0, rest.size() - kWeight.size());
+      if (there.contains(path) || !adapter_.config.target_modules.has(path) ||
+          adapter_.config.exclude_modules.has(path))
+        continue;
+      // transformers does not load layers for multi-token prediction behind those of the model.
+      if (find(in_model + rest.substr(0, rest.find('.')) + ".eh_proj.weight") == nullptr)
+        problems.add(quote(tensor.key));
+    }
+  }
+
+  /// Reports a module of which the adapter has nothing in any stack.
+  void require_target(const std::string& target, const std::set<std::string>& there,
+                      ProblemList& problems) const {
+    const ModuleSet names{.names = {target}};
+    if (std::ranges::any_of(there, [&](const std::string& path) { return names.has(path); }) ||
+        !problems.empty())
+      return;
+    for (const TensorStorageMetadata& tensor : base_->metadata().tensors) {
+      if (!tensor.key.ends_with(kWeight)) continue;
+      const std::string path = tensor.key.substr(0, tensor.key.size() - kWeight.size());
+      if (!names.has(path) || adapter_.config.exclude_modules.has(path)) continue;
+      return problems.add(str_format("{}, such as {}", quote(target), quote(tensor.key)));
+    }
   }
 
   void say_what_is_merged() {
@@ -250,6 +295,7 @@ class Merge {
     if (!added_.empty())
       message += str_format("; new in the model: {}, {}", counted(added_.size(), "tensor"),
                             quoted_list(added_, 4));
+    if (const std::string renamed = names_.change(); !renamed.empty()) message += "; " + renamed;
     keys.insert(keys.end(), replaced_.begin(), replaced_.end());
     keys.insert(keys.end(), added_.begin(), added_.end());
     findings_.push_back({FindingCode::kAdapterMerged, std::move(message), std::move(keys)});
@@ -279,7 +325,8 @@ class Merge {
   std::unique_ptr<CheckpointReader> base_;
   const PeftAdapter& adapter_;
   Positions positions_;
-  KeyStart start_;
+  ModelNames names_;
+  std::optional<bool> stored_turned_{};
   ProblemList problems_;
   std::vector<LowRankTerm> terms_;
   std::vector<OverlaidTensor> whole_;
@@ -296,8 +343,7 @@ View merged_adapter(std::unique_ptr<CheckpointReader> base, const PeftAdapter& a
 }
 
 bool fits_adapter(const Metadata& base, const PeftAdapter& adapter) {
-  const Positions positions = positions_of(base);
-  return count_found(positions, adapter, start_of_keys(positions, adapter)) > 0;
+  return ModelNames(positions_of(base), keys_of(adapter)).found() > 0;
 }
 
 }  // namespace dckpt

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <span>
 
 #include "configs/rename.h"
 #include "mapping/base/error.h"
@@ -11,6 +12,9 @@
 
 namespace dckpt {
 namespace {
+
+/// Stands for all linear layers but the head. PEFT saves their names in its place.
+constexpr std::string_view kAllLinear = "all-linear";
 
 constexpr std::string_view kMergeWithPeft =
     "merge it with PEFT (PeftModel.from_pretrained(...).merge_and_unload()) and convert the result";
@@ -131,6 +135,14 @@ class Fields {
     }
     return patterns;
   }
+  /// Returns modules that are named in a list or by an expression; none if RE2 lacks its syntax.
+  std::optional<ModuleSet> modules(std::string_view name) const {
+    const Value* const found = find(name);
+    if (found == nullptr || !found->is_str()) return ModuleSet{.names = texts(name)};
+    const RenameRule rule{.from = str_format("^(?:{})$", found->as_str()), .to = ""};
+    if (found->as_str() == kAllLinear || problem_of(rule)) return std::nullopt;
+    return ModuleSet{.expression = KeyRenamer(std::span(&rule, 1))};
+  }
   std::vector<std::string> unknown() const {
     std::vector<std::string> names;
     for (const auto& [name, value] : config_.as_dict()) {
@@ -205,6 +217,13 @@ double number_of(const std::vector<ModulePattern>& patterns, const std::string& 
 
 }  // namespace
 
+bool ModuleSet::has(const std::string& path) const {
+  if (expression && (*expression)(path).empty()) return true;
+  return std::ranges::any_of(names, [&](const std::string& name) {
+    return path == name || (path.ends_with(name) && path[path.size() - name.size() - 1] == '.');
+  });
+}
+
 double PeftConfig::rank_of(const std::string& module) const {
   return number_of(ranks, module, rank);
 }
@@ -230,10 +249,12 @@ PeftConfig parse_peft_config(const Value& config, const std::string& file) {
                     .modules_to_save = fields.texts("modules_to_save"),
                     .base_model = fields.text("base_model_name_or_path"),
                     .unknown = fields.unknown()};
-  const Value* const targets = fields.find("target_modules");
-  if (targets != nullptr && targets->is_list() && fields.find("layers_to_transform") == nullptr &&
-      fields.find("exclude_modules") == nullptr)
-    parsed.target_modules = fields.texts("target_modules");
+  auto targets = fields.modules("target_modules");
+  auto excluded = fields.modules("exclude_modules");
+  if (targets && excluded && fields.find("layers_to_transform") == nullptr) {
+    parsed.target_modules = *std::move(targets);
+    parsed.exclude_modules = *std::move(excluded);
+  }
   return parsed;
 }
 

@@ -7,12 +7,22 @@
 #include <utility>
 #include <vector>
 
+#include "configs/rename.h"
 #include "mapping/state/value.h"
 
 namespace dckpt {
 
 /// A regular expression for modules, and the number that replaces the usual one for them.
 using ModulePattern = std::pair<std::string, double>;
+
+/// Modules of a model, as PEFT names them.
+struct ModuleSet {
+  std::vector<std::string> names{};        ///< whole paths, or parts of them behind a dot
+  std::optional<KeyRenamer> expression{};  ///< makes the paths empty that it names
+
+  bool empty() const { return names.empty() && !expression; }
+  bool has(const std::string& path) const;
+};
 
 /// The fields of a LoRA adapter's adapter_config.json that matter for a merge.
 struct PeftConfig {
@@ -23,9 +33,10 @@ struct PeftConfig {
   bool root_scaled = false;             ///< use_rslora: alpha / √rank instead of alpha / rank
   bool fan_in_fan_out = false;          ///< weights are (in, out), like those of Conv1D
   std::vector<std::string> modules_to_save{};
-  std::vector<std::string> target_modules{};  ///< empty if it is an expression or limited further
-  std::string base_model{};                   ///< the name that PEFT has recorded
-  std::vector<std::string> unknown{};         ///< set fields that are not known here
+  ModuleSet target_modules{};  ///< none if they are limited to some layers, or not known
+  ModuleSet exclude_modules{};
+  std::string base_model{};            ///< the name that PEFT has recorded
+  std::vector<std::string> unknown{};  ///< set fields that are not known here
 
   /// Returns the rank of `module`, its path in the model: "model.layers.0.self_attn.q_proj". As in
   /// PEFT, the first pattern counts that matches the whole path, or a part of it that begins after

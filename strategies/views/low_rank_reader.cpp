@@ -1,6 +1,7 @@
 #include "strategies/views/low_rank_reader.h"
 
 #include <algorithm>
+#include <cmath>
 #include <unordered_map>
 #include <utility>
 
@@ -177,6 +178,7 @@ class LowRankChunk final : public ChangedChunk {
     auto* const bytes = reinterpret_cast<std::byte*>(values.data());
     cast_elements(dtype(), elements, computed, bytes, count);
     for (std::size_t i = 0; i < count; ++i) values[i] += sum_.term.scale * sums[i];
+    require_finite(values, elements);
     cast_elements(computed, bytes, dtype(), elements, count);
     const std::size_t i = first_too_large(computed, bytes, dtype(), elements, count);
     if (i == count) return;
@@ -186,6 +188,25 @@ class LowRankChunk final : public ChangedChunk {
                    "model as bfloat16 or float32 first",
                    values[i], to_string(dtype())),
         {.key = sum_.key, .file = name()});
+  }
+
+  /// Throws for a sum that is not finite, unless the element to which something was added is not.
+  template <typename Number>
+  void require_finite(const std::vector<Number>& values, const std::byte* elements) const {
+    for (std::size_t i = 0; i < values.size(); ++i) {
+      if (std::isfinite(values[i])) continue;
+      double before = 0;
+      cast_elements(dtype(), elements + i * item(), DType::kFloat64,
+                    reinterpret_cast<std::byte*>(&before), 1);
+      if (!std::isfinite(before)) continue;
+      throw CheckpointError(
+          ErrorCode::kMismatch,
+          str_format("a weight is {}, and with what is added it becomes {}: the adapter or its "
+                     "scale ({}) is damaged or too large (dckpt stats shows the values of its "
+                     "tensors)",
+                     before, values[i], sum_.term.scale),
+          {.key = sum_.key, .file = name()});
+    }
   }
 
   void add(const float* sums, std::byte* elements, std::size_t count) const {

@@ -36,8 +36,8 @@ inline constexpr std::uint64_t kDefaultFactorMemory = std::uint64_t{32} << 20;
 /// other. The products are computed while elements are read, only for the requested ones, from
 /// pieces of the factors. Throws CheckpointError: (mismatch) for factors whose shapes do not make
 /// up that of their tensor; (unsupported) for elements that are not float32, float16, bfloat16 or
-/// float64, and for flattened tensors; when they are read, (mismatch) for sums that are too large
-/// for the dtype.
+/// float64, and for flattened tensors; when they are read, (mismatch) for sums that are not
+/// finite, or too large for the dtype.
 std::unique_ptr<CheckpointReader> low_rank_reader(std::unique_ptr<CheckpointReader> source,
                                                   std::shared_ptr<const CheckpointReader> factors,
                                                   const std::vector<LowRankTerm>& terms,

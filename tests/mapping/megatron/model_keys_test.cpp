@@ -81,5 +81,19 @@ TEST(ModelKeys, OneGrammarReadsBothSpellings) {
   }
 }
 
+TEST(ModelKeys, OfMegatronAreToldFromThoseOfTransformers) {
+  for (const char* const key :
+       {"decoder.layers.mlp.linear_fc1.weight", "decoder.layers.3.self_attention.linear_qkv.weight",
+        "module.decoder.layers.mlp.experts.experts.linear_fc1.weight",
+        "language_model.decoder.layers.mlp.linear_fc2.weight", "layers.0.mlp.linear_fc1.bias",
+        "vision_model.decoder.layers.0.mlp.linear_fc1.weight", "embedding.word_embeddings.weight"})
+    EXPECT_TRUE(is_megatron_key(key)) << key;
+  for (const char* const key :
+       {"model.visual.blocks.0.mlp.linear_fc1.weight", "visual.merger.linear_fc1.weight",
+        "model.language_model.layers.0.mlp.up_proj.weight", "model.layers.0.self_attn.q_proj.weight",
+        "trainer.transformer.h.0.attn.c_attn.weight"})
+    EXPECT_FALSE(is_megatron_key(key)) << key;
+}
+
 }  // namespace
 }  // namespace dckpt::model_keys_test

@@ -3,6 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+#include <span>
+
 #include "strategies/safetensors/safetensors_reader.h"
 #include "strategies/storage/posix.h"
 #include "strategies/tensor_io/read_tensors.h"
@@ -89,6 +92,120 @@ TEST(MergedAdapter, KeysMayLackOrHaveTheFirstPartOfAModel) {
   }
 }
 
+/// The namings of transformers since 4.52, before for LLaVA, before for Qwen2-VL, and of the
+/// language model alone.
+TEST(MergedAdapter, KeysMayBeThoseOfAnotherNamingOfTheModel) {
+  struct Naming {
+    std::string query, head, tower;
+  };
+  const std::vector<Naming> namings{
+      {"model.language_model.layers.0.q", "lm_head.weight", "model.visual.blocks.0.q"},
+      {"language_model.model.layers.0.q", "language_model.lm_head.weight", "visual.blocks.0.q"},
+      {"model.layers.0.q", "lm_head.weight", "visual.blocks.0.q"},
+  };
+  for (const Naming& in_model : namings) {
+    for (const Naming& in_adapter : namings) {
+      for (const bool has_tower : {true, false}) {
+        FakeReader base = base_with(in_model.query + ".weight", {2, 3});
+        base.tensor<float>(in_model.head, DType::kFloat32, {2}, {0, 0});
+        base.tensor<float>(in_model.tower + ".weight", DType::kFloat32, {2, 3}, {0, 0, 0, 0, 0, 0});
+        Small small;
+        small.adapter.modules[0].path = in_adapter.query;
+        small.adapter.whole = {{in_adapter.head, 2}};
+        small.adapter.config.target_modules.names = {"q"};
+        if (has_tower) small.adapter.modules.push_back({.path = in_adapter.tower, .a = 0, .b = 1});
+        const View view = small.merge(base);
+        const std::string named = in_adapter.query + " in " + in_model.query;
+        EXPECT_THAT(read(*view.reader, in_model.query + ".weight"),
+                    ElementsAre(2, 4, 6, 20, 40, 60))
+            << named;
+        EXPECT_THAT(read(*view.reader, in_model.head), ElementsAre(5, 6)) << named;
+        EXPECT_THAT(read(*view.reader, in_model.tower + ".weight"),
+                    has_tower ? ElementsAre(2, 4, 6, 20, 40, 60) : ElementsAre(0, 0, 0, 0, 0, 0))
+            << named;
+        EXPECT_EQ(
+            view.findings[0].message.find("the language model's keys have") != std::string::npos,
+            in_adapter.query != in_model.query);
+      }
+    }
+  }
+}
+
+TEST(MergedAdapter, OtherWeightsSayWhichWaySquareOnesAreStored) {
+  struct Case {
+    std::string what;
+    bool flag;                                          // fan_in_fan_out
+    std::vector<std::pair<std::string, Shape>> others;  // of the base
+    bool has_module = false;  // the adapter changes the first of them, 2 × 3 or 3 × 2
+    bool turned = false;
+  };
+  for (const auto& [what, flag, others, has_module, turned] : std::vector<Case>{
+           {"only the flag", false, {}, false, false},
+           {"only the flag", true, {}, false, true},
+           {"a module", false, {{"model.q.weight", {3, 2}}}, true, true},
+           {"a module", true, {{"model.q.weight", {2, 3}}}, true, false},
+           {"a bias", false, {{"model.k.weight", {2, 6}}, {"model.k.bias", {6}}}, false, true},
+           {"a bias", true, {{"model.k.weight", {6, 2}}, {"model.k.bias", {6}}}, false, false},
+           {"no bias", true, {{"model.k.weight", {6, 2}}}, false, true},
+           {"two sayings",
+            true,
+            {{"model.k.weight", {6, 2}},
+             {"model.k.bias", {6}},
+             {"model.v.weight", {2, 6}},
+             {"model.v.bias", {6}}},
+            false,
+            true},
+       }) {
+    FakeReader base = base_with("model.square.weight", {2, 2});
+    for (const auto& [key, shape] : others)
+      base.tensor(key, DType::kFloat32, shape,
+                  std::vector<float>(static_cast<std::size_t>(numel(shape)), 0));
+    Small small;
+    small.tensors->tensor<float>("square", DType::kFloat32, {1, 2}, {1, 2});
+    if (!has_module) small.adapter.modules.clear();
+    small.adapter.modules.push_back({.path = "model.square", .a = 3, .b = 1});
+    small.adapter.config.fan_in_fan_out = flag;
+    EXPECT_THAT(read(*small.merge(base).reader, "model.square.weight"),
+                turned ? ElementsAre(2, 20, 4, 40) : ElementsAre(2, 4, 20, 40))
+        << what << flag;
+  }
+}
+
+TEST(MergedAdapter, SumsThatAreNotFiniteAreRefused) {
+  constexpr float kInfinity = std::numeric_limits<float>::infinity();
+  constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
+  struct Case {
+    float stored, of_adapter;
+    double alpha;
+    std::string said;  // empty: merged
+  };
+  for (const auto& [stored, of_adapter, alpha, said] : std::vector<Case>{
+           {1, 2, 1, ""},
+           {1, kNan, 1, "a weight is 1, and with what is added it becomes nan"},
+           {1, kInfinity, 1, "it becomes inf"},
+           {3e38F, 3e38F, 1, "it becomes inf"},
+           {1, 3e38F, 1e9, "it becomes inf"},
+           {kNan, 2, 1, ""},  // the base's own
+           {kInfinity, 2, 1, ""},
+           {kInfinity, -kInfinity, 1, ""},
+       }) {
+    FakeReader base;
+    base.tensor<float>("model.q.weight", DType::kFloat32, {1, 1}, {stored});
+    Small small;
+    small.tensors->tensor<float>("x", DType::kFloat32, {1, 1}, {of_adapter});
+    small.tensors->tensor<float>("one", DType::kFloat32, {1, 1}, {1});
+    small.adapter.modules = {{.path = "model.q", .a = 3, .b = 4}};
+    small.adapter.config.alpha = alpha;
+    const View view = small.merge(base);
+    if (said.empty()) {
+      read(*view.reader, "model.q.weight");
+    } else {
+      EXPECT_THAT(error_of([&] { read(*view.reader, "model.q.weight"); }).message(),
+                  HasSubstr(said));
+    }
+  }
+}
+
 TEST(MergedAdapter, ShapesSayWhichWayAWeightIsStored) {
   FakeReader base = base_with("model.q.weight", {3, 2});
   EXPECT_THAT(read(*Small().merge(base).reader, "model.q.weight"),
@@ -167,10 +284,57 @@ TEST(MergedAdapter, ModulesThatTheConfigurationNamesMustBeThere) {
   FakeReader base = base_with("model.q.weight", {2, 3});
   base.tensor<float>("model.k.weight", DType::kFloat32, {1}, {0});
   Small small;
-  small.adapter.config.target_modules = {"q", "k", "fc1"};  // the model also lacks fc1
+  small.adapter.config.target_modules.names = {"q", "k", "fc1"};  // the model also lacks fc1
   const CheckpointError error = small.refusal(base);
   EXPECT_EQ(error.code(), ErrorCode::kIncomplete);
   EXPECT_THAT(error.message(), HasSubstr("'k', such as 'model.k.weight'"));
+}
+
+TEST(MergedAdapter, ModulesThatTheConfigurationNamesMustBeThereInAllLayers) {
+  const auto expression = [](const std::string& pattern) {
+    const RenameRule rule{.from = "^(?:" + pattern + ")$", .to = ""};
+    return ModuleSet{.expression = KeyRenamer(std::span(&rule, 1))};
+  };
+  const std::vector<std::string> all{"model.layers.0.a.q", "model.layers.0.a.k",
+                                     "model.layers.1.a.q", "model.layers.1.a.k"};
+  struct Case {
+    std::vector<std::string> base, adapter;
+    ModuleSet targets, excluded;
+    std::string missing;  // empty: merged
+  };
+  for (const auto& [base_modules, modules, targets, excluded, missing] : std::vector<Case>{
+           {all, all, {{"q", "k"}}, {}, ""},
+           {all, {all[0], all[2]}, {{"q"}}, {}, ""},
+           {all, {all[0], all[1], all[2]}, {{"q", "k"}}, {}, "model.layers.1.a.k.weight"},
+           {all, {all[0], all[1]}, {{"a.q", "a.k"}}, {}, "model.layers.1.a.q.weight"},
+           {all, {all[0]}, {{"q", "k"}}, {}, "model.layers.0.a.k.weight"},
+           {all, {all[0]}, {{"q"}}, {{"layers.1.a.q"}}, ""},
+           {all, {all[0]}, expression(".*[qk]"), {}, "model.layers.0.a.k.weight"},
+           {all, {all[0], all[1]}, expression(".*layers.0.*[qk]"), {}, ""},
+           {all, {all[0], all[2]}, expression(".*[qk]"), expression(".*k"), ""},
+           {all, {all[0]}, {}, {}, ""},  // not known
+           // what transformers does not load, or the adapter's model did not have
+           {{all[0], "model.layers.1.a.q", "model.layers.1.eh_proj"}, {all[0]}, {{"q"}}, {}, ""},
+           {{all[0], "mtp.layers.0.a.q"}, {all[0]}, {{"q"}}, {}, ""},
+           {{all[0], "visual.blocks.0.a.q"}, {all[0]}, {{"q"}}, {}, ""},
+       }) {
+    FakeReader base;
+    for (const std::string& module : base_modules)
+      base.tensor<float>(module + ".weight", DType::kFloat32, {2, 3}, {0, 0, 0, 0, 0, 0});
+    Small small;
+    small.adapter.modules.clear();
+    for (const std::string& module : modules)
+      small.adapter.modules.push_back({.path = module, .a = 0, .b = 1});
+    small.adapter.config.target_modules = targets;
+    small.adapter.config.exclude_modules = excluded;
+    if (missing.empty()) {
+      EXPECT_NO_THROW(small.merge(base));
+      continue;
+    }
+    const CheckpointError error = small.refusal(base);
+    EXPECT_EQ(error.code(), ErrorCode::kIncomplete);
+    EXPECT_THAT(error.message(), HasSubstr("\n  '" + missing + "'"));
+  }
 }
 
 TEST(MergedAdapter, QuantizedWeightsAreRefused) {

@@ -74,14 +74,40 @@ TEST(PeftConfig, FieldsThatOnlyMatterForTrainingAreNotUnknown) {
   EXPECT_THAT(config.unknown, ElementsAre("new_on"));
 }
 
-TEST(PeftConfig, TargetsCountIfNothingLimitsThem) {
-  EXPECT_THAT(parsed(R"({"peft_type": "LORA", "target_modules": ["q", "k"]})").target_modules,
-              ElementsAre("q", "k"));
-  EXPECT_THAT(parsed(R"({"peft_type": "LORA", "target_modules": "all-linear"})").target_modules,
-              ElementsAre());
-  EXPECT_THAT(parsed(R"({"peft_type": "LORA", "target_modules": ["q"], "exclude_modules": "x"})")
-                  .target_modules,
-              ElementsAre());
+TEST(PeftConfig, TargetsAreNamesOrAnExpression) {
+  struct Case {
+    std::string fields;
+    std::vector<std::string> targets, excluded;
+  };
+  const std::vector<std::string> paths{"q", "layers.0.q", "layers.1.q", "layers.0.eq",
+                                       "layers.0.k"};
+  for (const auto& [fields, targets, excluded] : std::vector<Case>{
+           {R"("target_modules": ["q", "0.k"])",
+            {"q", "layers.0.q", "layers.1.q", "layers.0.k"},
+            {}},
+           {R"("target_modules": ".*0\\.[a-k]")", {"layers.0.k"}, {}},
+           {R"("target_modules": ["q"], "exclude_modules": "layers.*")",
+            {"q", "layers.0.q", "layers.1.q"},
+            {"layers.0.q", "layers.1.q", "layers.0.eq", "layers.0.k"}},
+           {R"("target_modules": ["q"], "exclude_modules": ["0.q"])",
+            {"q", "layers.0.q", "layers.1.q"},
+            {"layers.0.q"}},
+           // what they name is not known
+           {R"("target_modules": "all-linear")", {}, {}},
+           {R"("target_modules": "(?!layers).*")", {}, {}},
+           {R"("target_modules": ["q"], "layers_to_transform": [0])", {}, {}},
+       }) {
+    const PeftConfig config = parsed(R"({"peft_type": "LORA", )" + fields + "}");
+    const auto named = [&](const ModuleSet& modules) {
+      std::vector<std::string> found;
+      std::ranges::copy_if(paths, std::back_inserter(found),
+                           [&](const std::string& path) { return modules.has(path); });
+      return found;
+    };
+    EXPECT_EQ(named(config.target_modules), targets) << fields;
+    EXPECT_EQ(named(config.exclude_modules), excluded) << fields;
+    EXPECT_EQ(config.target_modules.empty(), targets.empty()) << fields;
+  }
 }
 
 TEST(PeftConfig, FieldsOfAnotherTypeAreCorrupt) {
