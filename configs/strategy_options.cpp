@@ -8,13 +8,17 @@
 
 namespace dckpt {
 
+std::string_view owner_of(std::string_view field) {
+  return field.find(".planner.") == field.npos ? "strategy" : "planner";
+}
+
 void refuse_options(const StrategySpec& strategy, const char* field) {
   if (strategy.options.empty()) return;
   throw CheckpointError(
       ErrorCode::kInvalidArgument,
-      str_format("strategy {} has no options of its own, but {} has {}; what it can be told stands "
+      str_format("{} {} has no options of its own, but {} has {}; what it can be told stands "
                  "in {} itself",
-                 quote(strategy.name), field, quote(strategy.options.names().front()),
+                 owner_of(field), quote(strategy.name), field, quote(strategy.options.names().front()),
                  std::string(field, std::string_view(field).find('.'))));
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string>
 #include <string_view>
 
 #include "configs/options.h"
@@ -11,7 +12,10 @@ namespace DCKPT_API dckpt {
 inline constexpr const char* kSaveBackendOptions = "save.backend.options";
 inline constexpr const char* kLoadBackendOptions = "load.backend.options";
 
-/// Reads a strategy's own options into a struct; `field` is their place in a policy. Fields that
+/// Returns "strategy" or "planner": whose options a field of a policy has.
+std::string_view owner_of(std::string_view field);
+
+/// Reads the own options of a strategy or planner into a struct; `field` is their place in a policy. Fields that
 /// are not mentioned keep their defaults. Throws CheckpointError (invalid argument) with all
 /// mistakes, with line and column of the policy.
 ///
@@ -23,11 +27,11 @@ Options read_options(const config::Schema<Options>& schema, const StrategySpec& 
   Options options;
   ConfigProblems problems;
   config::section(schema).read(strategy.options.tree(), field, options, problems);
-  raise_if_any(std::move(problems), "options of strategy " + strategy.name);
+  raise_if_any(std::move(problems), "options of " + std::string(owner_of(field)) + " " + strategy.name);
   return options;
 }
 
-/// Throws CheckpointError (invalid argument) if a strategy without options is given any.
+/// Throws CheckpointError (invalid argument) if one without options is given any.
 void refuse_options(const StrategySpec& strategy, const char* field = kSaveBackendOptions);
 
 /// Throws (unsupported) if page_aligned or files_per_rank is set, for strategies that decide

@@ -51,6 +51,7 @@ constexpr std::array kLayouts = {
     Layout{"accelerate", {"*", "pytorch_model_fsdp_0"}},
     Layout{"accelerate", {"*", "random_states_0.pkl"}},
     Layout{"NeMo 2", {"context", "weights"}},
+    Layout{"NeMo Automodel", {"dataloader", "rng"}},
     Layout{"ByteCheckpoint", {"model", "extra_state"}},
     Layout{"ByteCheckpoint", {"model", "loader"}},
     Layout{"verl", {"global_step_*", "latest_checkpointed_iteration.txt"}},
@@ -90,6 +91,10 @@ class ForeignRootDescriber {
       } catch (const CheckpointError&) {  // a directory that cannot be listed
       }
     }
+    // The state of data loaders and random generators can be read, too, but nobody looks for it.
+    std::ranges::stable_partition(checkpoints_, [](const std::string& path) {
+      return path.ends_with("/model") || path == "model";
+    });
   }
 
   std::string text() const {

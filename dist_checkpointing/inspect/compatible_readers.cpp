@@ -37,6 +37,17 @@ std::string_view stray_state(const Metadata& metadata) {
   return {};
 }
 
+/// Returns a key of a model that is none of Megatron-Core's; null if some of its keys are theirs.
+const std::string* find_strange_key(const Metadata& metadata) {
+  const std::string* first = nullptr;
+  for (const TensorStorageMetadata& tensor : metadata.tensors) {
+    if (is_optimizer_key(tensor.key)) continue;
+    if (is_megatron_key(tensor.key)) return nullptr;
+    if (first == nullptr) first = &tensor.key;
+  }
+  return first;
+}
+
 std::string optimizer_readers(const StoredForm& form, const OptimizerForms& forms) {
   if (form.state_left_out > 0)
     return str_format("nothing, as {} left out",
@@ -101,6 +112,10 @@ Readers readers_of(const StoredForm& form) {
     readers.model =
         str_format("{}Megatron-Core finds no keys like {} (dckpt convert --map)",
                    form.conventions.fragments_lost ? "" : "PyTorch DCP; ", quote(*foreign));
+  else if (const std::string* const strange = find_strange_key(form.metadata);
+           strange != nullptr && form.readers.empty() && !form.conventions.keys_are_paths)
+    readers.model += str_format(
+        "; no model of Megatron-Core has keys like {} (dckpt convert --map)", quote(*strange));
   const OptimizerForms forms = optimizer_forms(form.metadata);
   if (forms.any) readers.optimizer = optimizer_readers(form, forms);
   return readers;

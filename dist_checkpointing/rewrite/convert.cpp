@@ -130,7 +130,8 @@ Findings carry_out(PlannedCopy& copy, const CheckpointReader& reader, const Loca
         report);
     return std::exchange(copy.contents.findings, {});
   }
-  require_space(destination, report.disk_bytes - std::min(report.disk_bytes, bytes_of(left)));
+  if (!options.dry_run)
+    require_space(destination, report.disk_bytes - std::min(report.disk_bytes, bytes_of(left)));
   const int readers = options.limits.read_threads.value_or(options.limits.io.threads);
   const auto attempt = [&] {
     SourceCheck check(

@@ -59,7 +59,7 @@ struct ConvertTarget {
   std::optional<int> version{};  ///< of the strategy; empty: the newest
   OwnOptions options{};          ///< of the strategy, as in save.backend.options of a policy
   /// Allowed: for torch_dist, kMegatron or kMegatron019; for dcp, kDcp. Contradictions are refused.
-  /// Empty: kMegatron, or kMegatron019 for a source of that form if neither `strategy` nor the
+  /// Empty: kMegatron, or kMegatron019 for a source of that form if neither another format nor
   /// options of the optimizer are given: such a copy keeps its form.
   std::optional<Compat> compat{};
   /// Cuts every tensor into shards for this many ranks (along its longest axis that allows it).

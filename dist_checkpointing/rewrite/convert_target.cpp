@@ -43,8 +43,9 @@ ChosenTarget choose_target(const CheckpointReader& reader, const std::string& so
   SaveOptions& save = target.save;
   const std::string named =
       options.target.strategy.empty() && !options.target.compat ? usual : options.target.strategy;
-  const bool asks_nothing = named.empty() && !options.target.compat &&
-                            !options.optimizer.flattened && !options.optimizer.sharding;
+  const bool asks_nothing = (named.empty() || named == reader.info().format) &&
+                            !options.target.compat && !options.optimizer.flattened &&
+                            !options.optimizer.sharding;
   if (asks_nothing && !reader.info().common_places.empty() &&
       !reader.info().conventions.keys_are_paths)
     save.compat = Compat::kMegatron019;

@@ -42,8 +42,10 @@ class LatestFinder {
       newer.erase(newer.begin(), std::ranges::upper_bound(newer, iteration));
       if (accepts(*tracked)) {
         if (!newer.empty()) {
-          pass_over(str_format("{}: not used, because {} names an older one, {}",
-                               describe_iterations(newer), tracker(), quote(*tracked)));
+          pass_over(str_format("{}: not used, because {} names {}{}",
+                               describe_iterations(newer), tracker(),
+                               *tracked == kReleaseDirectory ? "" : "an older one, ",
+                               quote(*tracked)));
         }
         return take({*tracked, iteration}, tracker() + " names it");
       }

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include "configs/strategy_options.h"
 #include "mapping/base/error.h"
 #include "tests/support/expect_error.h"
 
@@ -42,6 +43,20 @@ TEST(OwnOptions, OfYamlAreAMapping) {
   EXPECT_THAT(list.what(), HasSubstr("{name: value}"));
   EXPECT_EQ(error_of([] { (void)OwnOptions::from_yaml("{level: 3"); }).code(),
             ErrorCode::kInvalidArgument);
+}
+
+TEST(OwnOptions, ErrorsNameTheirOwner) {
+  struct None {};
+  for (const auto& [field, owner] : {std::pair{"save.backend.options", "strategy"},
+                                     {"load.backend.options", "strategy"},
+                                     {"save.planner.options", "planner"},
+                                     {"load.planner.options", "planner"}}) {
+    const StrategySpec mine{.name = "mine", .options = {{"levl", "1"}}};
+    EXPECT_THAT(error_of([&] { read_options(config::Schema<None>{{}}, mine, field); }).message(),
+                HasSubstr("options of " + std::string(owner) + " mine"));
+    EXPECT_THAT(error_of([&] { refuse_options(mine, field); }).message(),
+                HasSubstr(std::string(owner) + " 'mine' has no options of its own"));
+  }
 }
 
 }  // namespace

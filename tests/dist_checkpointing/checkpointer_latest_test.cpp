@@ -87,6 +87,16 @@ TEST_F(CheckpointerTest, GoesBackWhereTheTrackerSaysSo) {
                         "latest_checkpointed_iteration.txt names an older one, 'iter_0000100'"));
 }
 
+TEST_F(CheckpointerTest, AReleaseThatTheTrackerNamesIsNotCalledOlder) {
+  saved({100, 200});
+  fs::rename(root_ / "iter_0000100", root_ / "release");
+  set_tracker("release\n");
+  const Warnings warnings;
+  EXPECT_EQ(resumed(), 0);
+  EXPECT_THAT(warnings.text(), HasSubstr("iteration 200: not used, because "
+                                         "latest_checkpointed_iteration.txt names 'release'"));
+}
+
 TEST_F(CheckpointerTest, ReleasesAreLoadedAsIterationZero) {
   saved({100});
   fs::rename(root_ / "iter_0000100", root_ / "release");

@@ -90,6 +90,26 @@ TEST(OpenCheckpoint, TheRootOfLocalCheckpointsNamesItsSessions) {
   }
 }
 
+TEST(OpenCheckpoint, ATrainingFolderOfAutomodelOffersItsModels) {
+  TempDir root;
+  for (const char* const step : {"epoch_0_step_19", "epoch_1_step_39"}) {
+    const fs::path checkpoint = root.path() / step;
+    fs::create_directories(checkpoint / "dataloader");
+    fs::create_directories(checkpoint / "rng");
+    for (const char* const file : {"dataloader/dataloader_dp_rank_0.pt", "rng/rng_dp_rank_0.pt"})
+      std::ofstream(checkpoint / file, std::ios::binary)
+          << as_text(save_torch_file(Value::dict({{"step", 19}})));
+    fs::copy(testing::golden("dcp-hf-safetensors"), checkpoint / "model",
+             fs::copy_options::recursive);
+  }
+  fs::create_directory_symlink("epoch_1_step_39", root.path() / "LATEST");  // not followed
+  expect_refused(root.path(), ErrorCode::kIncomplete, "it is a folder of NeMo Automodel, around '");
+  expect_refused(root.path(), ErrorCode::kIncomplete,
+                 "such as " + quote((root.path() / "epoch_0_step_19/model").string()));
+  expect_refused(root.path() / "epoch_0_step_19", ErrorCode::kIncomplete,
+                 "such as " + quote((root.path() / "epoch_0_step_19/model").string()));
+}
+
 TEST(OpenCheckpoint, AFolderWithNumbersIsNoCheckpointToReplace) {
   TempDir directory;
   fs::create_directories(directory.path() / "results/1");

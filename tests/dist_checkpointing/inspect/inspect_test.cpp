@@ -159,6 +159,38 @@ TEST(Inspect, ClaimsNothingThatItCannotKnow) {
   EXPECT_THAT(facts(directory / "made"), Not(HasSubstr("TP"))) << "no run has saved it";
 }
 
+TEST(Inspect, KeysThatNoModelOfMegatronHasAreNotCalledReadable) {
+  const std::string readable = "Megatron-Core 0.6 and newer, PyTorch DCP";
+  struct Case {
+    std::vector<std::string> keys;
+    std::string readers;
+  };
+  for (const auto& [keys, readers] : std::vector<Case>{
+           {{"decoder.layers.mlp.linear_fc1.weight", "head.weight"}, readable},
+           {{"optimizer.state.exp_avg.w"}, readable},
+           {{"trainer.transformer.h.0.attn.c_attn.weight", "optimizer.state.exp_avg.w"},
+            readable + "; no model of Megatron-Core has keys like "
+                       "'trainer.transformer.h.0.attn.c_attn.weight' (dckpt convert --map)"},
+           {{"visual.blocks.0.mlp.linear_fc1.weight"}, "; no model of Megatron-Core has keys like"},
+           {{"model.layers.0.mlp.up_proj.weight"},
+            "PyTorch DCP; Megatron-Core finds no keys like 'model.layers.0.mlp.up_proj.weight'"},
+       }) {
+    FakeReader reader;
+    for (const std::string& key : keys)
+      reader.tensor(key, DType::kFloat32, {2}, counting<float>(2));
+    reader.write();
+    const Value common = Value::dict();
+    const std::string found =
+        readers_of({.conventions = find_save_strategy("torch_dist").conventions,
+                    .common_file = true,
+                    .metadata = reader.metadata(),
+                    .common = common})
+            .model;
+    EXPECT_THAT(found, HasSubstr(readers));
+    EXPECT_EQ(found == readable, readers == readable) << found;
+  }
+}
+
 TEST(Inspect, ACheckpointThatLacksDataLoadsNowhere) {
   TempDir directory;
   for (const bool cut : {true, false}) {

@@ -59,7 +59,7 @@ TEST_F(Survey, OfAnEmptyRootFindsNothing) {
 }
 
 TEST_F(Survey, SaysWhatIsWrongWithEachIteration) {
-  for (const std::uint64_t iteration : {1, 2, 3, 4, 5, 6}) make(iteration);
+  for (const std::uint64_t iteration : {1, 2, 3, 4, 5, 6, 8}) make(iteration);
   fs::remove(path(2) / ".metadata");
   fs::remove(path(3) / "__0_0.distcp");
   fs::resize_file(path(4) / "__0_0.distcp", 20);
@@ -67,10 +67,12 @@ TEST_F(Survey, SaysWhatIsWrongWithEachIteration) {
   std::ofstream(path(6) / "metadata.json")
       << R"({"sharded_backend": "of_tomorrow", "sharded_backend_version": 1})";
   fs::create_directory(path(7));
+  fs::remove(path(8) / "common.pt");
   const RootSurvey found = survey();
   EXPECT_THAT(states(found), ElementsAre(State::kComplete, State::kNoMetadata, State::kFileMissing,
                                          State::kFileTruncated, State::kDamaged, State::kUnreadable,
-                                         State::kNoMetadata));
+                                         State::kNoMetadata, State::kFileMissing));
+  EXPECT_THAT(found.iterations[7].why, HasSubstr("common.pt does not exist"));
   EXPECT_EQ(found.iterations[2].why, "'__0_0.distcp' is missing");
   EXPECT_THAT(found.iterations[5].why, HasSubstr("of_tomorrow"));
   EXPECT_GT(found.iterations[0].bytes, 16u);

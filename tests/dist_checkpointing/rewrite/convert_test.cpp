@@ -280,8 +280,13 @@ TEST_F(Convert, ACopyInTheSameFormatKeepsItsForm) {
     EXPECT_EQ(differences(flattened, at("copy")), 0U);
     fs::remove_all(at("copy"));
   }
-  convert(golden("mcore-head-synthetic"), at("newest"));
-  EXPECT_FALSE(fs::exists(at("newest") / "common.pt"));
+  for (const char* const format : {"", "torch_dist"}) {
+    convert(golden("mcore-head-synthetic"), at("newest"), {.target = {.strategy = format}});
+    EXPECT_FALSE(fs::exists(at("newest") / "common.pt")) << format;
+    fs::remove_all(at("newest"));
+  }
+  convert(golden("mcore-head-synthetic"), at("zarr"), {.target = {.strategy = "zarr"}});
+  EXPECT_TRUE(fs::exists(at("zarr") / "common.pt"));
   const ConvertReport old =
       convert(golden("mcore-head-synthetic"), at("old"), {.target = {.compat = Compat::kMegatron}});
   EXPECT_TRUE(fs::exists(at("old") / "common.pt"));
