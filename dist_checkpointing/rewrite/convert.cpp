@@ -256,7 +256,7 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
               .target = {},
               .contents = {},
               .config = std::move(opened.config),
-              .beside = files_beside(found),
+              .beside = files_beside(source),
               .folder = {},
               .memory = opened.memory};
   choose_format(draft, opened.usual_format, options, report);

@@ -325,7 +325,7 @@ class Merge {
   std::unique_ptr<CheckpointReader> base_;
   const PeftAdapter& adapter_;
   Positions positions_;
-  ModelNames names_;
+  NamesInModel names_;
   std::optional<bool> stored_turned_{};
   ProblemList problems_;
   std::vector<LowRankTerm> terms_;
@@ -343,7 +343,7 @@ View merged_adapter(std::unique_ptr<CheckpointReader> base, const PeftAdapter& a
 }
 
 bool fits_adapter(const Metadata& base, const PeftAdapter& adapter) {
-  return ModelNames(positions_of(base), keys_of(adapter)).found() > 0;
+  return NamesInModel(positions_of(base), keys_of(adapter)).found() > 0;
 }
 
 }  // namespace dckpt

@@ -25,14 +25,14 @@ std::string translated(const std::string& key, const ModelNaming& from, const Mo
 
 }  // namespace
 
-ModelNames::ModelNames(const std::unordered_map<std::string_view, std::size_t>& model,
-                       std::span<const std::string> keys) {
-  const auto consider = [&](ModelNames names) {
+NamesInModel::NamesInModel(const std::unordered_map<std::string_view, std::size_t>& model,
+                           std::span<const std::string> keys) {
+  const auto consider = [&](NamesInModel names) {
     names.found_ = static_cast<std::size_t>(std::ranges::count_if(
         keys, [&](const std::string& key) { return model.contains(names(key)); }));
     if (names.found_ > found_) *this = names;
   };
-  ModelNames names = *this;
+  NamesInModel names = *this;
   consider(names);
   names.drop_first_ = true;
   consider(names);
@@ -51,14 +51,14 @@ ModelNames::ModelNames(const std::unordered_map<std::string_view, std::size_t>& 
   }
 }
 
-std::string ModelNames::operator()(const std::string& key) const {
+std::string NamesInModel::operator()(const std::string& key) const {
   if (from_ != nullptr) return translated(key, *from_, *to_);
   if (!drop_first_) return std::string(add_) + key;
   const std::size_t dot = key.find('.');
   return dot == std::string::npos ? key : key.substr(dot + 1);
 }
 
-std::string ModelNames::change() const {
+std::string NamesInModel::change() const {
   if (from_ == nullptr) return {};
   return str_format("the language model's keys have {} in the adapter and {} in the model",
                     quote(std::string(from_->text)), quote(std::string(to_->text)));

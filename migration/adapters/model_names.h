@@ -20,11 +20,11 @@ struct ModelNaming {
 /// first part of the keys, or have one more, as transformers loads models and their bare backbones
 /// alike; and models of text and images have other keys since transformers 4.52, and other ones
 /// than their language model alone.
-class ModelNames {
+class NamesInModel {
  public:
   /// Chooses the names under which a model has the most of `keys`.
-  ModelNames(const std::unordered_map<std::string_view, std::size_t>& model,
-             std::span<const std::string> keys);
+  NamesInModel(const std::unordered_map<std::string_view, std::size_t>& model,
+               std::span<const std::string> keys);
 
   std::string operator()(const std::string& key) const;
   std::size_t found() const noexcept { return found_; }
