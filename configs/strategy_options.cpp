@@ -8,7 +8,7 @@
 
 namespace dckpt {
 
-std::string_view owner_of(std::string_view field) {
+std::string_view plug_of(std::string_view field) {
   return field.find(".planner.") == field.npos ? "strategy" : "planner";
 }
 
@@ -18,7 +18,7 @@ void refuse_options(const StrategySpec& strategy, const char* field) {
       ErrorCode::kInvalidArgument,
       str_format("{} {} has no options of its own, but {} has {}; what it can be told stands "
                  "in {} itself",
-                 owner_of(field), quote(strategy.name), field, quote(strategy.options.names().front()),
+                 plug_of(field), quote(strategy.name), field, quote(strategy.options.names().front()),
                  std::string(field, std::string_view(field).find('.'))));
 }
 

@@ -12,8 +12,6 @@
 namespace dckpt {
 namespace {
 
-using Kind = Unfinished::Kind;
-
 /// Returns whether metadata.json is missing from Megatron's checkpoint, which writes it last and
 /// would pass for a plain DCP one without it. Plain DCP directories have no common state, or copies
 /// of its values from a conversion.
@@ -37,11 +35,12 @@ std::optional<Unfinished> find_problem(const CheckpointReader& reader,
   std::string why = report.problems.front().what();
   if (const std::size_t more = report.problems.size() - 1; more > 0)
     why += str_format(", and {}", counted(more, "more problem"));
-  return Unfinished{Kind::kUnsound, std::move(why)};
+  return Unfinished{Unfinished::Kind::kUnsound, std::move(why)};
 }
 
 std::optional<Unfinished> examine(const Location& checkpoint, const StrategySpec& strategy,
                                   const VerifyOptions* verification) {
+  using Kind = Unfinished::Kind;
   bool opened = false;
   try {
     const auto reader = open_in_root(checkpoint, strategy);

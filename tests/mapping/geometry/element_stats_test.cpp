@@ -152,7 +152,7 @@ TEST(ElementStats, DoublesOfAnySizeHaveADeviationAndANorm) {
       EXPECT_EQ(stats.denormal, one.denormal);
     }
   }
-  ElementStats mixed = stats_of(std::vector{1e300, 3e300, NAN}, DType::kFloat64);
+  ElementStats mixed = stats_of(std::vector<double>{1e300, 3e300, NAN}, DType::kFloat64);
   mixed.merge(stats_of(std::vector{1.0, 2.0, 1e-300}, DType::kFloat64));
   EXPECT_EQ(mixed.nan, 1U);
   EXPECT_NEAR(mixed.l2() / std::hypot(1e300, 3e300), 1, 1e-12);
