@@ -18,6 +18,7 @@
 #include "dist_checkpointing/checkpointer.h"
 
 #include <array>
+#include <map>
 #include <utility>
 #include <vector>
 
@@ -80,6 +81,13 @@ std::optional<LatestCheckpoint> find_latest_together(const Location& root,
     if (comm.rank() == 0) found = encode(find_latest(root, strategy));
   });
   return decode(comm.broadcast(found, 0));
+}
+
+/// Returns the directory that the tracker names; empty if there is none or it cannot be read.
+std::string tracked_by(const Storage& root) try {
+  return read_tracker(root).value_or("");
+} catch (const CheckpointError&) {
+  return "";
 }
 
 /// Returns "training root 'run/chekpoints' does not exist; did you mean 'run/checkpoints'?".
@@ -224,6 +232,7 @@ void Checkpointer::require_descriptions(const StateDict& state) {
 
 std::optional<ResumedFrom> Checkpointer::load_if_any(StateDict& state) {
   require_same_on_all_ranks("load the latest checkpoint");
+  if (comm_.rank() == 0) tracked_ = tracked_by(*root_.directory());
   const auto found = find_latest_together(root_, policy_.load.strategy, comm_);
   if (!found) return std::nullopt;
   ResumedFrom resumed{found->iteration, root_ / found->directory, {}};
@@ -255,6 +264,7 @@ ResumedFrom Checkpointer::resume(StateDict& state) try {
 
 LoadReport Checkpointer::load(StateDict& state, std::uint64_t iteration) try {
   require_same_on_all_ranks("load", iteration);
+  if (comm_.rank() == 0) tracked_ = tracked_by(*root_.directory());
   const Location checkpoint = root_ / iteration_directory(iteration);
   agree(comm_, "looking for the checkpoint", [&] {
     if (checkpoint.is_directory()) return;
@@ -300,6 +310,7 @@ SaveOptions Checkpointer::prepare(std::uint64_t iteration) {
     take_root();
     if (!std::exchange(has_saved_, true)) warn_if_behind(iteration);
     replace[0] = must_replace(iteration) ? 1 : 0;
+    require_no_successor("nothing is saved");
   });
   SaveOptions options = policy_.save;
   options.overwrite = comm_.all_reduce(replace, ReduceOp::kMax).front() != 0;
@@ -308,11 +319,15 @@ SaveOptions Checkpointer::prepare(std::uint64_t iteration) {
 
 /// Records a published save in the tracker and applies retention.
 void Checkpointer::record(std::uint64_t iteration, Communicator& comm) {
+  const std::string recorded = str_format(
+      "iteration {} is saved, but the tracker and old checkpoints stay as they are", iteration);
   Heartbeat(comm).agree(
       str_format("recording iteration {}, which is saved and complete,", iteration), [&] {
         if (comm.rank() != 0) return;
         set_known_complete(iteration, true);
+        require_no_successor(recorded);
         write_tracker(*root_.directory(), iteration);
+        give_back_tracker(iteration, recorded);
         remove_old(iteration);
       });
   const std::lock_guard lock(mutex_);
@@ -322,7 +337,9 @@ void Checkpointer::record(std::uint64_t iteration, Communicator& comm) {
 void Checkpointer::take_root() {
   if (claimed_ && still_has_root()) return;
   root_.directory()->make_directory("");
-  std::unique_ptr<StorageLock> lock = lock_root(root_);
+  owner_ = lock_owner();
+  std::unique_ptr<StorageLock> lock = lock_root(root_, owner_);
+  if (!claimed_) require_same_tracker();
   if (lock) {
     remove_leftovers(root_, policy_.load.strategy);
   } else {
@@ -349,9 +366,54 @@ bool Checkpointer::still_has_root() {
   return false;
 }
 
+/// Throws (aborted) if another job has saved since this one loaded, which may have been stopped in
+/// between: it would replace what that job has saved, as if that were an abandoned history.
+void Checkpointer::require_same_tracker() const {
+  const std::string now = tracked_by(*root_.directory());
+  if (!tracked_ || *tracked_ == now) return;
+  throw CheckpointError(
+      ErrorCode::kAborted,
+      str_format(
+          "when this run looked for a checkpoint to load, the tracker named {}; now it names "
+          "{}, so another job has saved here: nothing is saved. Start again from there, or "
+          "put the tracker back if that is to be replaced",
+          tracked_->empty() ? "nothing" : quote(*tracked_), now.empty() ? "nothing" : quote(now)),
+      {.file = root_.display()});
+}
+
+/// Throws (aborted) if a job has claimed the root since, which the lock has not kept out: this one
+/// may have been stopped for so long that it was taken for dead.
+void Checkpointer::require_no_successor(const std::string& outcome) const {
+  const std::string words = lock_words(*root_.directory());
+  if (!lock_ || !words.starts_with(kJob) || words == owner_) return;
+  throw CheckpointError(
+      ErrorCode::kAborted,
+      str_format("another job, {}, has this training root by now, since the file system does not "
+                 "keep it out: {}; end one of the two jobs",
+                 quote(words), outcome),
+      {.file = root_.display()});
+}
+
+/// Undoes write_tracker() if another job came in between: names what that job has saved last.
+void Checkpointer::give_back_tracker(std::uint64_t saved, const std::string& outcome) try {
+  require_no_successor(outcome);
+} catch (const CheckpointError&) {
+  const auto directory = root_.directory();
+  const std::string mine = iteration_directory(saved);
+  std::optional<FileInfo> newest = directory->stat(mine);
+  for (const FileInfo& entry : directory->list("")) {
+    if (newest && parse_iteration_directory(entry.name) && entry.modified >= newest->modified &&
+        entry.name != mine && !why_incomplete(root_ / entry.name, policy_.load.strategy))
+      newest = entry;
+  }
+  if (newest) write_tracker(*directory, *parse_iteration_directory(newest->name));
+  throw;
+}
+
 bool Checkpointer::must_replace(std::uint64_t iteration) {
   const std::string name = iteration_directory(iteration);
   const auto entry = root_.directory()->stat(name);
+  replaced_ = entry ? entry->id : 0;
   if (!entry) return false;
   if (policy_.save.overwrite) return true;
   const auto [known_complete, position] = [&] {
@@ -396,6 +458,8 @@ void Checkpointer::remove_old(std::uint64_t saved) {
   };
   try {
     const auto storage = root_.directory();
+    std::map<std::string, std::uint64_t> ids;
+    for (const FileInfo& entry : storage->list("")) ids.emplace(entry.name, entry.id);
     const std::vector<std::uint64_t> in_use =
         loaded_ ? std::vector{*loaded_} : std::vector<std::uint64_t>{};
     if (policy_.retention.keep_last == 0) return;
@@ -407,7 +471,7 @@ void Checkpointer::remove_old(std::uint64_t saved) {
         const std::string name = iteration_directory(old);
         if (links.why_kept(name)) continue;
         set_known_complete(old, false);
-        delete_checkpoint(*storage, name);
+        delete_checkpoint(*storage, name, ids[name]);
       } catch (const std::exception& error) {
         warn(error);
       }
@@ -443,6 +507,14 @@ SaveHooks Checkpointer::with_check(SaveHooks hooks) {
       });
     }
     if (own) own(planned, common);
+  };
+  hooks.may_replace = [this, own = std::move(hooks.may_replace)](const FileInfo& old) {
+    if (old.id != replaced_) {
+      throw CheckpointError(ErrorCode::kAborted,
+                            "another job has saved this iteration in the meantime, so it stays",
+                            {.file = (root_ / old.name).display()});
+    }
+    if (own) own(old);
   };
   return hooks;
 }

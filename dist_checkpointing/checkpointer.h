@@ -114,6 +114,9 @@ class Checkpointer {
   // Called on rank 0 only.
   void take_root();
   bool still_has_root();
+  void require_same_tracker() const;
+  void require_no_successor(const std::string& outcome) const;
+  void give_back_tracker(std::uint64_t saved, const std::string& outcome);
   bool must_replace(std::uint64_t iteration);
   void warn_if_behind(std::uint64_t iteration);
   void remove_old(std::uint64_t saved);
@@ -140,6 +143,10 @@ class Checkpointer {
   bool may_drop_ = false;                      ///< the running call of save() allows dropped keys
   std::shared_ptr<const FoundTensors> found_;  ///< of the checkpoint that the run has loaded last
   std::unique_ptr<StorageLock> lock_;          ///< null if the storage has no locks
+  std::string owner_;                          ///< the words that this job wrote into it
+  /// What the tracker named when this run looked for a checkpoint to load; no value until then.
+  std::optional<std::string> tracked_;
+  std::uint64_t replaced_ = 0;  ///< FileInfo::id of the directory that a save may replace
   std::set<std::uint64_t> known_complete_;
 
   /// Null until the first background save; its thread uses the members above.

@@ -183,11 +183,13 @@ bool is_builtin(const LoadStrategyEntry& strategy) {
 const LoadStrategyEntry& file_strategy(const Location& file, const StrategySpec& asked) {
   const bool forced = asked.name != kAutoStrategy;
   if (forced && !is_builtin(find_load_strategy(asked))) return find_load_strategy(asked);
-  const auto entry = file.stat();
-  if (!entry)
-    throw CheckpointError(ErrorCode::kIncomplete, "it was removed while it was being opened",
+  const std::optional<FileInfo> found = file.stat();
+  if (!found) {
+    throw CheckpointError(ErrorCode::kIncomplete,
+                          "the checkpoint is gone: another job has removed it in the meantime",
                           {.file = file.display()});
-  const std::array entries = {*entry};
+  }
+  const std::array entries = {*found};
   const auto registered =
       std::ranges::find_if(load_strategies(), [&](const LoadStrategyEntry& strategy) {
         return strategy.matches && !is_builtin(strategy) && strategy.matches(entries);

@@ -340,13 +340,13 @@ class SaveNegotiation {
       run_foreign("SaveHooks::accept", {.rank = call_.comm.rank()}, [&] {
         call_.hooks.accept(metadata, described_.common ? &*described_.common : nullptr);
       });
-    agreed_.checkpoint.emplace(
-        PlannedCheckpoint{.publication = begin_publication(call_.target, options_),
-                          .global = decided_.global,
-                          .paths = described_.paths,
-                          .common = std::move(described_.common),
-                          .save_id = random_id(),
-                          .plan_cached = decided_.cache_hit});
+    agreed_.checkpoint.emplace(PlannedCheckpoint{
+        .publication = begin_publication(call_.target, options_, call_.hooks.may_replace),
+        .global = decided_.global,
+        .paths = described_.paths,
+        .common = std::move(described_.common),
+        .save_id = random_id(),
+        .plan_cached = decided_.cache_hit});
   }
 
   SaveCall& call_;

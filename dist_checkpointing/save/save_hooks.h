@@ -12,6 +12,7 @@
 namespace DCKPT_API dckpt {
 
 struct Metadata;
+struct FileInfo;
 
 /// Callbacks and data of a trainer for its saves. Every rank passes the same, except for `progress`
 /// and `cancel`.
@@ -29,6 +30,9 @@ struct SaveHooks {
   /// with the common state unless it is an object or there is none. If it throws, the save is
   /// refused on all ranks with its error.
   std::function<void(const Metadata& planned, const Value* common)> accept{};
+  /// Called on rank 0 with the directory that the save is about to replace, in a storage that can
+  /// rename. If it throws, the save is refused on all ranks with its error.
+  std::function<void(const FileInfo& old)> may_replace{};
   /// Called about twice a second while data is written, in the saving thread, with the bytes of all
   /// ranks: done and total. Optional on each rank.
   Progress progress{};

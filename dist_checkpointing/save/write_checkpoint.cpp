@@ -85,12 +85,14 @@ void require_publishable(const Location& target, const SaveOptions& options) {
 
 }  // namespace
 
-Publication begin_publication(const Location& target, const SaveOptions& options) {
+Publication begin_publication(const Location& target, const SaveOptions& options,
+                              const std::function<void(const FileInfo&)>& may_replace) {
   require_publishable(target, options);
   if (options.overwrite) check_replaceable(target);
   Publication::Options replacing = publication_options(target, options);
   replacing.held = lock_to_replace(target, options);
   remove_dead_attempts(target);
+  replacing.may_replace = may_replace;
   return Publication::begin(target.storage(), target.name(), staging_token(), std::move(replacing));
 }
 

@@ -48,7 +48,9 @@ struct WrittenData {
 /// Runs on one rank: with `options.overwrite` checks that an existing `target` may be replaced and
 /// locks it until the publication ends, so that no other job changes it meanwhile, and removes
 /// leftovers of dead processes that were writing to this name. Throws CheckpointError.
-Publication begin_publication(const Location& target, const SaveOptions& options);
+/// `may_replace` is as in SaveHooks.
+Publication begin_publication(const Location& target, const SaveOptions& options,
+                              const std::function<void(const FileInfo&)>& may_replace = {});
 
 /// Does the same for an attempt that can be interrupted and continued: its files are kept if it
 /// fails. `left` is one of unfinished_attempts(), to continue it; empty to start from scratch.
