@@ -238,17 +238,18 @@ class ConversionJournal::NotingStorage final : public ForwardingStorage {
 ConversionJournal::ConversionJournal(std::shared_ptr<Storage> storage, std::string directory,
                                      const ConversionFacts& facts,
                                      std::map<std::string, FinishedFile> kept, bool manifest,
-                                     bool sync)
+                                     bool sync, JournalPlace place)
     : storage_(std::move(storage)),
       directory_(std::move(directory)),
+      place_(place.storage ? std::move(place) : JournalPlace{storage_, directory_}),
       manifest_(manifest),
       sync_(sync),
       files_(std::move(kept)),
       noting_(std::make_shared<NotingStorage>(storage_, *this)) {
-  const auto before = journals_in(*storage_, directory_);
+  const auto before = journals_in(*place_.storage, place_.directory);
   const std::uint64_t attempt = before.empty() ? 1 : before.rbegin()->first + 1;
-  file_ = storage_->create(join_name(directory_, journal_name(attempt)),
-                           {.engine = IoEngine::kBuffered});
+  file_ = place_.storage->create(join_name(place_.directory, journal_name(attempt)),
+                                 {.engine = IoEngine::kBuffered});
   note(to_json(Value::dict({{"facts", to_value(facts)}})));
   for (const auto& [name, file] : files_) note(journal_record(name, file));
 }
@@ -311,8 +312,8 @@ ManifestDigests ConversionJournal::digests() const {
 
 void ConversionJournal::remove() {
   file_->close();
-  for (const auto& [attempt, name] : journals_in(*storage_, directory_))
-    storage_->remove_all(join_name(directory_, name));
+  for (const auto& [attempt, name] : journals_in(*place_.storage, place_.directory))
+    place_.storage->remove_all(join_name(place_.directory, name));
 }
 
 void undo_renames(Storage& storage, const std::string& directory, const NamePairs& renamed) {

@@ -55,14 +55,21 @@ std::string journal_line(std::string_view record);
 /// Returns the records of all attempts in `directory`; empty if there is no journal with facts.
 std::optional<JournalContent> read_journals(const Storage& storage, const std::string& directory);
 
-/// Records the finished files of a conversion, beside these files in the hidden directory where
-/// they wait to be published. Safe to use from several threads.
+/// Where a journal is: in a directory of a storage, "" for its root.
+struct JournalPlace {
+  std::shared_ptr<Storage> storage{};
+  std::string directory{};
+};
+
+/// Records the finished files of a conversion, by default beside these files in the hidden
+/// directory where they wait to be published. Safe to use from several threads.
 class ConversionJournal {
  public:
-  /// Begins a journal that continues with `kept`. With `sync`, records are durable.
+  /// Begins a journal that continues with `kept`. With `sync`, records are durable. The journal is
+  /// in `directory` unless `place` says otherwise.
   ConversionJournal(std::shared_ptr<Storage> storage, std::string directory,
                     const ConversionFacts& facts, std::map<std::string, FinishedFile> kept,
-                    bool manifest, bool sync);
+                    bool manifest, bool sync, JournalPlace place = {});
   ~ConversionJournal();
 
   /// Returns the storage to write through: it knows the digests of files when wrote() is called,
@@ -89,6 +96,7 @@ class ConversionJournal {
 
   const std::shared_ptr<Storage> storage_;
   const std::string directory_;
+  const JournalPlace place_;
   const bool manifest_;
   const bool sync_;
   mutable std::mutex mutex_;

@@ -17,6 +17,7 @@
 #include "dist_checkpointing/rewrite/source/source_check.h"
 #include "dist_checkpointing/rewrite/workers/pooled_publication.h"
 #include "dist_checkpointing/rewrite/workers/worker_pool.h"
+#include "dist_checkpointing/rewrite/workers/worker_survey.h"
 #include "dist_checkpointing/rewrite/write_copy.h"
 #include "dist_checkpointing/save/write_checkpoint.h"
 #include "dist_checkpointing/training_root/removal.h"
@@ -24,6 +25,7 @@
 #include "mapping/base/error.h"
 #include "mapping/base/fingerprint.h"
 #include "mapping/base/format.h"
+#include "mapping/base/log.h"
 #include "mapping/base/parallel_for.h"
 #include "mapping/base/storage_name.h"
 #include "mapping/base/text.h"
@@ -40,6 +42,8 @@ constexpr std::chrono::milliseconds kShortestWait{10};
 constexpr std::chrono::milliseconds kLongestWait{500};
 constexpr std::chrono::seconds kPiecesEvery{1};
 constexpr std::size_t kFewUnits = 64;
+constexpr const char* kPoolNote = ".pool";  ///< in the staging directory: names that of the pool
+constexpr std::uint64_t kMaxNoteBytes = 4096;
 constexpr const char* kSourcePrefix = "source/";  ///< of units that compare a file of the source
 
 std::uint64_t size_of(const PlannedFile& file) {
@@ -96,12 +100,9 @@ PooledJob job_of(const PooledCopy& shared, std::vector<WorkUnit> units) {
   facts.emplace_back("source compared with its checksums", checks.source ? "yes" : "no");
   facts.emplace_back("source compared with integrity.json", checks.integrity ? "yes" : "no");
   facts.emplace_back("destination replaced", shared.options.target.overwrite ? "yes" : "no");
-  std::string text;
-  for (const auto& [name, value] : facts) text += str_format("{}\n{}\n", name, value);
-  const std::string token = kPoolToken + std::to_string(fingerprint_of(as_bytes(text)).low);
   return {.facts = std::move(facts),
           .destination = shared.destination.absolute(),
-          .staging = to_string(HiddenSibling{shared.destination.name(), "saving", token}),
+          .staging = to_string(HiddenSibling{shared.destination.name(), "saving", kPoolToken}),
           .units = std::move(units)};
 }
 
@@ -124,6 +125,8 @@ class Worker {
                 shared.memory, shared.progress, bytes_of(shared.copy.items), shared.go_on),
         digests_(std::make_shared<FileDigests>()) {}
 
+  /// Makes the staging directory of a pool that begins, where other pools find its name.
+  void make_place();
   void work();
 
  private:
@@ -131,6 +134,8 @@ class Worker {
   class Units;
 
   void require_place();
+  void work_until_published();
+  void tidy() noexcept;
   bool pass();
   void write_units(Units& units);
   void compare_source(Units& units);
@@ -239,8 +244,41 @@ class Worker::Units final : public ItemSource {
   bool worked_ = false;
 };
 
+void Worker::make_place() {
+  try {
+    storage_->make_directory(pool_.job().staging);
+    const auto note = storage_->create(join_name(pool_.job().staging, kPoolNote));
+    note->append(as_bytes(options_.workers.directory->absolute()));
+    note->close();
+  } catch (const CheckpointError&) {  // another worker has begun as well, or even published
+  }
+}
+
 void Worker::work() {
   report_.workers = PoolReport{.units = pool_.job().units.size()};
+  try {
+    work_until_published();
+  } catch (const CheckpointError& error) {
+    if (error.code() == ErrorCode::kCancelled || !pool_.is_published()) throw;
+    log_warning(str_format("another worker has published the result; this one ended with: {}",
+                           error.what()));
+  }
+  tidy();
+  report_.files =
+      static_cast<std::uint64_t>(std::ranges::count_if(pool_.job().units, [](const WorkUnit& unit) {
+        return !unit.name.starts_with(kSourcePrefix);
+      }));
+  if (publication_.is_complete()) return;
+  throw CheckpointError(
+      ErrorCode::kIncomplete,
+      str_format("these workers have published their result, but {}; to make it again, remove the "
+                 "pool (dckpt workers DIR --remove)",
+                 shared_.destination.is_directory() ? "files of it are gone or have changed"
+                                                    : "it is gone"),
+      {.file = shared_.destination.display()});
+}
+
+void Worker::work_until_published() {
   if (!pool_.is_published()) require_place();
   std::chrono::milliseconds wait = kShortestWait;
   while (!pool_.is_published()) {
@@ -258,19 +296,22 @@ void Worker::work() {
     std::this_thread::sleep_for(wait);
     wait = std::min({2 * wait, kLongestWait, options_.workers.lease / 8});
   }
-  storage_->remove_all(pool_.job().staging);  // made anew by a worker that came late
-  report_.files =
-      static_cast<std::uint64_t>(std::ranges::count_if(pool_.job().units, [](const WorkUnit& unit) {
-        return !unit.name.starts_with(kSourcePrefix);
-      }));
-  if (publication_.is_complete()) return;
-  throw CheckpointError(
-      ErrorCode::kIncomplete,
-      str_format("these workers have published their result, but {}; to make it again, remove the "
-                 "pool (dckpt workers DIR --remove)",
-                 shared_.destination.is_directory() ? "files of it are gone or have changed"
-                                                    : "it is gone"),
-      {.file = shared_.destination.display()});
+}
+
+/// Removes what this worker may have made while another one was publishing.
+void Worker::tidy() noexcept {
+  const std::string& staging = pool_.job().staging;
+  try {
+    const std::string folder = worker_folder(pool_.token());
+    storage_->remove_all(join_name(shared_.destination.name(), folder));
+    storage_->remove_all(staging);
+  } catch (const std::exception& error) {
+    try {
+      log_warning(str_format("the result is published, but {} could not be removed: {}",
+                             quote(storage_->display_path(staging)), error.what()));
+    } catch (...) {  // there is no memory for a message, and nothing else can be done
+    }
+  }
 }
 
 /// Checks early what publishing would find only at the end.
@@ -388,6 +429,44 @@ void require_outside(const Location& pool, const std::string& place, const char*
                         {.file = pool.display()});
 }
 
+/// Returns the pool whose workers write into a staging directory; empty if it cannot be found.
+std::optional<Location> pool_of(const Storage& storage, const std::string& staging) {
+  try {
+    const auto note = storage.open(join_name(staging, kPoolNote));
+    return Location(std::string(as_text(ByteView(read_file(*note, kMaxNoteBytes)))));
+  } catch (const CheckpointError&) {
+    return std::nullopt;
+  }
+}
+
+/// Throws CheckpointError (aborted) if the workers of another pool are writing the destination, and
+/// warns of what others have left there.
+void require_only_pool(const Location& destination) {
+  const Storage& storage = *destination.storage();
+  if (!storage.stat_target("")) return;
+  for (const FileInfo& entry : storage.list("")) {
+    const auto sibling = parse_hidden_sibling(entry.name);
+    if (!sibling || sibling->name != destination.name() || !is_of_pool(entry.name)) continue;
+    const std::optional<Location> other = pool_of(storage, entry.name);
+    const auto worker = other ? worker_at_work(*other) : std::nullopt;
+    if (worker) {
+      throw CheckpointError(
+          ErrorCode::kAborted,
+          str_format("the workers of {} are writing this destination, process {} of host {} among "
+                     "them; join them (--workers {}), or stop them first",
+                     quote(other->display()), worker->process, quote(worker->host),
+                     other->display()),
+          {.file = destination.display()});
+    }
+    log_warning(
+        str_format("{} is of another pool of workers{}, which seems to have died; remove it "
+                   "when it is not needed{}",
+                   quote(storage.display_path(entry.name)),
+                   other ? str_format(", {}", quote(other->display())) : "",
+                   other ? " (dckpt workers DIR --remove)" : ""));
+  }
+}
+
 }  // namespace
 
 void share_copy(PooledCopy shared, ConvertReport& report) {
@@ -395,12 +474,21 @@ void share_copy(PooledCopy shared, ConvertReport& report) {
   require_outside(pool, shared.reader.storage().absolute(""), "the source");
   require_outside(pool, shared.destination.absolute(), "the destination");
   require_resumable(shared.copy, shared.destination, "--workers");
-  if (!pool.is_directory() || !pool.directory()->stat(kJobFile)) {
+  const auto is_begun = [&] { return pool.is_directory() && pool.directory()->stat(kJobFile); };
+  const bool begins = !is_begun();
+  try {
     // A job that cannot be done would be in the way of the one that is asked for next.
-    require_free_name(shared.destination, shared.options.target.overwrite);
-    require_space(shared.destination, report.disk_bytes);
+    if (begins) {
+      require_only_pool(shared.destination);
+      require_free_name(shared.destination, shared.options.target.overwrite);
+      require_space(shared.destination, report.disk_bytes);
+    }
+  } catch (const CheckpointError&) {
+    if (!is_begun()) throw;  // else other workers have been faster, and may even have published
   }
-  Worker(shared, report).work();
+  Worker worker(shared, report);
+  if (begins) worker.make_place();
+  worker.work();
 }
 
 }  // namespace dckpt

@@ -17,6 +17,8 @@
 namespace dckpt {
 namespace {
 
+constexpr int kMaxAttempts = 10;
+
 /// Moves the files of all units out of their workers' folders, and removes these.
 void gather(Storage& storage, const std::string& staging,
             const std::map<std::string, FinishedUnit>& units) {
@@ -69,11 +71,14 @@ std::vector<PublishedFile> PooledPublication::files_below(const std::string& dir
 }
 
 bool PooledPublication::is_complete() {
-  const std::optional<Commitment> commitment = pool_.commitment();
-  if (!commitment || !destination_.is_directory()) return false;
-  return std::ranges::all_of(commitment->files, [&](const PublishedFile& file) {
+  if (!destination_.is_directory()) return false;
+  const auto is_there = [&](const PublishedFile& file) {
     const auto found = storage_.stat(join_name(destination_.name(), file.name));
     return found && PublishedFile{file.name, found->size, found->modified} == file;
+  };
+  const std::vector<Commitment> commitments = pool_.commitments();
+  return std::ranges::any_of(commitments, [&](const Commitment& commitment) {
+    return std::ranges::all_of(commitment.files, is_there);
   });
 }
 
@@ -86,6 +91,7 @@ bool PooledPublication::all_there(const std::string& staging,
     if (found && found->kind == FileInfo::Kind::kRegular && found->size == unit.file.size &&
         found->modified == unit.file.modified)
       continue;
+    if (!storage_.stat(staging)) return false;  // another worker has taken it
     log_warning(str_format("{} is not as a worker has left it: it is written anew",
                            quote(storage_.display_path(join_name(staging, unit.path)))));
     pool_.forget(name);
@@ -98,10 +104,15 @@ bool PooledPublication::all_there(const std::string& staging,
 bool PooledPublication::give_back() {
   for (const char* const purpose : {"saving", "interrupted"}) {
     const std::string mine = hidden(purpose, pool_.token());
-    if (!storage_.stat(mine)) continue;
-    storage_.remove_all(pool_.job().staging);  // made anew by a worker that came late
-    storage_.rename(mine, pool_.job().staging);
-    return true;
+    for (int attempt = 0; storage_.stat(mine); ++attempt) {
+      try {
+        storage_.remove_all(pool_.job().staging);  // made anew by a worker that came late
+        storage_.rename(mine, pool_.job().staging);
+        return true;
+      } catch (const CheckpointError&) {
+        if (attempt == kMaxAttempts) throw;  // a worker makes it again and again
+      }
+    }
   }
   return false;
 }
@@ -116,9 +127,9 @@ bool PooledPublication::publish(const PlannedCopy& copy, CopySource& source,
         begin_resumable(destination_, copy.target.save, left(), pool_.token(), false);
     begun = true;
     const std::string staging = publication.staging();
-    if (const auto commitment = pool_.commitment())
-      undo_renames(storage_, staging, commitment->renamed);
-    if (const auto noted = read_journals(storage_, staging))
+    for (const Commitment& commitment : pool_.commitments())
+      undo_renames(storage_, staging, commitment.renamed);
+    if (const auto noted = read_journals(*pool_.storage(), ""))
       undo_renames(storage_, staging, noted->renamed);
     if (all_there(staging, units)) {
       publish_from(std::move(publication), copy, source, steps, units, report);
@@ -149,7 +160,7 @@ void PooledPublication::publish_from(Publication publication, const PlannedCopy&
   remove_others(storage_, staging, by_path);
   const SaveOptions& save = copy.target.save;
   ConversionJournal journal(destination_.storage(), staging, steps.facts, std::move(by_name),
-                            save.integrity, save.io.fsync);
+                            save.integrity, save.io.fsync, {pool_.storage()});
   gather(*journal.storage(), staging, units);
   const auto check = [&] {
     steps.go_on();

@@ -9,6 +9,8 @@
 #include "dist_checkpointing/training_root/staging_token.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
+#include "mapping/base/log.h"
+#include "mapping/base/storage_name.h"
 #include "mapping/base/text.h"
 #include "mapping/base/warn_if_possible.h"
 #include "mapping/state/value.h"
@@ -18,11 +20,15 @@
 // The files in the directory of a pool. U is the number of a unit, G counts from 1, T is the token
 // of a worker.
 //
-//     job.json         facts, units, and the staging directory. They follow from the conversion, so
-//                      that all workers would write the same bytes: whoever finds none writes it
+//     id/              holds a directory that is named by a random number, the end of the name of
+//                      the staging directory
+//     job.json         facts, units, and the staging directory. They follow from the conversion and
+//                      the id, so that all workers would write the same bytes: whoever finds none
+//                      writes it
 //     U.claim-G        a lease, with the token of its owner, the time of the claim, and the period of
 //                      the lease: its owner works on the unit. If it has expired, or if its owner is
-//                      a process of this host that has ended, G + 1 may be claimed. Claims are
+//                      a process of this host that has ended, or was killed before it wrote its
+//                      token, which takes a quarter of a period at most, G + 1 may be claimed. Claims are
 //                      created exclusively and never taken away from an owner, so that none is ever
 //                      removed under a new owner's hands
 //     U.done           the path and the places of the finished file; it appears whole
@@ -31,7 +37,10 @@
 //     T.pieces         the parts of the source's records that the worker has read, which have no
 //                      checksum of their own: the publisher compares whole records
 //     records          the copy contains records as they are stored
-//     commit.json      the files that the owner of the publication is about to make visible
+//     T.commit         the files that the owner of the publication is about to make visible. Each
+//                      publisher has its own, since one that was stopped may write it late
+//     .conversion-…    the journal of a publication. It is here, and not in S, so that one that is
+//                      begun late is not among the published files
 //     published        the destination is complete
 //
 // A worker writes into a folder of its own in S. Two workers on one unit, as when one was stopped
@@ -41,7 +50,7 @@
 //     its claim       leaves a claim that expires, and part of a file that nobody refers to
 //     `U.done`        leaves a claim that nobody looks at
 //     renaming S      leaves S under its token; the next publisher renames that to its own
-//     commit.json     either leaves the checkpoint visible, which the sizes and times of its files
+//     `T.commit`      either leaves the checkpoint visible, which the sizes and times of its files
 //                     tell, or S as before: the renames so far are undone, and it is finished again
 //
 // Leases and ages are judged by the clock of the storage alone.
@@ -51,7 +60,8 @@ namespace {
 
 constexpr const char* kRecordsFile = "records";
 constexpr const char* kPiecesSuffix = ".pieces";
-constexpr const char* kCommitFile = "commit.json";
+constexpr const char* kCommitSuffix = ".commit";
+constexpr const char* kIdDirectory = "id";
 constexpr std::uint64_t kMaxOwnerBytes = 4096;
 constexpr std::size_t kMaxGenerations = 1'000'000;
 
@@ -101,9 +111,11 @@ std::string claim_prefix(std::size_t unit) {
 }
 
 bool is_pool_file(std::string_view name) {
-  static constexpr std::array<std::string_view, 4> kNames{kJobFile, kRecordsFile, kCommitFile,
-                                                          kPublishedFile};
+  static constexpr std::array<std::string_view, 5> kNames{
+      kJobFile, kRecordsFile, kIdDirectory, kPublishedFile,
+      "commit.json"};  // the last: earlier releases
   return std::ranges::find(kNames, name) != kNames.end() || name.ends_with(".done") ||
+         name.ends_with(kCommitSuffix) || is_journal(name) ||
          name.find(".claim-") != std::string_view::npos || name.ends_with(kPiecesSuffix) ||
          name.starts_with(kProbePrefix) || parse_hidden_sibling(name);
 }
@@ -188,16 +200,19 @@ WorkerPool::WorkerPool(const Location& directory, PooledJob job, Lease::Period l
 
 void WorkerPool::begin_or_join(const Location& directory) {
   if (!storage_->stat(kJobFile)) {
-    const auto is_foreign = [](const FileInfo& entry) { return !parse_hidden_sibling(entry.name); };
+    const auto is_foreign = [](const FileInfo& entry) {
+      return !parse_hidden_sibling(entry.name) && entry.name != kIdDirectory;
+    };
     if (directory.is_directory() && std::ranges::any_of(storage_->list(""), is_foreign) &&
         !storage_->stat(kJobFile))
       throw CheckpointError(ErrorCode::kInvalidArgument,
                             "the directory for workers is not empty and has no job.json; give them "
                             "a new directory",
                             {.file = directory.display()});
+    job_.staging += identifier();
     storage_->put(kJobFile, as_bytes(job_text(job_)));
   }
-  const PooledJob found = read_job(directory);
+  PooledJob found = read_job(directory);
   const std::string others = differences(found.facts, job_.facts);
   if (!others.empty())
     throw CheckpointError(ErrorCode::kMismatch,
@@ -206,11 +221,35 @@ void WorkerPool::begin_or_join(const Location& directory) {
                                      "What differs:{}",
                                      others),
                           {.file = directory.display()});
+  job_.staging = std::move(found.staging);
   if (now() == 0)
     throw CheckpointError(ErrorCode::kUnsupported,
                           "this storage has no times, so nobody could tell that a worker has died; "
                           "give --workers a directory of a file system",
                           {.file = directory.display()});
+}
+
+/// Returns the identifier of the pool, on which the workers agree that begin at the same time: the
+/// name of a directory in one that appears whole, and that only one of them can make.
+std::string WorkerPool::identifier() {
+  if (!storage_->stat(kIdDirectory)) {
+    std::string number = random_id();
+    std::erase(number, '-');
+    const std::string mine = hidden_sibling(kIdDirectory, "tmp", token_);
+    storage_->make_directory(join_name(mine, number));
+    try {
+      storage_->rename(mine, kIdDirectory);
+    } catch (const CheckpointError&) {
+      if (!storage_->stat(kIdDirectory)) throw;
+    }
+    storage_->remove_all(mine);
+  }
+  const std::vector<FileInfo> names = storage_->list(kIdDirectory);
+  if (names.size() == 1) return names.front().name;
+  throw CheckpointError(ErrorCode::kCorrupt,
+                        "this directory of a pool of workers is damaged; remove the pool (dckpt "
+                        "workers DIR --remove) and start the workers again",
+                        {.file = storage_->display_path(kIdDirectory)});
 }
 
 std::int64_t WorkerPool::now() {
@@ -237,9 +276,11 @@ bool WorkerPool::is_expired(const std::string& claim, std::int64_t modified) {
   if (seen.modified != modified) {
     try {
       seen = {modified, parse_claim(read_file(*storage_->open(claim), kMaxOwnerBytes)).token};
-    } catch (const CheckpointError&) {
-      return false;  // given back, or its owner has yet to write
+    } catch (const CheckpointError& error) {
+      if (error.code() == ErrorCode::kIncomplete) return false;  // given back
+      seen = {modified, ""};
     }
+    if (seen.token.empty()) return now() - modified > std::chrono::nanoseconds(writing()).count();
     const std::lock_guard lock(mutex_);
     seen_[claim] = seen;
   }
@@ -272,8 +313,12 @@ std::optional<WorkerPool::Claim> WorkerPool::claim_first_free(const std::string&
   for (std::size_t generation = 1; generation < kMaxGenerations; ++generation) {
     const std::string name = prefix + std::to_string(generation);
     const std::string text = str_format("{} {} {}", token_, now(), period_.count());
-    if (auto lease = Lease::take(storage_, name, text, period_, false))
-      return Claim(std::move(lease));
+    const auto begun = std::chrono::steady_clock::now();
+    if (auto lease = Lease::take(storage_, name, text, period_, false)) {
+      Claim claim(std::move(lease));
+      if (std::chrono::steady_clock::now() - begun < writing()) return claim;
+      return std::nullopt;  // others may have found it without a token
+    }
     if (!is_expired(name)) return std::nullopt;
   }
   return std::nullopt;
@@ -349,16 +394,20 @@ void WorkerPool::note_commitment(const Commitment& commitment) {
   ValueList files;
   for (const PublishedFile& file : commitment.files)
     files.push_back(Value::list({file.name, Value::list({file.size, file.modified})}));
-  storage_->put(kCommitFile,
+  storage_->put(commitment.token + kCommitSuffix,
                 as_bytes(to_json(Value::dict({{"token", commitment.token},
                                               {"files", Value::list(std::move(files))},
                                               {"renamed", to_value(commitment.renamed)}}))));
 }
 
-std::optional<Commitment> WorkerPool::commitment() {
-  if (!storage_->stat(kCommitFile)) return std::nullopt;
-  return parse_commitment(read_file(*storage_->open(kCommitFile), kMaxPoolFileBytes),
-                          storage_->display_path(kCommitFile));
+std::vector<Commitment> WorkerPool::commitments() {
+  std::vector<Commitment> found;
+  for (const FileInfo& entry : storage_->list("")) {
+    if (entry.name.ends_with(kCommitSuffix))
+      found.push_back(parse_commitment(read_file(*storage_->open(entry.name), kMaxPoolFileBytes),
+                                       storage_->display_path(entry.name)));
+  }
+  return found;
 }
 
 void WorkerPool::note_published() {

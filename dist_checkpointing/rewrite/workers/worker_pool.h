@@ -31,7 +31,9 @@ struct WorkUnit {
 struct PooledJob {
   ConversionFacts facts;
   std::string destination;  ///< as Location::absolute()
-  std::string staging;      ///< where the files of all workers lie, beside the destination
+  /// Where the files of all workers lie, beside the destination. Each pool has a name of its own: a
+  /// worker that is late may remove it, whatever another pool does.
+  std::string staging;
   std::vector<WorkUnit> units;
 };
 
@@ -77,13 +79,15 @@ class WorkerPool {
     std::unique_ptr<Lease> lease_;
   };
 
-  /// Joins the job in `directory`, or begins it. Throws CheckpointError: (mismatch) if another job
-  /// is there, with the differences; (unsupported) for a storage that cannot rename or has no
-  /// times.
+  /// Joins the job in `directory`, or begins it. `job.staging` gets the identifier of the pool as
+  /// its end. Throws CheckpointError: (mismatch) if another job is there, with the differences;
+  /// (unsupported) for a storage that cannot rename or has no times.
   WorkerPool(const Location& directory, PooledJob job, Lease::Period lease);
 
   const std::string& token() const noexcept { return token_; }
   const PooledJob& job() const noexcept { return job_; }
+  /// The directory of the pool, for a journal of the publication.
+  const std::shared_ptr<Storage>& storage() const noexcept { return storage_; }
 
   /// Lists what all workers have noted.
   void look();
@@ -107,7 +111,8 @@ class WorkerPool {
   /// As publishers_in().
   std::vector<std::string> publishers() { return publishers_in(*storage_); }
   void note_commitment(const Commitment& commitment);
-  std::optional<Commitment> commitment();
+  /// Returns the notes of all publishers.
+  std::vector<Commitment> commitments();
   void note_published();
   bool is_published();
 
@@ -130,10 +135,13 @@ class WorkerPool {
   bool is_expired(const std::string& claim);
   bool is_expired(const std::string& claim, std::int64_t modified);
   std::int64_t now();
+  /// The time within which the owner of a claim writes its token into it.
+  Lease::Period writing() const { return period_ / 4; }
   void begin_or_join(const Location& directory);
+  std::string identifier();
 
   const std::shared_ptr<Storage> storage_;
-  const PooledJob job_;
+  PooledJob job_;
   const Lease::Period period_;
   const std::string token_;
   std::map<std::string, std::size_t> numbers_;  ///< of units, by name

@@ -19,16 +19,9 @@ constexpr double kNanosecond = 1e-9;
 constexpr std::int64_t kMinute = std::int64_t{60} * 1'000'000'000;
 constexpr const char* kPublication = "publication";
 
-/// Splits "HOST-PROCESS-START-RANDOM".
 SurveyedWorker worker_of(const std::string& token) {
-  const std::vector<std::string> parts = split(token, '-');
-  SurveyedWorker worker;
-  if (parts.size() < 4) return worker;
-  const std::string& process = parts[parts.size() - 3];
-  worker.process = parse_u64(process).value_or(0);
-  worker.host = token.substr(
-      0, token.size() - process.size() - parts[parts.size() - 2].size() - parts.back().size() - 3);
-  return worker;
+  TokenOwner owner = owner_of(token).value_or(TokenOwner{});
+  return {.host = std::move(owner.host), .process = owner.process};
 }
 
 /// Returns whether the owner of a claim gives signs of life.
@@ -128,18 +121,13 @@ std::optional<PooledJob> job_if_readable(const Location& directory) {
 }
 
 /// Throws if a worker holds a claim.
-void require_idle(Storage& pool, const Location& directory) {
-  const std::int64_t now = storage_time(pool, kProbePrefix + staging_token());
-  for (const FileInfo& entry : pool.list("")) {
-    if (entry.name.find(".claim-") == entry.name.npos) continue;
-    const ClaimText claim = parse_claim(read_file(*pool.open(entry.name), kMaxPoolFileBytes));
-    if (claim.token.empty() || !is_current(claim, entry.modified, now)) continue;
-    const SurveyedWorker worker = worker_of(claim.token);
-    throw CheckpointError(ErrorCode::kAborted,
-                          str_format("process {} of host {} is at work in this pool; stop it first",
-                                     worker.process, quote(worker.host)),
-                          {.file = directory.display()});
-  }
+void require_idle(const Location& directory) {
+  const std::optional<SurveyedWorker> worker = worker_at_work(directory);
+  if (!worker) return;
+  throw CheckpointError(ErrorCode::kAborted,
+                        str_format("process {} of host {} is at work in this pool; stop it first",
+                                   worker->process, quote(worker->host)),
+                        {.file = directory.display()});
 }
 
 /// Removes what the workers have written beside the destination and not published.
@@ -167,10 +155,23 @@ WorkerSurvey survey_workers(const Location& directory) {
   return Survey(directory).run();
 }
 
+std::optional<SurveyedWorker> worker_at_work(const Location& directory) {
+  const std::shared_ptr<Storage> pool = directory.directory();
+  if (!directory.is_directory() || !pool->stat(kJobFile)) return std::nullopt;
+  const std::int64_t now = storage_time(*pool, kProbePrefix + staging_token());
+  for (const FileInfo& entry : pool->list("")) {
+    if (entry.name.find(".claim-") == entry.name.npos) continue;
+    const ClaimText claim = parse_claim(read_file(*pool->open(entry.name), kMaxPoolFileBytes));
+    if (!claim.token.empty() && is_current(claim, entry.modified, now))
+      return worker_of(claim.token);
+  }
+  return std::nullopt;
+}
+
 void remove_workers(const Location& directory) {
   const std::optional<PooledJob> job = job_if_readable(directory);
   const std::shared_ptr<Storage> pool = directory.directory();
-  require_idle(*pool, directory);
+  require_idle(directory);
   if (job)
     remove_unpublished(*job, *pool, directory);
   else

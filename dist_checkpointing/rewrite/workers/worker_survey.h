@@ -50,6 +50,9 @@ struct WorkerSurvey {
 /// none, (corrupt) for a damaged one.
 [[nodiscard]] WorkerSurvey survey_workers(const Location& directory);
 
+/// Returns a worker that holds a claim; empty if there is none, or no pool.
+[[nodiscard]] std::optional<SurveyedWorker> worker_at_work(const Location& directory);
+
 /// Removes a pool and everything that its workers have written and not published. The directory
 /// stays if it holds anything else. Throws CheckpointError (aborted) if any of them is at work, and
 /// as survey_workers() does.
