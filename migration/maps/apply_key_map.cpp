@@ -93,6 +93,34 @@ MappedKeys apply(const KeyMap& map, MapNumbers numbers, const Metadata& source,
   return result;
 }
 
+/// Returns whether a key is of a layer of the model, by a row with {l}.
+bool is_of_layer(const KeyMap& map, const std::string& key) {
+  return std::ranges::any_of(map.tensors, [&](const MapRow& row) {
+    const std::string& pattern = row.hf.keys.front();
+    const std::size_t at = pattern.find("{l}");
+    return at != pattern.npos && key.starts_with(pattern.substr(0, at));
+  });
+}
+
+/// Returns weights and biases of layers that the map does not know, scales of quantized ones aside.
+KeyGroups strange_weights(const KeyMap& map, const SourceRows& rows, const KeyGroups& unknown) {
+  KeyGroups strange;
+  for (const AlikeKeys& group : unknown.groups("")) {
+    for (const std::string& stored : group.keys) {
+      const auto key = rows.prefix.key(stored);
+      if (key && is_of_layer(map, *key) && key->find("scale") == std::string::npos &&
+          (key->ends_with(".weight") || key->ends_with(".bias")))
+        strange.add(stored);
+    }
+  }
+  return strange;
+}
+
+std::string kind_and_count(const AlikeKeys& group) {
+  return group.keys.size() == 1 ? quote(group.kind)
+                                : str_format("{} ({} keys)", quote(group.kind), group.keys.size());
+}
+
 }  // namespace
 
 std::vector<std::string> misfits(const KeyMap& map, const MapNumbers& numbers,
@@ -107,9 +135,9 @@ std::vector<std::string> misfits(const KeyMap& map, const MapNumbers& numbers,
   add_stated_rows(map, numbers, rows, completeness.problems);
   std::vector<std::string> all = std::move(completeness.problems);
   for (const AlikeKeys& group : completeness.missing.groups(""))
-    all.push_back(group.keys.size() == 1
-                      ? str_format("missing: {}", quote(group.kind))
-                      : str_format("missing: {} ({} keys)", quote(group.kind), group.keys.size()));
+    all.push_back("missing: " + kind_and_count(group));
+  for (const AlikeKeys& group : strange_weights(map, rows, completeness.unknown).groups(""))
+    all.push_back("the model that it describes has no such tensors: " + kind_and_count(group));
   return all;
 }
 

@@ -269,7 +269,6 @@ class Mapping {
     const MapDequantize& map = map_.dequantize;
     if (!is_quantized(source->metadata(), map.scales)) return source;
     BlockScales scales{.suffix = map.scales,
-                        .group = group_of_scales(),
                        .dtype = values(),
                        .part = scaled_part(config_.hf),
                        .is_ignored = [this](const std::string& key) {
@@ -400,23 +399,6 @@ class Mapping {
     if (shipped && !(to_megatron && names_type_of(*shipped)))
       require_norms_like(map_, *numbers_, *shipped);
     report.norms = norms_of(map_, *numbers_, report.keys);
-  }
-
-  /// Returns the weights that share a scale by the quantization_config; 0 if it does not give one
-  /// size.
-  std::int64_t group_of_scales() const {
-    const Value* const quantization = config_.hf.find("quantization_config");
-    const Value* const groups =
-        quantization == nullptr ? nullptr : quantization->find("config_groups");
-    std::set<std::int64_t> sizes;
-    if (groups != nullptr && groups->is_dict()) {
-      for (const auto& [name, group] : groups->as_dict()) {
-        const Value* const weights = group.find("weights");
-        const Value* const size = weights == nullptr ? nullptr : weights->find("group_size");
-        sizes.insert(size != nullptr && size->is_int() ? size->as_int() : 0);
-      }
-    }
-    return sizes.size() == 1 ? std::max<std::int64_t>(*sizes.begin(), 0) : 0;
   }
 
   /// Notes what config.json must say for a result with Hugging Face's keys.

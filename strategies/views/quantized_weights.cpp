@@ -212,13 +212,12 @@ class WeightFinder {
            std::equal(size.begin(), size.end() - 1, groups.begin()) &&
            *columns % groups.back() == 0 && checked_rows(size, *columns);
     if (fits) weight.columns = *columns / groups.back();
-    const std::int64_t group = form.group != 0 ? form.group : scales_.group;
-    if (!fits || (group != 0 && weight.columns != group))
+    if (!fits || (form.group != 0 && weight.columns != form.group))
       return problems_.add(str_format(
           "{} has the shape {}, but {} has {}; expected a scale for each {}", quote(scales.key),
           to_string(groups), quote(codes.key), to_string(codes.global_shape()),
-          group != 0 ? str_format("{} weights of a row", group)
-                     : std::string("group of weights of a row, all of one size")));
+          form.group != 0 ? str_format("{} weights of a row", form.group)
+                          : std::string("group of weights of a row, all of one size")));
     size.back() = *columns;
     weight.size = size;
     for (std::size_t i = 0; form.fused_experts && i < codes.chunks.size(); ++i) {

@@ -34,8 +34,6 @@ struct BlockScales {
   std::string suffix{};
   std::int64_t rows = 128;
   std::int64_t columns = 128;
-  /// The weights of 4 bits that share a scale, if a configuration states it; 0: the shapes tell.
-  std::int64_t group = 0;
   DType dtype = DType::kBFloat16;  ///< dtype of the values: float32, float16 or bfloat16
   /// The part with a scale. By default a block for scales with `suffix`, and whatever the shape
   /// shows for X.weight_scale.

@@ -9,7 +9,6 @@
 #include "dist_checkpointing/training_root/staging_token.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
-#include "mapping/base/log.h"
 #include "mapping/base/storage_name.h"
 #include "mapping/base/text.h"
 #include "mapping/base/warn_if_possible.h"

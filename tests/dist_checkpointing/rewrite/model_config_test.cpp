@@ -141,6 +141,10 @@ TEST_F(ModelConfigs, AConfigJsonThatDescribesAnotherModelIsNamed) {
       {"deepseek_v3", {{"q_lora_rank", 3}}, {}, "q_lora_rank is 3"},
       {"deepseek_v3", {{"first_k_dense_replace", 0}}, {}, "first_k_dense_replace is 0"},
       {"deepseek_v3", {}, {"*.q_a_proj.weight"}, "q_a_proj"},
+      {"qwen3",
+       {{"model_type", "llama"}, {"architectures", Value::list({"LlamaForCausalLM"})}},
+       {},
+       "has no such tensors: 'model.layers.{}.self_attn.q_norm.weight' (2 keys)"},
       {"qwen3_vl", {}, {"*visual.*"}, "'vision_config'"},
       {"qwen3_vl", {}, {"*visual.blocks.0.*"}, "visual.blocks.0"},
       {"qwen3_vl", {{"text_config.num_hidden_layers", 5}}, {}, "num_layers is 5"},
@@ -175,6 +179,47 @@ TEST_F(ModelConfigs, BiasesThatConfigJsonDeniesAreRefusedOnTheWay) {
     EXPECT_THAT(refusal("qwen2", from, {{"attention_bias", false}}), HasSubstr("attention_bias"));
     EXPECT_THAT(refusal("deepseek_v3", from, {{"n_shared_experts", 0}}),
                 HasSubstr("shared_experts * moe_ffn_hidden_size"));
+  }
+}
+
+TEST_F(ModelConfigs, OfTheNumbersThatNoRowUsesNoneMayContradict) {
+  struct Case {
+    ConfigEntry wrong;
+    std::string said;
+  };
+  for (const Case& one : std::vector<Case>{
+           {{"rope_interleave", Value()}, "rope_interleave is false (config.json)"},
+           {{"rope_interleave", false}, "rope_interleave is false (config.json)"},
+           {{"qk_rope_head_dim", 4}, "rows, but kv_down_size is"},
+           {{"qk_nope_head_dim", 3}, "rows, but query_size is"},
+           {{"q_lora_rank", 5}, "but q_lora_rank is 5 (q_lora_rank of config.json)"},
+           {{"first_k_dense_replace", 2}, "as moe layers, but first_k_dense_replace is 2"},
+           {{"n_shared_experts", 2}, "shared_size is"},
+           {{"tie_word_embeddings", "false"},
+            "tie_word_embeddings of config.json is the text 'false', expected an integer"}}) {
+    SCOPED_TRACE(one.said);
+    const fs::path model = model_of("deepseek_v3", {one.wrong});
+    EXPECT_THAT(testing::refusal_of([&] {
+                  convert(model, at("result"), {.source = {.map = {.name = "auto"}}});
+                }).second,
+                HasSubstr(one.said));
+    clear();
+  }
+}
+
+TEST_F(ModelConfigs, ACompressedQueryIsWholeOrNotThere) {
+  for (const char* const key : {"linear_q_down_proj.weight", "linear_q_up_proj.weight",
+                                "linear_q_up_proj.layer_norm_weight"}) {
+    SCOPED_TRACE(key);
+    convert(
+        hf_pair("deepseek_v3") / "mcore", at("part"),
+        {.source = {.keys = {.exclude = {std::string("*") + key}}}, .target = {.strategy = "dcp"}});
+    const ConvertOptions options{
+        .source = {.map = {.name = "deepseek_v3", .set = {"vocab_size=100"}}},
+        .target = {.model_files = config_of("deepseek_v3", {{"q_lora_rank", Value()}})}};
+    EXPECT_THAT(testing::refusal_of([&] { convert(at("part"), at("result"), options); }).second,
+                HasSubstr(key));
+    clear();
   }
 }
 
