@@ -5,8 +5,9 @@
 //      this data (open_together). They share the comparison of its files, and compare their
 //      arguments.
 //   2. Each rank states its request. The ranks compare the keys if the strict mode needs them and,
-//      unless access validation is off, their shards. All problems with names, shapes and files
-//      are agreed upon before the first tensor byte moves.
+//      unless access validation is off, their shards. Rank 0 learns what no rank requests of a
+//      checkpoint that a state is filled from. All problems with names, shapes and files are agreed
+//      upon before the first tensor byte moves.
 //   3. Each rank reads its request, or, with load.parallel, the ranks share the reading and
 //      exchange the data.
 //   4. Each rank assembles its result, and the ranks exchange their phase times.

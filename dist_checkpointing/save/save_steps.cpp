@@ -4,7 +4,8 @@
 //   1. Each rank plans its state. The plans, or fingerprints of them, go to rank 0, which asks
 //      again if it needs a plan that it does not know.
 //   2. Rank 0 decides who writes what, begins the publication, and sends each rank its items and
-//      their destination.
+//      their destination. Each rank answers with hashes of what other ranks hold as well, which
+//      rank 0 compares.
 //   3. Each rank writes its data files and makes them durable. The places of the items go to rank
 //      0, for a manifest with the files' digests, which are computed while writing.
 //   4. Rank 0 lets the strategy write the files that readers start from (for torch_dist: the common
