@@ -3,11 +3,17 @@
 #include <string>
 
 #include "dist_checkpointing/integrity.h"
+#include "mapping/base/error.h"
 
 namespace dckpt {
 
 StillFiles::StillFiles(const CheckpointReader& reader) {
-  for (const std::string& name : files_of(reader)) watch_.compare(reader.storage(), name);
+  for (const std::string& name : files_of(reader)) {
+    try {
+      watch_.compare(reader.storage(), name);
+    } catch (const CheckpointError&) {  // reading the file says what is wrong with it
+    }
+  }
 }
 
 void StillFiles::require_unchanged() const {

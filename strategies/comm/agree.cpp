@@ -127,10 +127,7 @@ Bytes agree(Communicator& comm, const std::string& what,
 void decide(Communicator& comm, const std::function<void()>& work) {
   const std::optional<CheckpointError> failure = comm.rank() == 0 ? failure_of(work) : std::nullopt;
   const Bytes report = comm.broadcast(failure ? encode(*failure) : Bytes{}, 0);
-  if (report.empty()) return;
-  const CheckpointError error = decode(report, std::nullopt);
-  const bool is_of_rank_0 = error.code() == ErrorCode::kIo || error.code() == ErrorCode::kInternal;
-  throw error.with({.rank = is_of_rank_0 ? std::optional(0) : std::nullopt});
+  if (!report.empty()) throw decode(report, std::nullopt);
 }
 
 }  // namespace dckpt

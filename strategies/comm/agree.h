@@ -16,9 +16,8 @@ namespace DCKPT_API dckpt {
 /// messages ("writing the shards").
 void agree(Communicator& comm, const std::string& what, const std::function<void()>& work);
 
-/// Runs `work` on rank 0 alone; every rank throws what it throws. For work on data from all ranks,
-/// whose errors are not rank 0's fault. Only what the system refuses and what nobody expects gets
-/// rank 0 as its context.
+/// Runs `work` on rank 0 alone; every rank throws what it throws, unchanged. For work on data from
+/// all ranks, whose errors are not rank 0's fault.
 void decide(Communicator& comm, const std::function<void()>& work);
 
 /// Like agree(), for work that has finished: `failure` is the error of this rank's work.

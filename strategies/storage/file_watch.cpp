@@ -21,9 +21,10 @@ std::shared_ptr<const Storage> held(const Storage& storage) {
 std::optional<FileInfo> FileWatch::note(const Storage& storage, const std::string& name) {
   const std::string key = storage.absolute(name);
   const std::lock_guard lock(mutex_);
-  const auto [file, is_new] = files_.try_emplace(key);
-  if (is_new) file->second = {held(storage), name, storage.stat_target(name)};
-  return file->second.info;
+  const auto known = files_.find(key);
+  if (known != files_.end()) return known->second.info;
+  const Seen seen{held(storage), name, storage.stat_target(name)};
+  return files_.emplace(key, seen).first->second.info;
 }
 
 void FileWatch::compare(const Storage& storage, const std::string& name) {

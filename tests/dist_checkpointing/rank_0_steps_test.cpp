@@ -62,13 +62,10 @@ TEST(StepsOfRank0, AreNamedByAllRanks) {
   loads.registered_planner.name = "failing";
   const std::vector<std::pair<std::string, CollectiveJob::Task>> jobs = {
       {"save by a planner", save_with(saves, "out")},
-      {"load by a planner",
-       [&](const Location& place, Communicator& comm) {
+      {"load by a planner", [&](const Location& place, Communicator& comm) {
          StateDict state = empty_state(comm.rank(), kRanks);
          load(state, place / "sound", loads, comm);
-       }},
-      {"a decision",
-       [](const Location&, Communicator& comm) { decide(comm, [] { throw std::bad_alloc(); }); }}};
+       }}};
   for (const auto& [name, job] : jobs) {
     for (const char* const how : {"its own error", "a refusal"}) {
       SCOPED_TRACE(name + ", " + how);

@@ -136,8 +136,8 @@ TEST(ElementStats, DoublesOfAnySizeHaveADeviationAndANorm) {
     std::vector<double> values;
     for (const double value : one.values) values.push_back(std::ldexp(value, one.exponent));
     const ElementStats plain = stats_of(one.values, DType::kFloat64);
-    ElementStats parts = stats_of(std::vector(values.begin() + 2, values.end()), DType::kFloat64);
-    parts.merge(stats_of(std::vector(values.begin(), values.begin() + 2), DType::kFloat64));
+    ElementStats parts = stats_of(std::vector<double>(values.begin() + 2, values.end()), DType::kFloat64);
+    parts.merge(stats_of(std::vector<double>(values.begin(), values.begin() + 2), DType::kFloat64));
     for (const ElementStats& stats : {stats_of(values, DType::kFloat64), parts}) {
       const auto expect_scaled = [&](double found, double expected) {
         EXPECT_NEAR(std::ldexp(found, -one.exponent), expected, 1e-9 * (1 + std::abs(expected)));
@@ -153,7 +153,7 @@ TEST(ElementStats, DoublesOfAnySizeHaveADeviationAndANorm) {
     }
   }
   ElementStats mixed = stats_of(std::vector<double>{1e300, 3e300, NAN}, DType::kFloat64);
-  mixed.merge(stats_of(std::vector{1.0, 2.0, 1e-300}, DType::kFloat64));
+  mixed.merge(stats_of(std::vector<double>{1.0, 2.0, 1e-300}, DType::kFloat64));
   EXPECT_EQ(mixed.nan, 1U);
   EXPECT_NEAR(mixed.l2() / std::hypot(1e300, 3e300), 1, 1e-12);
 }
