@@ -116,12 +116,12 @@ KeyGroups strange_weights(const KeyMap& map, const SourceRows& rows, const KeyGr
   return strange;
 }
 
-std::string kind_and_count(const AlikeKeys& group) {
-  return group.keys.size() == 1 ? quote(group.kind)
-                                : str_format("{} ({} keys)", quote(group.kind), group.keys.size());
-}
-
 }  // namespace
+
+std::string kind_and_count(const AlikeKeys& group) {
+  if (group.keys.size() == 1) return quote(group.kind);
+  return str_format("{} ({} keys)", quote(group.kind), grouped(group.keys.size()));
+}
 
 std::vector<std::string> misfits(const KeyMap& map, const MapNumbers& numbers,
                                  const Metadata& source, const MapTarget& target) {

@@ -80,6 +80,8 @@ struct AlikeKeys {
   std::vector<std::string> keys;  ///< at least one, in the order of the source
   std::string why;
 };
+/// Returns the kind, and of several keys their number: "'a.{}' (2 keys)".
+[[nodiscard]] std::string kind_and_count(const AlikeKeys& group);
 
 /// A checkpoint under other keys.
 struct MappedKeys {

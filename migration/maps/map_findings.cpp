@@ -17,11 +17,6 @@ namespace {
 
 constexpr std::size_t kShownDropped = 20;
 
-std::string kind_and_count(const AlikeKeys& group) {
-  if (group.keys.size() == 1) return quote(group.kind);
-  return str_format("{} ({} keys)", quote(group.kind), grouped(group.keys.size()));
-}
-
 std::string name_of_keys(KeyNames names, MegatronLayout layout) {
   return names == KeyNames::kHf
              ? std::string("Hugging Face's")
