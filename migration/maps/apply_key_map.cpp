@@ -1,5 +1,6 @@
 #include "migration/maps/apply_key_map.h"
 
+#include <algorithm>
 #include <map>
 #include <utility>
 
