@@ -12,7 +12,7 @@
 #include "strategies/storage/posix.h"
 #include "tests/dist_checkpointing/training_run.h"
 #include "tests/support/faulty_storage.h"
-#include "tests/support/sweep.h"
+#include "tests/support/random.h"
 
 namespace dckpt::testing::late_job_test {
 namespace {
@@ -97,8 +97,9 @@ class LateJob : public ::testing::TestWithParam<Hosts> {
 TEST_P(LateJob, LeavesWhatTheNextJobHasSavedAndTheTracker) {
   int successors = 0;
   bool fired = true;
-  for (Sweep sweep(8); fired && !HasFailure(); sweep.advance()) {
-    SCOPED_TRACE(sweep.trace());
+  Sweep sweep(8);
+  for (std::uint64_t stop = 1; fired && !HasFailure(); stop = sweep.after(stop)) {
+    SCOPED_TRACE(sweep.trace(stop));
     fs::remove_all(root_ / "run");
     fs::copy(before_ / "run", root_ / "run", fs::copy_options::recursive);
     std::uint64_t last = 0;
@@ -114,7 +115,7 @@ TEST_P(LateJob, LeavesWhatTheNextJobHasSavedAndTheTracker) {
       }
     };
     const auto stopped = std::make_shared<FaultyStorage>(
-        files(), Fault{Fault::Kind::kStop, sweep.at(), next_job}, GetParam().can_exchange);
+        files(), Fault{Fault::Kind::kStop, stop, next_job}, GetParam().can_exchange);
     std::uint64_t expected = 0;
     try {
       expected = run(stopped, 1) + 10;

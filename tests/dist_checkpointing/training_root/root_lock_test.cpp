@@ -22,23 +22,24 @@ TEST(RootLock, AJobWaitsForAToolAndSaysSo) {
     said = true;
     said.notify_all();
   });
-  std::unique_ptr<StorageLock> tool = lock_root(root.path(), kDoctor);
-  EXPECT_EQ(error_of([&] { (void)lock_root(root.path(), kDoctor); }).code(), ErrorCode::kAborted)
+  std::unique_ptr<StorageLock> tool = lock_root(root.path(), lock_owner(kDoctor));
+  EXPECT_EQ(error_of([&] { (void)lock_root(root.path(), lock_owner(kDoctor)); }).code(),
+            ErrorCode::kAborted)
       << "a tool does not wait";
   const std::jthread ends([&] {
     said.wait(false);
     tool.reset();
   });
-  EXPECT_TRUE(lock_root(root.path(), kJob));
+  EXPECT_TRUE(lock_root(root.path()));
   EXPECT_TRUE(said);
   set_log_sink({});
 }
 
 TEST(RootLock, AJobDoesNotWaitForAnotherJob) {
   const TempDir root;
-  const auto job = lock_root(root.path(), kJob);
+  const auto job = lock_root(root.path());
   for (const std::string_view who : {kJob, kDoctor}) {
-    const CheckpointError error = error_of([&] { (void)lock_root(root.path(), who); });
+    const CheckpointError error = error_of([&] { (void)lock_root(root.path(), lock_owner(who)); });
     EXPECT_EQ(error.code(), ErrorCode::kAborted);
     EXPECT_THAT(error.what(), HasSubstr("another job has this training root"));
   }

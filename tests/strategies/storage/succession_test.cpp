@@ -1,4 +1,4 @@
-// Stops a publisher before each of its storage operations (tests/support/sweep.h), lets a successor
+// Stops a publisher before each of its storage operations (testing::Sweep), lets a successor
 // publish something else under the same name, and wakes the first one up: whatever it does then,
 // the successor's result stays as it is. A second sweep fails another operation of the stopped
 // publisher as well, so that it also undoes steps; then nothing of the successor's is ever lost.
@@ -19,7 +19,6 @@
 #include "tests/support/faulty_storage.h"
 #include "tests/support/object_store.h"
 #include "tests/support/random.h"
-#include "tests/support/sweep.h"
 #include "tests/support/temp_dir.h"
 
 namespace dckpt::succession_test {
@@ -133,13 +132,14 @@ class Succession : public ::testing::TestWithParam<Situation> {
 
 TEST_P(Succession, WhoeverWakesUpLateLeavesTheResultOfItsSuccessor) {
   // Before a publisher has looked at the name, it is only another job, which may replace it.
-  testing::Sweep sweep(1, GetParam().overwrite ? 2 : 1);
-  for (; run(sweep.at(), {}); sweep.advance()) {
-    SCOPED_TRACE(sweep.trace());
+  testing::Sweep sweep;
+  std::uint64_t at = GetParam().overwrite ? 2 : 1;
+  for (; run(at, {}); at = sweep.after(at)) {
+    SCOPED_TRACE(sweep.trace(at));
     EXPECT_EQ(found_, kSuccessor);
     EXPECT_THAT(hidden_, Not(Contains(kSuccessor)));
   }
-  EXPECT_GT(sweep.at(), 15u);
+  EXPECT_GT(at, 15u);
 }
 
 class FailingSuccession : public Succession {};
@@ -190,9 +190,10 @@ TEST_P(SuccessionInPlace, WhoeverWakesUpLateLeavesTheResultOfItsSuccessor) {
   set_log_sink([](LogLevel, std::string_view) {});
   constexpr std::chrono::milliseconds kLease{40};
   const bool overwrites = GetParam();
-  testing::Sweep sweep(1, overwrites ? 3 : 1);  // not before it has looked
-  for (bool fired = true; fired; sweep.advance()) {
-    SCOPED_TRACE(sweep.trace());
+  testing::Sweep sweep;
+  std::uint64_t at = overwrites ? 3 : 1;  // not before it has looked
+  for (bool fired = true; fired; at = sweep.after(at)) {
+    SCOPED_TRACE(sweep.trace(at));
     const auto store = std::make_shared<ObjectStore>(ObjectStore::Pace{});
     store->make_directory("run");
     if (overwrites) publish(store, kOld, "earlier", {});
@@ -210,7 +211,7 @@ TEST_P(SuccessionInPlace, WhoeverWakesUpLateLeavesTheResultOfItsSuccessor) {
       }
     };
     const auto stopped =
-        std::make_shared<FaultyStorage>(store, Fault{Fault::Kind::kStop, sweep.at(), succeed});
+        std::make_shared<FaultyStorage>(store, Fault{Fault::Kind::kStop, at, succeed});
     try {
       publish(stopped, kLate, "first", {.overwrite = overwrites, .lease = kLease});
     } catch (const CheckpointError&) {  // it may publish nothing
@@ -221,7 +222,7 @@ TEST_P(SuccessionInPlace, WhoeverWakesUpLateLeavesTheResultOfItsSuccessor) {
     std::erase_if(found, [](const auto& file) { return file.first.starts_with(kClaimPrefix); });
     EXPECT_EQ(found, kSuccessor);
   }
-  EXPECT_GT(sweep.at(), 15u);
+  EXPECT_GT(at, 15u);
   set_log_sink({});
 }
 

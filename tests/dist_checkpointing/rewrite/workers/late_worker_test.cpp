@@ -17,7 +17,7 @@
 #include "tests/dist_checkpointing/rewrite/conversions.h"
 #include "tests/support/faulty_storage.h"
 #include "tests/support/golden.h"
-#include "tests/support/sweep.h"
+#include "tests/support/random.h"
 
 namespace dckpt::late_worker_test {
 namespace {
@@ -57,8 +57,9 @@ TEST_P(StoppedWorker, LeavesTheResultOfTheOthersAndEndsWell) {
   run("source", "alone", options);
   const auto alone = content(at("alone"));
   bool fired = true;
-  for (testing::Sweep sweep(40); fired && !HasFailure(); sweep.advance()) {
-    SCOPED_TRACE(sweep.trace());
+  testing::Sweep sweep(40);
+  for (std::uint64_t stop = 1; fired && !HasFailure(); stop = sweep.after(stop)) {
+    SCOPED_TRACE(sweep.trace(stop));
     for (const char* const name : {"out", "pool"}) fs::remove_all(at(name));
     if (replaces) run("source", "out", {.target = {.ranks = 5}});
     std::map<std::string, std::string> published;
@@ -67,7 +68,7 @@ TEST_P(StoppedWorker, LeavesTheResultOfTheOthersAndEndsWell) {
       published = content(at("out"));
     };
     const auto stopped =
-        std::make_shared<FaultyStorage>(files(), Fault{Fault::Kind::kStop, sweep.at(), others});
+        std::make_shared<FaultyStorage>(files(), Fault{Fault::Kind::kStop, stop, others});
     EXPECT_NO_THROW(work(stopped, options, 60ms));
     fired = stopped->fired();
     EXPECT_EQ(published, fired ? alone : decltype(alone)());
