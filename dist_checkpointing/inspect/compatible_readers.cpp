@@ -114,8 +114,7 @@ Readers readers_of(const StoredForm& form) {
                    form.conventions.fragments_lost ? "" : "PyTorch DCP; ", quote(*foreign));
   else if (const std::string* const strange = find_strange_key(form.metadata);
            strange != nullptr && form.readers.empty() && !form.conventions.keys_are_paths)
-    readers.model += str_format(
-        "; no model of Megatron-Core has keys like {} (dckpt convert --map)", quote(*strange));
+    readers.model += "; no model of Megatron-Core has keys like " + quote(*strange);
   const OptimizerForms forms = optimizer_forms(form.metadata);
   if (forms.any) readers.optimizer = optimizer_readers(form, forms);
   return readers;

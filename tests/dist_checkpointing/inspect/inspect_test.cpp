@@ -170,7 +170,7 @@ TEST(Inspect, KeysThatNoModelOfMegatronHasAreNotCalledReadable) {
            {{"optimizer.state.exp_avg.w"}, readable},
            {{"trainer.transformer.h.0.attn.c_attn.weight", "optimizer.state.exp_avg.w"},
             readable + "; no model of Megatron-Core has keys like "
-                       "'trainer.transformer.h.0.attn.c_attn.weight' (dckpt convert --map)"},
+                       "'trainer.transformer.h.0.attn.c_attn.weight'"},
            {{"visual.blocks.0.mlp.linear_fc1.weight"}, "; no model of Megatron-Core has keys like"},
            {{"model.layers.0.mlp.up_proj.weight"},
             "PyTorch DCP; Megatron-Core finds no keys like 'model.layers.0.mlp.up_proj.weight'"},
