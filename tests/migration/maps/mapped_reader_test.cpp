@@ -116,7 +116,7 @@ TEST(MappedReader, LocalNamesThatAMapLacksAreANote) {
   };
   EXPECT_EQ(noted("nemotron_h", "names=local"), 1);
   EXPECT_EQ(noted("nemotron_h", "names=te"), 0);
-  EXPECT_EQ(noted("qwen2", "names=local"), 0);
+  EXPECT_EQ(noted("mixtral", "names=local"), 0);
 }
 
 TEST(MappedReader, FlagsThatTensorsShowAreWrittenAndLeadBack) {
