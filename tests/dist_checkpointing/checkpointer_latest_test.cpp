@@ -92,7 +92,7 @@ TEST_F(CheckpointerTest, AReleaseThatTheTrackerNamesIsNotCalledOlder) {
   fs::rename(root_ / "iter_0000100", root_ / "release");
   set_tracker("release\n");
   const Warnings warnings;
-  EXPECT_EQ(resumed(), 0);
+  EXPECT_EQ(resumed(), 100);
   EXPECT_THAT(warnings.text(), HasSubstr("iteration 200: not used, because "
                                          "latest_checkpointed_iteration.txt names 'release'"));
 }

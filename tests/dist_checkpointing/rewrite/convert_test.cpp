@@ -285,8 +285,6 @@ TEST_F(Convert, ACopyInTheSameFormatKeepsItsForm) {
     EXPECT_FALSE(fs::exists(at("newest") / "common.pt")) << format;
     fs::remove_all(at("newest"));
   }
-  convert(golden("mcore-head-synthetic"), at("zarr"), {.target = {.strategy = "zarr"}});
-  EXPECT_TRUE(fs::exists(at("zarr") / "common.pt"));
   const ConvertReport old =
       convert(golden("mcore-head-synthetic"), at("old"), {.target = {.compat = Compat::kMegatron}});
   EXPECT_TRUE(fs::exists(at("old") / "common.pt"));
