@@ -18,7 +18,8 @@ void refuse_options(const StrategySpec& strategy, const char* field) {
       ErrorCode::kInvalidArgument,
       str_format("{} {} has no options of its own, but {} has {}; what it can be told stands "
                  "in {} itself",
-                 plug_of(field), quote(strategy.name), field, quote(strategy.options.names().front()),
+                 plug_of(field), quote(strategy.name), field,
+                 quote(strategy.options.names().front()),
                  std::string(field, std::string_view(field).find('.'))));
 }
 

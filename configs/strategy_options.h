@@ -15,9 +15,9 @@ inline constexpr const char* kLoadBackendOptions = "load.backend.options";
 /// Returns "strategy" or "planner": whose options a field of a policy has.
 std::string_view plug_of(std::string_view field);
 
-/// Reads the own options of a strategy or planner into a struct; `field` is their place in a policy.
-/// Fields that are not mentioned keep their defaults. Throws CheckpointError (invalid argument) with all
-/// mistakes, with line and column of the policy.
+/// Reads the own options of a strategy or planner into a struct; `field` is their place in a
+/// policy. Fields that are not mentioned keep their defaults. Throws CheckpointError (invalid
+/// argument) with all mistakes, with line and column of the policy.
 ///
 ///   const Schema<RawOptions> schema{{config::field("block", &RawOptions::block, config::size(512, 1 << 30))}};
 ///   const auto options = read_options(schema, save_options.strategy);
@@ -27,7 +27,8 @@ Options read_options(const config::Schema<Options>& schema, const StrategySpec& 
   Options options;
   ConfigProblems problems;
   config::section(schema).read(strategy.options.tree(), field, options, problems);
-  raise_if_any(std::move(problems), "options of " + std::string(plug_of(field)) + " " + strategy.name);
+  raise_if_any(std::move(problems),
+               "options of " + std::string(plug_of(field)) + " " + strategy.name);
   return options;
 }
 

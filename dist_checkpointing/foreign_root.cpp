@@ -92,7 +92,7 @@ class ForeignRootDescriber {
       }
     }
     // The state of data loaders and random generators can be read, too, but nobody looks for it.
-    std::ranges::stable_partition(checkpoints_, [](const std::string& path) {
+    std::stable_partition(checkpoints_.begin(), checkpoints_.end(), [](const std::string& path) {
       return path.ends_with("/model") || path == "model";
     });
   }

@@ -42,9 +42,8 @@ class LatestFinder {
       newer.erase(newer.begin(), std::ranges::upper_bound(newer, iteration));
       if (accepts(*tracked)) {
         if (!newer.empty()) {
-          pass_over(str_format("{}: not used, because {} names {}{}",
-                               describe_iterations(newer), tracker(),
-                               *tracked == kReleaseDirectory ? "" : "an older one, ",
+          pass_over(str_format("{}: not used, because {} names {}{}", describe_iterations(newer),
+                               tracker(), *tracked == kReleaseDirectory ? "" : "an older one, ",
                                quote(*tracked)));
         }
         return take({*tracked, iteration}, tracker() + " names it");

@@ -8,7 +8,6 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
-#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <random>
@@ -41,6 +40,13 @@ std::string host_name() {
   return name;
 }
 
+/// Returns where a symbolic link leads to; empty if that cannot be read.
+std::string target_of(const char* link) {
+  std::array<char, 64> text{};
+  const ::ssize_t length = ::readlink(link, text.data(), text.size());
+  return {text.data(), length > 0 ? static_cast<std::size_t>(length) : 0};
+}
+
 /// Returns what tells apart the tables of processes that this one could see: "b", the begin of the
 /// identifier of the kernel's boot, "n", and the number of the PID namespace. Containers may share
 /// the name of a host, and a process number means another process in each. Empty if unknown, also
@@ -50,11 +56,10 @@ std::string process_table() {
   std::ifstream boot_id("/proc/sys/kernel/random/boot_id");
   std::string boot;
   std::getline(boot_id, boot);
-  std::error_code failed;
-  const std::string self = std::filesystem::read_symlink("/proc/self", failed);
-  std::string space = failed ? "" : std::filesystem::read_symlink("/proc/self/ns/pid", failed);
+  std::string space = target_of("/proc/self/ns/pid");
   std::erase_if(space, [](char c) { return c < '0' || c > '9'; });  // "pid:[4026531836]"
-  if (failed || self != std::to_string(::getpid()) || boot.size() < kBootDigits || space.empty())
+  if (target_of("/proc/self") != std::to_string(::getpid()) || boot.size() < kBootDigits ||
+      space.empty())
     return "";
   return str_format("b{}n{}", boot.substr(0, kBootDigits), space);
 }

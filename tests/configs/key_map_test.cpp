@@ -200,7 +200,7 @@ TEST(KeyMap, MistakesHaveTheirPlace) {
 family: mine
 numbers:
   heads: {args: num_attention_heads, otherwise: 3}
-  size: {else: a + b}
+  size: {else: a - b}
 tensors:
   - {megatron: a.weight, hf: [b, c]}
   - {megatron: "a.{l}.weight", hf: "b.{k}.weight", transform: transpos}
@@ -210,7 +210,7 @@ tensors:
       ElementsAre(
           "m.yaml:4:38: numbers.heads has no field 'otherwise'; it has args, args_if, args_not, "
           "hf, words, part_of and else",
-          "m.yaml:5:16: numbers.size.else: found 'a + b', expected a number, true, false, "
+          "m.yaml:5:16: numbers.size.else: found 'a - b', expected a number, true, false, "
           "the name of a number, or two with *, +, / or round_up between them",
           HasSubstr("m.yaml:7:5: tensors[0]: 2 tensors of Hugging Face are left where "
                     "Megatron has one"),
@@ -338,7 +338,8 @@ numbers:
   EXPECT_THAT(problems(R"(tensors: [{megatron: "decoder.{l}.a", hf: "{l}.a", columns: half}])"),
               IsEmpty());
   const std::string message =
-      "the number 'half' differs by layer; it is for 'columns' and 'transform' of rows with {l}";
+      "the number 'half' differs by layer; it is for 'columns', 'rows' and 'transform' of rows "
+      "with {l}";
   for (const char* const row : {R"({megatron: "a", hf: "b", columns: half})",
                                 R"({megatron: "a", hf: "b", transform: {rope_interleave: half}})",
                                 R"({megatron: "decoder.{l}.a", hf: "{l}.a", if: half})"})

@@ -105,7 +105,7 @@ TEST(OpenCheckpoint, ATrainingFolderOfAutomodelOffersItsModels) {
   fs::create_directory_symlink("epoch_1_step_39", root.path() / "LATEST");  // not followed
   expect_refused(root.path(), ErrorCode::kIncomplete, "it is a folder of NeMo Automodel, around '");
   expect_refused(root.path(), ErrorCode::kIncomplete,
-                 "such as " + quote((root.path() / "epoch_0_step_19/model").string()));
+                 "such as " + quote((root.path() / "epoch_1_step_39/model").string()));
   expect_refused(root.path() / "epoch_0_step_19", ErrorCode::kIncomplete,
                  "such as " + quote((root.path() / "epoch_0_step_19/model").string()));
 }

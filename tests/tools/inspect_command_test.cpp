@@ -40,7 +40,7 @@ TEST(ToolInspect, InspectJsonHasTheDocumentedShape) {
   const Value json = run.json();
   EXPECT_THAT(members(json), ElementsAre("format", "version", "producer", "run", "optimizer",
                                          "modelopt", "readers", "groups", "tensors", "objects",
-                                         "common", "files", "data_files"));
+                                         "common", "files", "data_files", "findings"));
   EXPECT_THAT(members(json.at("groups")),
               ElementsAre("weights", "optimizer", "RNG state", "extra state", "other objects"));
   EXPECT_EQ(json.at("format").as_str(), "torch_dist");

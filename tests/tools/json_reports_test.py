@@ -31,7 +31,7 @@ DROPPED = "model.layers.0.self_attn.rotary_emb.inv_freq"  # by maps
 # Fields that these runs do not have: rare kinds of values, and planners that programs register.
 UNSEEN = {"extract": {"__opaque__", "class", "args", "kwargs", "state", "items", "pairs", "__storage__", "__global__",
                       "__reference__", "__OrderedDict__", "__defaultdict__"},
-          "inspect": {"CP"}, "config": {"kind", "options"}}
+          "inspect": {"CP", "file", "offset"}, "config": {"kind", "options"}}
 
 
 class Folder:
@@ -116,6 +116,7 @@ def runs(folder):
         yield "diff", {0, 1, 4, 5}, ["diff", MODEL, name]
         yield "convert", {0, 2, 4, 5, 6}, ["convert", name, "none", "--to", "dcp", "--dry-run", "--allow-partial"]
     yield "inspect", {0}, ["inspect", MODEL]
+    yield "inspect", {0}, ["inspect", "dcp-hf-safetensors-sharded"]
     yield "inspect", {0}, ["inspect", "root", "--iteration", "1"]
     yield "inspect", {0}, ["inspect", "root", "--iteration", "1", "--policy", "keep.yaml"]
     yield "inspect", {0}, ["inspect", "timed", "--timing"]

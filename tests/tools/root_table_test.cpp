@@ -142,18 +142,19 @@ TEST(ToolRootTable, WhatCannotBeOpenedHasItsTableFirst) {
 
 TEST(ToolRootTable, OldIterationsShareARow) {
   Root root;
-  for (int i = 30; i < 60; ++i)
+  for (int i = 30; i < 90; ++i)
     fs::create_directory(root.directory / ("iter_00000" + std::to_string(i)));
   const std::string table = table_of({root.text()});
-  EXPECT_THAT(table, HasSubstr("32 iterations\n"));
-  EXPECT_THAT(table, HasSubstr("… 20 more, 30 to 49, 20 not complete (--all shows them)\n"));
-  EXPECT_THAT(table, AllOf(HasSubstr("\n         20  "), Not(HasSubstr("\n         49  ")),
-                           HasSubstr("\n         50  "), HasSubstr("\n         59  ")));
+  EXPECT_THAT(table, HasSubstr("62 iterations\n"));
+  EXPECT_THAT(table, HasSubstr("… 30 more, 50 to 79, 30 not complete (--all shows them)\n"));
+  EXPECT_THAT(table, AllOf(HasSubstr("\n         20  "), HasSubstr("\n         49  "),
+                           Not(HasSubstr("\n         79  ")), HasSubstr("\n         80  "),
+                           HasSubstr("\n         89  ")));
   root.track(10);  // so that no other is examined
-  EXPECT_THAT(table_of({root.text()}), HasSubstr("… 21 more, 20 to 49 (--all shows them)\n"));
+  EXPECT_THAT(table_of({root.text()}), HasSubstr("… 61 more, 20 to 79 (--all shows them)\n"));
   EXPECT_THAT(table_of({root.text(), "--all"}),
-              AllOf(HasSubstr("\n         49  "), Not(HasSubstr("--all"))));
-  EXPECT_EQ(run_tool({"inspect", root.text(), "--json"}).json().at("iterations").size(), 32u);
+              AllOf(HasSubstr("\n         79  "), Not(HasSubstr("--all"))));
+  EXPECT_EQ(run_tool({"inspect", root.text(), "--json"}).json().at("iterations").size(), 62u);
   EXPECT_EQ(run_tool({"inspect", path_of(kModel), "--all"}).exit_code, 2);
 }
 

@@ -27,7 +27,7 @@ TEST(WrongUsage, AnUnknownOptionLeadsToTheRightOne) {
                      "there is no option '--kyes' of inspect; did you mean '--keys'?");
   expect_usage_error({"inspect", "x", "--iter", "3"}, "did you mean '--iteration'?");
   expect_usage_error({"inspect", "x", "--deep"},
-                     "there is no option '--deep' of inspect; verify and doctor have it");
+                     "there is no option '--deep' of inspect; verify, doctor and prune have it");
   expect_usage_error({"--verison"}, "there is no option '--verison'; did you mean '--version'?");
   expect_usage_error({"--keys", "x"}, "options of a command stand behind it: dckpt inspect --keys");
   expect_usage_error({"--json", "formats"}, "--json stands behind a command");

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <map>
@@ -11,6 +12,7 @@
 #include "dist_checkpointing/inspect/verify.h"
 #include "dist_checkpointing/open.h"
 #include "dist_checkpointing/save/save.h"
+#include "mapping/base/hash.h"
 #include "mapping/base/log.h"
 #include "strategies/comm/threads.h"
 #include "strategies/formats/dcp/megatron_json.h"
@@ -201,7 +203,13 @@ TEST_F(RemoveShardedTensors, MarkersAreNotDeletedWhateverTheMetadataSay) {
   const std::string data = "optimizer__0_1.distcp";
   const std::string marker = "important_marker.json";  // of equal length, so that the pickle stays
                                                        // sound
-  files[".metadata"].replace(files[".metadata"].find(data), data.size(), marker);
+  std::string& pickle = files[".metadata"];
+  pickle.replace(pickle.find(data), data.size(), marker);
+  // The number over the file is forged as well (metadata_seal.h): it lies before five bytes.
+  const std::size_t number = pickle.size() - 5 - sizeof(std::uint32_t);
+  pickle.replace(number, sizeof(std::uint32_t), sizeof(std::uint32_t), '\0');
+  const std::uint32_t crc = crc32(as_bytes(pickle));
+  std::memcpy(pickle.data() + number, &crc, sizeof crc);
   const auto forged = memory_storage();
   for (const auto& [name, content] : files)
     forged->create(name == data ? marker : name)->append(as_bytes(content));

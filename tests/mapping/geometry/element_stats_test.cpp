@@ -128,7 +128,7 @@ TEST(ElementStats, DoublesOfAnySizeHaveADeviationAndANorm) {
   };
   const std::vector<Case> cases = {
       {"1e300", {1, 2, 3, -4, 0}, 996},    {"equal ones", {3, 3, 3}, 1000},
-      {"tiny", {1, 2, 3, -4, 0}, -996},    {"denormals", {1, 2, 3, -4, 0}, -1070, 4},
+      {"tiny", {1, 2, 3, -4, 0}, -996},    {"denormals", {1, 2, 3, -4, 0}, -1040, 4},
       {"usual ones", {1, 2, 3, -4, 0}, 0}, {"several blocks", std::vector<double>(3000, -2), 1000},
   };
   for (const Case& one : cases) {
@@ -136,7 +136,8 @@ TEST(ElementStats, DoublesOfAnySizeHaveADeviationAndANorm) {
     std::vector<double> values;
     for (const double value : one.values) values.push_back(std::ldexp(value, one.exponent));
     const ElementStats plain = stats_of(one.values, DType::kFloat64);
-    ElementStats parts = stats_of(std::vector<double>(values.begin() + 2, values.end()), DType::kFloat64);
+    ElementStats parts =
+        stats_of(std::vector<double>(values.begin() + 2, values.end()), DType::kFloat64);
     parts.merge(stats_of(std::vector<double>(values.begin(), values.begin() + 2), DType::kFloat64));
     for (const ElementStats& stats : {stats_of(values, DType::kFloat64), parts}) {
       const auto expect_scaled = [&](double found, double expected) {

@@ -90,8 +90,8 @@ TEST(ModelKeys, OfMegatronAreToldFromThoseOfTransformers) {
     EXPECT_TRUE(is_megatron_key(key)) << key;
   for (const char* const key :
        {"model.visual.blocks.0.mlp.linear_fc1.weight", "visual.merger.linear_fc1.weight",
-        "model.language_model.layers.0.mlp.up_proj.weight", "model.layers.0.self_attn.q_proj.weight",
-        "trainer.transformer.h.0.attn.c_attn.weight"})
+        "model.language_model.layers.0.mlp.up_proj.weight",
+        "model.layers.0.self_attn.q_proj.weight", "trainer.transformer.h.0.attn.c_attn.weight"})
     EXPECT_FALSE(is_megatron_key(key)) << key;
 }
 

@@ -3,9 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <functional>
+#include <thread>
 
 #include "strategies/storage/posix.h"
 #include "tests/support/expect_error.h"
@@ -53,6 +55,8 @@ TEST_F(FileWatchTest, AFileThatWasReadMustStayAsItWas) {
                 "was changed or replaced"},
            Case{"replaced in one step",
                 [&] {
+                  std::this_thread::sleep_for(
+                      std::chrono::milliseconds(50));  // the clock of files is coarse
                   write("new", "5678");
                   fs::rename(directory_ / "new", file);
                 },
