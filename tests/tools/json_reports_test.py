@@ -25,7 +25,7 @@ MODEL = "mcore-0.14-flattened-tp2pp2dp2"
 SYNTHETIC = "mcore-head-synthetic"
 GOLDENS = [MODEL, SYNTHETIC, "mcore-0.14-synthetic", "mcore-0.14-moe-ep2", "mcore-0.14-dp-zero-tp2pp1dp2",
            "mcore-head-fully-reshardable-tp2pp2dp2", "mcore-0.14-zarr-tp2pp1dp2", "mcore-0.16-nvrx-local",
-           "legacy-torch-vpp-tp1pp2", "dcp-plain-nested", "dcp-fsdp2-tp", "dcp-hf-safetensors",
+           "legacy-torch-vpp-tp1pp2", "dcp-plain-nested", "dcp-fsdp2-tp", "dcp-hf-safetensors", "dcp-hf-safetensors-sharded",
            "tc-0.1-native-2d"]
 DROPPED = "model.layers.0.self_attn.rotary_emb.inv_freq"  # by maps
 # Fields that these runs do not have: rare kinds of values, and planners that programs register.
