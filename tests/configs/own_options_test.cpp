@@ -47,10 +47,11 @@ TEST(OwnOptions, OfYamlAreAMapping) {
 
 TEST(OwnOptions, ErrorsNameTheirOwner) {
   struct None {};
-  for (const auto& [field, owner] : {std::pair{"save.backend.options", "strategy"},
+  for (const auto& [place, owner] : {std::pair{"save.backend.options", "strategy"},
                                      {"load.backend.options", "strategy"},
                                      {"save.planner.options", "planner"},
                                      {"load.planner.options", "planner"}}) {
+    const char* const field = place;
     const StrategySpec mine{.name = "mine", .options = {{"levl", "1"}}};
     EXPECT_THAT(error_of([&] { read_options(config::Schema<None>{{}}, mine, field); }).message(),
                 HasSubstr("options of " + std::string(owner) + " mine"));
