@@ -115,15 +115,15 @@ ignore: {hf: ["*.input_scale", "*.old"]}
            {R"("quant_method": "fp8")", "_scale_inv", {2, 2}},
            {R"("quant_method": "fp8")", "_scale_inv", {}, false},
        }) {
-    const auto reader = [&] {
+    const auto reader = [&, text = config, ending = suffix, shape = scales] {
       auto made = std::make_unique<FakeReader>();
       made->tensor("b.weight", DType::kFloat8E4M3FN, {4, 4}, std::vector<std::uint8_t>(16, 0x38))
-          .tensor("b.weight" + suffix, DType::kBFloat16, scales,
-                  counting<std::uint16_t>(static_cast<std::size_t>(numel(scales))))
+          .tensor("b.weight" + ending, DType::kBFloat16, shape,
+                  counting<std::uint16_t>(static_cast<std::size_t>(numel(shape))))
           .tensor<float>("b.input_scale", DType::kFloat32, {}, {1})
           .tensor<std::uint8_t>("b.old", DType::kFloat8E4M3FN, {1}, {0x38})
           .write();
-      add_file(*made, "config.json", "{\"quantization_config\": {" + config + "}}");
+      add_file(*made, "config.json", "{\"quantization_config\": {" + text + "}}");
       return made;
     };
     SCOPED_TRACE(config + suffix + to_string(scales));
