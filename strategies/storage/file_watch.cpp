@@ -10,11 +10,9 @@
 namespace dckpt {
 namespace {
 
-/// Shares the storage if it is owned by a shared_ptr; otherwise its owner must keep it.
-std::shared_ptr<const Storage> held(const Storage& storage) {
-  auto shared = storage.weak_from_this().lock();
-  return shared ? shared : std::shared_ptr<const Storage>(std::shared_ptr<void>(), &storage);
-}
+/// Shares the storage below all watches, which would own each other in turn, if it is owned by a
+/// shared_ptr; otherwise its owner must keep it.
+std::shared_ptr<const Storage> held(const Storage& storage);
 
 }  // namespace
 
@@ -72,6 +70,8 @@ class WatchedStorage final : public ForwardingStorage {
   WatchedStorage(std::shared_ptr<Storage> storage, std::shared_ptr<FileWatch> watch)
       : ForwardingStorage(std::move(storage)), watch_(std::move(watch)) {}
 
+  const Storage& inner() const noexcept { return *storage_; }
+
   std::unique_ptr<ReadableFile> open(const std::string& name) const override {
     watch_->compare(*storage_, name);
     return storage_->open(name);
@@ -83,6 +83,17 @@ class WatchedStorage final : public ForwardingStorage {
  private:
   const std::shared_ptr<FileWatch> watch_;
 };
+
+namespace {
+
+std::shared_ptr<const Storage> held(const Storage& storage) {
+  if (const auto* const watched = dynamic_cast<const WatchedStorage*>(&storage))
+    return held(watched->inner());
+  auto shared = storage.weak_from_this().lock();
+  return shared ? shared : std::shared_ptr<const Storage>(std::shared_ptr<void>(), &storage);
+}
+
+}  // namespace
 
 std::shared_ptr<Storage> watched_storage(std::shared_ptr<Storage> storage,
                                          std::shared_ptr<FileWatch> watch) {
