@@ -101,7 +101,8 @@ struct AsyncOptions {
   friend bool operator==(const AsyncOptions&, const AsyncOptions&) = default;
 };
 
-/// How a save compares the copies of what several ranks hold, before one of them is stored.
+/// A save may compare the copies of what several ranks hold before it stores one of them. This says
+/// how much of each it reads.
 enum class CheckReplicas : std::uint8_t {
   kOff,
   kSample,  ///< tensors of more than 64 KiB by 16 samples of 4 KiB

@@ -144,7 +144,7 @@ class Checkpointer {
   std::shared_ptr<const FoundTensors> found_;  ///< of the checkpoint that the run has loaded last
   std::unique_ptr<StorageLock> lock_;          ///< null if the storage has no locks
   std::string owner_;                          ///< the words that this job wrote into it
-  /// What the tracker named when this run looked for a checkpoint to load; no value until then.
+  /// The tracker named this when the run looked for a checkpoint to load; no value until then.
   std::optional<std::string> tracked_;
   std::uint64_t replaced_ = 0;  ///< FileInfo::id of the directory that a save may replace
   std::set<std::uint64_t> known_complete_;

@@ -62,7 +62,7 @@ struct RootSurvey {
   LatestChoice resume;
 };
 
-/// How well checkpoints are examined.
+/// A survey examines its checkpoints in one of these ways.
 enum class Examination : std::uint8_t {
   kFinished,  ///< find_unfinished(), as a run does that resumes
   kSound,     ///< find_unsound()
@@ -74,8 +74,8 @@ struct SurveyOptions {
   /// each data file. Older ones are examined only if the other questions depend on them.
   std::size_t newest = 10;
   Examination examination = Examination::kFinished;
-  /// What an earlier survey with this examination has found, which stands where the files of a
-  /// checkpoint are as many, as large and as old as they were; may be null.
+  /// An earlier survey with this examination, or null. Its verdict stands where the files of a
+  /// checkpoint are as many, as large and as old as they were.
   const RootSurvey* known = nullptr;
   StrategySpec strategy = OpenOptions().strategy;  ///< strategy that the run loads with
   /// Marks the iterations that this retention removes when a run that has resumed here saves for

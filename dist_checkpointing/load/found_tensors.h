@@ -20,7 +20,7 @@ struct FoundTensor {
   bool loaded = false;  ///< some rank has requested it, or a planner has left it out on purpose
 };
 
-/// What a run that goes on from a checkpoint must not lose.
+/// The tensors of a checkpoint that a run which goes on from there must not lose.
 struct FoundTensors {
   std::string checkpoint;  ///< for messages
   /// The tensors in stored order, without empty ones and those whose data files are lost.

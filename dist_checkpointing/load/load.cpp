@@ -44,7 +44,7 @@ StateDict planned(const LoadCall& call, const OpenedCheckpoint& from, StateDict 
   return state;
 }
 
-/// What ranks request of a stored tensor; the largest of all ranks counts.
+/// Ranks may request a stored tensor whole, in part or not at all; the largest of all ranks counts.
 enum Requested : std::uint8_t {
   kNotRequested,
   kForOthers,  ///< a planner reads it for tensors of other names, under which it continues

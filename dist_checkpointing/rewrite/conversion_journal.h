@@ -55,7 +55,7 @@ std::string journal_line(std::string_view record);
 /// Returns the records of all attempts in `directory`; empty if there is no journal with facts.
 std::optional<JournalContent> read_journals(const Storage& storage, const std::string& directory);
 
-/// Where a journal is: in a directory of a storage, "" for its root.
+/// A journal lies in a directory of a storage, "" for its root.
 struct JournalPlace {
   std::shared_ptr<Storage> storage{};
   std::string directory{};

@@ -28,7 +28,7 @@ bool was_being_replaced(const Location& target);
 /// the same host. A warning names leftovers that cannot be removed.
 void remove_leftovers(const Location& root, const StrategySpec& strategy = OpenOptions().strategy);
 
-/// What becomes of a leftover whose job has ended.
+/// A leftover whose job has ended has one of these fates.
 enum class LeftoverFate : std::uint8_t {
   kRemove,
   /// It is a checkpoint that a save was replacing, and nothing sound has its name: it comes back,

@@ -365,7 +365,7 @@ class Planner {
     return newest == names.end() ? std::nullopt : std::optional(*newest);
   }
 
-  /// What comes back has been examined without its bytes.
+  /// The survey has examined a checkpoint that comes back without its bytes.
   bool is_sound_in_depth(const std::string& place) const {
     const DiagnoseOptions& options = treatment_.diagnose;
     return !found_.deep || !find_unsound(root_ / place, options.strategy,

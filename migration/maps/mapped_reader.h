@@ -36,7 +36,7 @@ struct MapReport {
   Findings findings{};                ///< all of this, for people too
 };
 
-/// What a caller knows beside the options of a map.
+/// A caller may know more than the options of a map say.
 struct MapContext {
   const Storage* model_files = nullptr;  ///< the folder with config.json if the checkpoint has none
   const KeyMap* map = nullptr;  ///< the map of KeyMapOptions::name, if it has been read already

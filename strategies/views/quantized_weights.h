@@ -38,7 +38,7 @@ struct BlockScales {
   /// The part with a scale. By default a block for scales with `suffix`, and whatever the shape
   /// shows for X.weight_scale.
   std::optional<ScaledPart> part{};
-  /// Whether a tensor is to be left as it is: its key belongs to no weight.
+  /// Returns true for a tensor that is to be left as it is, since its key belongs to no weight.
   std::function<bool(const std::string&)> is_ignored{};
 };
 

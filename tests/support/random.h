@@ -33,7 +33,7 @@ class Random {
   std::mt19937_64 engine_;
 };
 
-/// Whether sweeps take each point and many samples: long, for a hunt by hand.
+/// Returns whether sweeps take each point and many samples, which is long: for a hunt by hand.
 inline bool sweeps_all() {
   const char* const text = std::getenv("DCKPT_SWEEP");
   return text != nullptr && text == std::string("all");

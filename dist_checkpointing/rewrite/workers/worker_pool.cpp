@@ -24,12 +24,12 @@
 //     job.json         facts, units, and the staging directory. They follow from the conversion and
 //                      the id, so that all workers would write the same bytes: whoever finds none
 //                      writes it
-//     U.claim-G        a lease, with the token of its owner, the time of the claim, and the period of
-//                      the lease: its owner works on the unit. If it has expired, or if its owner is
-//                      a process of this host that has ended, or was killed before it wrote its
-//                      token, which takes a quarter of a period at most, G + 1 may be claimed. Claims are
-//                      created exclusively and never taken away from an owner, so that none is ever
-//                      removed under a new owner's hands
+//     U.claim-G        a lease, with the token of its owner, the time of the claim, and the period
+//                      of the lease: its owner works on the unit. G + 1 may be claimed if the lease
+//                      has expired, if its owner is a process of this host that has ended, or if
+//                      it was killed before it wrote its token, for which it has a quarter of a
+//                      period. Claims are created exclusively and never taken away from an owner,
+//                      so that none is ever removed under a new owner's hands
 //     U.done           the path and the places of the finished file; it appears whole
 //     publish.claim-G  the same lease for the publication. Its owner has renamed the staging
 //                      directory S to that of its own token
@@ -38,8 +38,8 @@
 //     records          the copy contains records as they are stored
 //     T.commit         the files that the owner of the publication is about to make visible. Each
 //                      publisher has its own, since one that was stopped may write it late
-//     .conversion-…    the journal of a publication. It is here, and not in S, so that one that is
-//                      begun late is not among the published files
+//     .conversion-…    the journal of a publication. It is here, and not in S, so that one that
+//                      is begun late is not among the published files
 //     published        the destination is complete
 //
 // A worker writes into a folder of its own in S. Two workers on one unit, as when one was stopped

@@ -31,8 +31,8 @@ struct WorkUnit {
 struct PooledJob {
   ConversionFacts facts;
   std::string destination;  ///< as Location::absolute()
-  /// Where the files of all workers lie, beside the destination. Each pool has a name of its own: a
-  /// worker that is late may remove it, whatever another pool does.
+  /// The directory beside the destination with the files of all workers. Each pool has a name of
+  /// its own: a worker that is late may remove it, whatever another pool does.
   std::string staging;
   std::vector<WorkUnit> units;
 };

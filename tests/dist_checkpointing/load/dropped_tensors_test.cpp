@@ -1,4 +1,4 @@
-// What a run has not loaded is not lost by a save: state that an optimizer makes in its first step
+// A save does not lose what its run has not loaded: state that an optimizer makes in its first step
 // does not replace the state of the checkpoint.
 
 #include "dist_checkpointing/load/dropped_tensors.h"

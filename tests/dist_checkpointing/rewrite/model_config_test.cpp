@@ -1,4 +1,4 @@
-// What goes along with converted weights is true of them: config.json, the tokenizer, other files.
+// The files that go along with converted weights are true of them: config.json, the tokenizer.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

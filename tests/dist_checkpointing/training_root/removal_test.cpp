@@ -113,7 +113,7 @@ TEST_F(Leftovers, AReplacedCheckpointWhoseSuccessorNeverCameIsBack) {
   EXPECT_TRUE(fs::exists(root_ / "iter_0000100" / "metadata.json"));
 }
 
-/// What a killed save has left of iteration 100, and the checkpoint that has its name.
+/// A killed save has left this of iteration 100, beside a checkpoint that has its name.
 struct Successor {
   const char* what;
   const char* purpose;                 ///< of what is left

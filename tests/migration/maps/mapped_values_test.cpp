@@ -81,7 +81,7 @@ TEST(MappedValues, WeightsWithScalesAreDequantized) {
   EXPECT_THAT(wide.at("decoder.layers.mlp.linear_fc2.weight"), HasSubstr("float32 (2, 8, 6)"));
 }
 
-/// What has a scale follows from quantization_config, or from shapes; see dequantized_reader_test.
+/// The part with a scale follows from quantization_config, or from shapes.
 TEST(MappedValues, TheConfigurationTellsWhatHasAScale) {
   const KeyMap map = KeyMap::from_text(R"(version: 1
 family: one
