@@ -44,7 +44,7 @@ StateDict planned(const LoadCall& call, const OpenedCheckpoint& from, StateDict 
   return state;
 }
 
-/// Ranks may request a stored tensor whole, in part or not at all; the largest of all ranks counts.
+/// A rank requests a stored tensor in one of these ways; the largest of all ranks counts.
 enum Requested : std::uint8_t {
   kNotRequested,
   kForOthers,  ///< a planner reads it for tensors of other names, under which it continues
