@@ -1,7 +1,6 @@
 #include "migration/maps/mapped_reader.h"
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <set>
 #include <utility>
@@ -13,6 +12,7 @@
 #include "mapping/base/text.h"
 #include "mapping/megatron/model_keys.h"
 #include "migration/maps/map_findings.h"
+#include "migration/maps/map_settings.h"
 #include "migration/maps/shipped_map.h"
 #include "strategies/contract/common_state.h"
 #include "strategies/views/converted_reader.h"
@@ -22,73 +22,6 @@
 
 namespace dckpt {
 namespace {
-
-enum class ExtraStates : std::uint8_t { kNone, kLeaveOut };
-constexpr EnumNames<ExtraStates, 2> kExtraStatesNames{
-    {{ExtraStates::kNone, "none"}, {ExtraStates::kLeaveOut, "leave_out"}}};
-constexpr EnumNames<bool, 2> kPartsNames{{{false, "all"}, {true, "text"}}};
-constexpr EnumNames<bool, 1> kQuantizeNames{{{true, "fp8"}}};
-constexpr EnumNames<bool, 2> kLocalNames{{{false, "te"}, {true, "local"}}};
-
-/// The parsed `options.set`.
-struct Settings {
-  MapTarget target{};
-  ExtraStates extra_states = ExtraStates::kNone;
-  std::optional<DType> values{};  ///< dtype of dequantized weights
-  bool fp8 = false;               ///< linear layers are quantized
-  std::map<std::string, std::string> numbers{};
-};
-
-template <typename Enum, std::size_t N>
-Enum parse_choice(const std::string& setting, const std::string& text,
-                  const EnumNames<Enum, N>& names) {
-  if (const auto value = value_of(names, text)) return *value;
-  std::vector<std::string> texts;
-  for (const auto& [value, name] : names) texts.emplace_back(name);
-  throw CheckpointError(ErrorCode::kInvalidArgument,
-                        str_format("the setting {} is {}, expected one of {}", setting, quote(text),
-                                   quoted_list(texts, N)));
-}
-
-Settings parse_settings(const std::vector<std::string>& set) {
-  Settings settings;
-  std::set<std::string> names;
-  for (const std::string& text : set) {
-    const std::size_t equals = text.find('=');
-    if (equals == text.npos || equals == 0)
-      throw CheckpointError(ErrorCode::kInvalidArgument,
-                            str_format("a setting is NAME=VALUE, not {}", quote(text)));
-    std::string name = text.substr(0, equals);
-    if (name == "dequantise") name = "dequantize";
-    std::string value = text.substr(equals + 1);
-    if (!names.insert(name).second)
-      throw CheckpointError(ErrorCode::kInvalidArgument,
-                            str_format("{} is set twice", quote(name)));
-    if (name == "from")
-      settings.target.from = parse_choice(name, value, kKeyNamesNames);
-    else if (name == "keys")
-      settings.target.names = parse_choice(name, value, kKeyNamesNames);
-    else if (name == "layout")
-      settings.target.layout = parse_choice(name, value, kMegatronLayoutNames);
-    else if (name == "names")
-      settings.target.local_names = parse_choice(name, value, kLocalNames);
-    else if (name == "extra_state")
-      settings.extra_states = parse_choice(name, value, kExtraStatesNames);
-    else if (name == "parts")
-      settings.target.text_only = parse_choice(name, value, kPartsNames);
-    else if (name == "prefix")
-      settings.target.prefix = value;
-    else if (name == "dequantize")
-      settings.values = parse_choice(name, value, kMapCastNames);
-    else if (name == "quantize")
-      settings.fp8 = parse_choice(name, value, kQuantizeNames);
-    else if (name == "dtype")
-      settings.target.dtype = parse_choice(name, value, kMapCastNames);
-    else
-      settings.numbers.emplace(name, std::move(value));
-  }
-  return settings;
-}
 
 KeyMap map_for(const Value& config) {
   if (auto map = shipped_map_of_text(config)) return *std::move(map);
@@ -512,7 +445,7 @@ class Mapping {
     }
   }
 
-  Settings settings_;
+  MapSettings settings_;
   ModelConfig config_;
   KeyMap map_;
   std::optional<MapNumbers> numbers_;
