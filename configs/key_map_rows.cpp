@@ -348,9 +348,7 @@ void check_row(const YamlNode& node, const std::string& path, const MapRow& row,
         {node.place,
          path + ": concat_rows puts all heads of the query before those of key and value, and "
                 "Megatron's linear_qkv has them by query groups; use qkv_interleave"});
-  if (row.add.value != 0 && std::ranges::any_of(row.hf.transform, [](const MapTransform& step) {
-        return step.step == MapStep::kPadRows;
-      }))
+  if (row.add.value != 0 && has_step(row.hf.transform, MapStep::kPadRows))
     problems.push_back({node.place, path + ": 'add' is not for rows that pad_rows fills up"});
   if (!row.layers.empty() && !megatron.has("l"))
     problems.push_back({node.place, path + ": 'layers' is for keys with {l}"});

@@ -108,7 +108,8 @@ std::string nothing_in(const Location& root) {
 }
 
 std::string task_of(const AllowedOnce& allow) {
-  return allow.dropped_keys ? "save without all keys" : "save";
+  return str_format("save{}{}", allow.dropped_keys ? " without all keys" : "",
+                    allow.unloaded_keys ? " with keys that were not loaded" : "");
 }
 
 }  // namespace
@@ -145,7 +146,7 @@ PendingSave Checkpointer::save(const StateDict& state, std::uint64_t iteration,
                                const AllowedOnce& allow) try {
   if (policy_.save.async.enabled) return save_async(state, iteration, allow);
   require_same_on_all_ranks(task_of(allow), iteration);
-  may_drop_ = allow.dropped_keys;
+  allowed_ = allow;
   require_descriptions(state);
   const SaveOptions options = prepare(iteration);
   SaveReport report = dckpt::save(state, root_ / iteration_directory(iteration), options, comm_,
@@ -162,7 +163,7 @@ PendingSave Checkpointer::save_async(const StateDict& state, std::uint64_t itera
     return PendingSave::skip(root_ / iteration_directory(iteration), comm_);
   if (policy_.save.async.when_busy != WhenBusy::kReplace) wait();
   compare_arguments(task_of(allow), iteration);
-  may_drop_ = allow.dropped_keys;
+  allowed_ = allow;
   require_descriptions(state);
   const SaveOptions options = prepare(iteration);
   if (!saver_) saver_ = std::make_unique<AsyncSaver>(policy_.save, comm_, hooks_, &save_plans_);
@@ -232,7 +233,9 @@ void Checkpointer::require_descriptions(const StateDict& state) {
 
 std::optional<ResumedFrom> Checkpointer::load_if_any(StateDict& state) {
   require_same_on_all_ranks("load the latest checkpoint");
-  if (comm_.rank() == 0) tracked_ = tracked_by(*root_.directory());
+  agree(comm_, "looking for the tracker", [&] {
+    if (comm_.rank() == 0) tracked_ = tracked_by(*root_.directory());
+  });
   const auto found = find_latest_together(root_, policy_.load.strategy, comm_);
   if (!found) return std::nullopt;
   ResumedFrom resumed{found->iteration, root_ / found->directory, {}};
@@ -264,9 +267,9 @@ ResumedFrom Checkpointer::resume(StateDict& state) try {
 
 LoadReport Checkpointer::load(StateDict& state, std::uint64_t iteration) try {
   require_same_on_all_ranks("load", iteration);
-  if (comm_.rank() == 0) tracked_ = tracked_by(*root_.directory());
   const Location checkpoint = root_ / iteration_directory(iteration);
   agree(comm_, "looking for the checkpoint", [&] {
+    if (comm_.rank() == 0) tracked_ = tracked_by(*root_.directory());
     if (checkpoint.is_directory()) return;
     throw CheckpointError(ErrorCode::kIncomplete,
                           str_format("there is no iteration {} in the training root, which has {}",
@@ -458,15 +461,17 @@ void Checkpointer::remove_old(std::uint64_t saved) {
   };
   try {
     const auto storage = root_.directory();
-    std::map<std::string, std::uint64_t> ids;
-    for (const FileInfo& entry : storage->list("")) ids.emplace(entry.name, entry.id);
     const std::vector<std::uint64_t> in_use =
         loaded_ ? std::vector{*loaded_} : std::vector<std::uint64_t>{};
-    if (policy_.retention.keep_last == 0) return;
+    const std::vector<std::uint64_t> iterations = list_iterations(root_);
+    if (policy_.retention.keep_last == 0 || iterations.size() <= policy_.retention.keep_last)
+      return;
+    std::map<std::string, std::uint64_t> ids;
+    for (const FileInfo& entry : storage->list("")) ids.emplace(entry.name, entry.id);
     const auto sound = [&](std::uint64_t iteration) { return is_sound(iteration); };
     const RootLinks links(root_);
-    for (const std::uint64_t old : iterations_to_delete(
-             list_iterations(root_), saved, policy_.retention, in_use, links.once_each(sound))) {
+    for (const std::uint64_t old : iterations_to_delete(iterations, saved, policy_.retention,
+                                                        in_use, links.once_each(sound))) {
       try {
         const std::string name = iteration_directory(old);
         if (links.why_kept(name)) continue;
@@ -503,7 +508,9 @@ SaveHooks Checkpointer::with_check(SaveHooks hooks) {
                                                        const Value* common) {
     if (found_) {
       with_context({.file = root_.display()}, [&] {
-        require_continued(*found_, planned, common, may_drop_ || policy_.resume.allow_dropped_keys);
+        AllowedOnce allow = allowed_;
+        allow.dropped_keys |= policy_.resume.allow_dropped_keys;
+        require_continued(*found_, planned, common, allow);
       });
     }
     if (own) own(planned, common);

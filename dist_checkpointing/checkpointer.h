@@ -24,11 +24,6 @@ struct ResumedFrom {
   LoadReport report;
 };
 
-/// Permissions of a single save beyond those of the policy.
-struct AllowedOnce {
-  bool dropped_keys = false;  ///< see ResumeOptions::allow_dropped_keys
-};
-
 /// Manages the checkpoints of a training run: saves iterations under one root, keeps the tracker
 /// file, finds the newest complete checkpoint, and removes old ones as the policy's `retention`
 /// says. docs/checkpointer.md describes what happens to a root.
@@ -60,9 +55,9 @@ class Checkpointer {
   /// abandoned history. Refuses (mismatch) a state that lacks tensors of the checkpoint that the
   /// run has resumed from, counted over all ranks, unless `allow` or the policy's
   /// `resume.allow_dropped_keys` permits it, and one that has tensors of that checkpoint which the
-  /// run has never loaded, unless `load.allow_unloaded` names them. save.h describes states. With
-  /// the policy's `save.async.enabled`, returns as save_async does. Otherwise the save is done when
-  /// this returns, and wait() only returns the report.
+  /// run has never loaded, unless `allow` or `load.allow_unloaded` permits it. save.h describes
+  /// states. With the policy's `save.async.enabled`, returns as save_async does. Otherwise the save
+  /// is done when this returns, and wait() only returns the report.
   PendingSave save(const StateDict& state, std::uint64_t iteration, const AllowedOnce& allow = {});
 
   /// Does the same in the background and returns as soon as the state may change. With
@@ -140,7 +135,7 @@ class Checkpointer {
   // Used on rank 0 only.
   bool claimed_ = false;
   bool has_saved_ = false;
-  bool may_drop_ = false;                      ///< the running call of save() allows dropped keys
+  AllowedOnce allowed_{};                      ///< by the running call of save()
   std::shared_ptr<const FoundTensors> found_;  ///< of the checkpoint that the run has loaded last
   std::unique_ptr<StorageLock> lock_;          ///< null if the storage has no locks
   std::string owner_;                          ///< the words that this job wrote into it

@@ -123,12 +123,12 @@ class Surveyor {
                         {.deep = examination == Examination::kAllBytes, .threads = threads_each_});
   }
 
-  /// Returns what SurveyOptions::known says of a complete or damaged checkpoint.
+  /// Returns what SurveyOptions::known says of a checkpoint that loads.
   const IterationSummary* known_as(const IterationSummary& summary) const {
     const auto known = known_.find(summary.directory);
     if (known == known_.end() || known->second->saved != summary.saved ||
         known->second->bytes != summary.bytes || known->second->files != summary.files ||
-        !(known->second->state == State::kComplete || known->second->loads))
+        !known->second->loads)
       return nullptr;
     return known->second;
   }

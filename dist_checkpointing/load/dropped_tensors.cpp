@@ -102,15 +102,15 @@ void tell_unloaded(const FoundTensors& found, Findings& findings) {
 }
 
 void require_continued(const FoundTensors& found, const Metadata& planned, const Value* common,
-                       bool may_drop) {
+                       const AllowedOnce& allow) {
   if (is_as_loaded(found, planned)) return;
   const PlannedNames names(planned, common);
   std::vector<FoundTensor> dropped;
   std::vector<FoundTensor> remade;
   for (const FoundTensor& tensor : found.tensors) {
     if (names.has(tensor.key)) {
-      if (is_unloaded(tensor, found)) remade.push_back(tensor);
-    } else if (counts(tensor) && !may_drop) {
+      if (is_unloaded(tensor, found) && !allow.unloaded_keys) remade.push_back(tensor);
+    } else if (counts(tensor) && !allow.dropped_keys) {
       dropped.push_back(tensor);
     }
   }
@@ -122,7 +122,7 @@ void require_continued(const FoundTensors& found, const Metadata& planned, const
                    "they were made anew, and what they were would be lost. Put them into the state "
                    "before the load (an optimizer may have to make its state first); or, if they "
                    "are to begin anew, name them in the policy, 'load: {{allow_unloaded: "
-                   "[PATTERN]}}':{}",
+                   "[PATTERN]}}', or pass {{.unloaded_keys = true}} to this call of save:{}",
                    grouped(remade.size()), all, quote(found.checkpoint), table_of_bytes(remade)));
   if (dropped.empty()) return;
   throw CheckpointError(
@@ -135,9 +135,9 @@ void require_continued(const FoundTensors& found, const Metadata& planned, const
 }
 
 std::function<void(const Metadata&, const Value*)> continuation_check(const LoadReport& report,
-                                                                      bool allow_dropped_keys) {
-  return [found = report.found, allow_dropped_keys](const Metadata& planned, const Value* common) {
-    if (found) require_continued(*found, planned, common, allow_dropped_keys);
+                                                                      const AllowedOnce& allow) {
+  return [found = report.found, allow](const Metadata& planned, const Value* common) {
+    if (found) require_continued(*found, planned, common, allow);
   };
 }
 

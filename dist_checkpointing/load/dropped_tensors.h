@@ -17,10 +17,10 @@ namespace dckpt {
 void tell_unloaded(const FoundTensors& found, Findings& findings);
 
 /// Throws CheckpointError (mismatch) if the planned save of all ranks loses tensors of the
-/// checkpoint: it has them neither under their keys nor, in the common state, under their paths
-/// (unless `may_drop`); or it has some that were not loaded.
+/// checkpoint: it has them neither under their keys nor, in the common state, under their paths;
+/// or it has some that were not loaded. `allow` permits either.
 void require_continued(const FoundTensors& found, const Metadata& planned, const Value* common,
-                       bool may_drop);
+                       const AllowedOnce& allow);
 
 /// Loads as load() does, for a run that may have loaded other parts of the same checkpoint, which
 /// `before` lists on rank 0; it may be null.

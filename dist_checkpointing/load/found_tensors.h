@@ -28,11 +28,17 @@ struct FoundTensors {
   std::vector<std::string> allow_unloaded;  ///< LoadOptions::allow_unloaded
 };
 
+/// Permissions of a single save beyond those of the policy.
+struct AllowedOnce {
+  bool dropped_keys = false;   ///< see ResumeOptions::allow_dropped_keys
+  bool unloaded_keys = false;  ///< as if LoadOptions::allow_unloaded had named all keys
+};
+
 /// Returns a SaveHooks::accept for a run that goes on from a load without a Checkpointer, which
-/// checks the same: a save is refused (mismatch) if it lacks tensors of that checkpoint, unless
-/// `allow_dropped_keys`, or has tensors which the checkpoint had and the load did not request, so
-/// that their values are new. Every rank may pass its own report.
+/// checks the same: a save is refused (mismatch) if it lacks tensors of that checkpoint, or has
+/// tensors which the checkpoint had and the load did not request, so that their values are new,
+/// unless `allow` permits it. Every rank may pass its own report.
 [[nodiscard]] std::function<void(const Metadata& planned, const Value* common)> continuation_check(
-    const LoadReport& report, bool allow_dropped_keys = false);
+    const LoadReport& report, const AllowedOnce& allow = {});
 
 }  // namespace dckpt

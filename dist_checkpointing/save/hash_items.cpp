@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <memory>
+#include <numeric>
 #include <utility>
+#include <vector>
 
 #include "dist_checkpointing/planner/resolved_source.h"
 #include "mapping/base/bytes.h"
@@ -16,7 +19,6 @@ namespace {
 
 constexpr std::uint64_t kSamples = 16;
 constexpr std::uint64_t kSampleBytes = 4096;  // a multiple of every dtype's size
-constexpr std::uint64_t kBufferBytes = std::uint64_t{8} << 20;
 
 using ByteRange = std::pair<std::uint64_t, std::uint64_t>;
 
@@ -30,12 +32,6 @@ std::vector<ByteRange> hashed_ranges(std::uint64_t nbytes, CheckReplicas how) {
     ranges.emplace_back(begin, begin + kSampleBytes);
   }
   return ranges;
-}
-
-std::uint64_t size_of(const std::vector<ByteRange>& ranges) {
-  std::uint64_t size = 0;
-  for (const auto& [begin, end] : ranges) size += end - begin;
-  return size;
 }
 
 std::uint64_t value_of(const Fingerprinter& hash) {
@@ -74,42 +70,28 @@ class ItemHasher {
     hashes_[number] = value_of(hash);
   }
 
-  /// Copies the samples of many items in device memory with one wait.
+  /// Copies the samples of all items in device memory together.
   void hash_samples() {
-    for (std::size_t first = 0, end = 0; first < on_devices_.size(); first = end) {
-      const Device device = source_.device_of(items_[on_devices_[first]]);
-      std::uint64_t size = 0;
-      for (; end < on_devices_.size(); ++end) {
-        const WriteItem& item = items_[on_devices_[end]];
-        const std::uint64_t more = size_of(hashed_ranges(item.nbytes, how_));
-        if (source_.device_of(item) != device || (size != 0 && size + more > kBufferBytes)) break;
-        size += more;
+    SavePlan samples;
+    for (const std::size_t number : on_devices_) {
+      for (const auto& [begin, end] : hashed_ranges(items_[number].nbytes, how_)) {
+        WriteItem& sample = samples.emplace_back(items_[number]);
+        sample.source_begin +=
+            static_cast<std::int64_t>(begin / item_size(sample.properties.dtype));
+        sample.nbytes = end - begin;
       }
-      hash_samples(std::span(on_devices_).subspan(first, end - first), size);
     }
-  }
-
-  void hash_samples(std::span<const std::size_t> numbers, std::uint64_t size) {
-    Bytes buffer(size);
-    {
-      PendingCopies copies = source_.copies_from(items_[numbers.front()]);
-      std::byte* to = buffer.data();
-      for (const std::size_t number : numbers) {
-        for (const auto& [begin, end] : hashed_ranges(items_[number].nbytes, how_)) {
-          if (begin != end) source_.add(copies, items_[number], begin, end, to);
-          to += end - begin;
-        }
-      }
-      copies.enqueued();
-      copies.wait();
-    }
-    ByteView rest = buffer;
-    for (const std::size_t number : numbers) {
-      const std::uint64_t length = size_of(hashed_ranges(items_[number].nbytes, how_));
+    std::vector<std::size_t> all(samples.size());
+    std::iota(all.begin(), all.end(), std::size_t{0});
+    const std::unique_ptr<ItemSource> together = source_.in_order(samples, all);
+    auto next = samples.begin();
+    for (const std::size_t number : on_devices_) {
       Fingerprinter hash;
-      hash.update(rest.first(length));
+      for (std::size_t left = hashed_ranges(items_[number].nbytes, how_).size(); left > 0; --left) {
+        if (together) together->tensor(*next, [&](ByteView bytes) { hash.update(bytes); });
+        ++next;
+      }
       hashes_[number] = value_of(hash);
-      rest = rest.subspan(length);
     }
   }
 
@@ -127,6 +109,7 @@ class ItemHasher {
 std::vector<std::uint64_t> hash_items(std::span<const Tensor> tensors,
                                       std::span<const WriteItem> items, CheckReplicas how,
                                       int threads) {
+  if (items.empty()) return {};
   return ItemHasher(tensors, items, how).run(threads);
 }
 

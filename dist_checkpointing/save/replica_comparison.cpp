@@ -22,6 +22,7 @@
 #include "mapping/base/text.h"
 #include "mapping/base/wire.h"
 #include "mapping/planning/save/messages.h"
+#include "mapping/state/sharded_object.h"
 #include "strategies/comm/agree.h"
 #include "strategies/comm/phase_label.h"
 
@@ -41,12 +42,21 @@ std::vector<std::uint64_t> decode_hashes(ByteView bytes) {
 
 /// Returns "rank 0 and ranks 1, 3".
 std::string partition_text(const DifferingReplicas& differing) {
+  const auto& first = differing.ranks.front();
+  if (first.size() == 1 &&
+      std::ranges::all_of(differing.ranks, [&](const auto& ranks) { return ranks == first; }))
+    return ranks_text(first) + ", which holds several copies,";
   std::string text;
   for (std::size_t i = 0; i < std::min(differing.ranks.size(), kShownPartitions); ++i)
     text += (i == 0 ? "" : " and ") + ranks_text(differing.ranks[i]);
   if (differing.ranks.size() > kShownPartitions)
     text += str_format(" and {}", counted(differing.ranks.size() - kShownPartitions, "more group"));
   return text;
+}
+
+bool is_extra_state(const std::string& object) {
+  const auto unique = ShardedObject::parse_unique_key(object);
+  return (unique ? unique->key : object).ends_with("_extra_state");
 }
 
 }  // namespace
@@ -64,6 +74,8 @@ Bytes hash_replicas(const DescribedState& described, const SavePlan& plan,
     if (item.kind == WriteItem::Kind::kTensor) {
       tensors.push_back(item);
       of_tensors.push_back(i);
+    } else if (how != CheckReplicas::kAll && is_extra_state(item.key)) {
+      continue;  // such as the scales of FP8, which ranks may reduce within their own groups only
     } else if (const Bytes& bytes = described.object_bytes[item.source]; !bytes.empty()) {
       hashes[i] = std::max<std::uint64_t>(fingerprint_of(bytes).low, 1);
     }

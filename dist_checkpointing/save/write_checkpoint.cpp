@@ -89,9 +89,9 @@ Publication begin_publication(const Location& target, const SaveOptions& options
                               const std::function<void(const FileInfo&)>& may_replace) {
   require_publishable(target, options);
   if (options.overwrite) check_replaceable(target);
+  remove_dead_attempts(target);  // first, as it may bring another directory back under this name
   Publication::Options replacing = publication_options(target, options);
   replacing.held = lock_to_replace(target, options);
-  remove_dead_attempts(target);
   replacing.may_replace = may_replace;
   return Publication::begin(target.storage(), target.name(), staging_token(), std::move(replacing));
 }
@@ -100,15 +100,13 @@ Publication begin_resumable(const Location& target, const SaveOptions& options,
                             const std::string& left, const std::string& token, bool locks) {
   require_publishable(target, options);
   if (options.overwrite) check_replaceable(target);
+  remove_dead_attempts(target, left);
   Publication::Options kept = publication_options(target, options);
   kept.keep_unfinished = true;
   if (locks) kept.held = lock_to_replace(target, options);
-  Publication publication =
-      left.empty()
-          ? Publication::begin(target.storage(), target.name(), token, std::move(kept))
-          : Publication::adopt(target.storage(), target.name(), left, token, std::move(kept));
-  remove_dead_attempts(target);
-  return publication;
+  return left.empty()
+             ? Publication::begin(target.storage(), target.name(), token, std::move(kept))
+             : Publication::adopt(target.storage(), target.name(), left, token, std::move(kept));
 }
 
 WrittenData write_items(const WriteTarget& target, const SaveStrategy& strategy, int rank,

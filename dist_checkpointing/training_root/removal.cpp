@@ -31,6 +31,7 @@
 #include "dist_checkpointing/training_root/removal.h"
 
 #include <algorithm>
+#include <functional>
 
 #include "dist_checkpointing/tracker.h"
 #include "dist_checkpointing/training_root/foreign_entries.h"
@@ -197,14 +198,15 @@ void remove_leftover(Storage& directory, const HiddenSibling& sibling,
   log_info(str_format("{}: removed {}, left by a save or deletion that died", in, quote(name)));
 }
 
-void remove_dead_attempts(const Location& target) {
+void remove_dead_attempts(const Location& target, std::string_view except) {
   Storage& directory = *target.storage();
   try {
     if (!directory.stat_target("")) return;
     std::optional<bool> is_of_others;
     for (const FileInfo& entry : directory.list("")) {
       const auto sibling = parse_hidden_sibling(entry.name);
-      if (!sibling || sibling->name != target.name() || !is_dead_attempt(directory, *sibling))
+      if (!sibling || sibling->name != target.name() || entry.name == except ||
+          !is_dead_attempt(directory, *sibling))
         continue;
       if (!is_of_others) is_of_others = is_root_of_others(directory);
       if (*is_of_others) {
@@ -224,29 +226,35 @@ void remove_dead_attempts(const Location& target) {
   }
 }
 
-std::vector<std::string> unfinished_attempts(const Location& target) {
+namespace {
+
+/// Returns the hidden directories beside `target` that belong to it and are `wanted`.
+std::vector<std::string> directories_beside(
+    const Location& target, const std::function<bool(const HiddenSibling&)>& wanted) {
   std::vector<std::string> names;
   if (!target.storage()->stat_target("")) return names;
   for (const FileInfo& entry : target.storage()->list("")) {
     const auto sibling = parse_hidden_sibling(entry.name);
     if (entry.kind == FileInfo::Kind::kDirectory && sibling && sibling->name == target.name() &&
-        sibling->purpose != kReplaced && is_dead_attempt(*target.storage(), *sibling))
+        wanted(*sibling))
       names.push_back(entry.name);
   }
   return names;
 }
 
+}  // namespace
+
+std::vector<std::string> unfinished_attempts(const Location& target) {
+  return directories_beside(target, [&](const HiddenSibling& sibling) {
+    return sibling.purpose != kReplaced && is_dead_attempt(*target.storage(), sibling);
+  });
+}
+
 std::vector<std::string> attempts_elsewhere(const Location& target) {
-  std::vector<std::string> names;
-  if (!target.storage()->stat_target("")) return names;
-  for (const FileInfo& entry : target.storage()->list("")) {
-    const auto sibling = parse_hidden_sibling(entry.name);
-    if (entry.kind == FileInfo::Kind::kDirectory && sibling && sibling->name == target.name() &&
-        sibling->purpose == "saving" &&
-        state_of(*target.storage(), *sibling) == UnfinishedState::kElsewhere)
-      names.push_back(entry.name);
-  }
-  return names;
+  return directories_beside(target, [&](const HiddenSibling& sibling) {
+    return sibling.purpose == kSaving &&
+           state_of(*target.storage(), sibling) == UnfinishedState::kElsewhere;
+  });
 }
 
 bool was_being_replaced(const Location& target) {

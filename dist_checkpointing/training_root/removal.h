@@ -44,8 +44,8 @@ void remove_leftover(Storage& root, const HiddenSibling& leftover, const Strateg
 
 /// Removes, with a warning, the leftovers beside `target` of saves and conversions whose processes
 /// on this host died. Leftovers of other hosts are kept. A replaced checkpoint whose successor was
-/// never published, or is not sound, is restored.
-void remove_dead_attempts(const Location& target);
+/// never published, or is not sound, is restored. The attempt named `except` stays: it goes on.
+void remove_dead_attempts(const Location& target, std::string_view except = {});
 
 /// Returns the names of the hidden directories beside `target` in which interrupted saves and
 /// conversions were writing it: those of processes of this host that died, and those that were

@@ -69,7 +69,10 @@ void RootLinks::look_into(Storage& directory, const std::string& prefix, int lev
       add_names(directory, entry.name, shown);
     } else if (entry.kind == FileInfo::Kind::kDirectory && levels > 0 &&
                !entry.name.starts_with('.') && !is_checkpoint_name(entry.name)) {
-      look_into(*directory.subtree(entry.name), shown + "/", levels - 1);
+      try {
+        look_into(*directory.subtree(entry.name), shown + "/", levels - 1);
+      } catch (const CheckpointError&) {  // it has gone, or this user may not list it
+      }
     }
   }
 }

@@ -66,7 +66,7 @@ std::string lock_words(const Storage& root) try {
   if (!root.stat(kRootLock)) return "";
   return std::string(as_text(ByteView(read_file(*root.open(kRootLock), kMaxWords))));
 } catch (const CheckpointError&) {
-  return "";  // they are for information
+  return "";
 }
 
 std::string lock_owner(std::string_view who) {

@@ -78,11 +78,8 @@ void take(const Location& root, const TreatmentStep& step, const RootDiagnosis& 
       return storage.remove_all(step.name);
     }
     case Kind::kWriteTracker: {
-      std::uint64_t number = 1;
-      for (const SetAside& aside : found.set_aside)
-        if (aside.original == step.name) number = std::max(number, aside.number + 1);
       if (storage.stat(step.name))
-        move_tracker(storage, step.name, to_string(AsideName{step.name, number}));
+        move_tracker(storage, step.name, to_string(next_aside(storage, step.name)));
       return storage.put(step.name, tracker_content(storage, step));
     }
     case Kind::kDelete: return delete_checkpoint(storage, step.name);

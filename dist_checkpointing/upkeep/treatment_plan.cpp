@@ -110,11 +110,6 @@ class Planner {
     return newest;
   }
 
-  AsideName next_aside(const std::string& original) const {
-    const SetAside* const newest = newest_aside(original);
-    return {original, newest == nullptr ? 1 : newest->number + 1};
-  }
-
   void restore(const std::string& original) {
     const SetAside* const aside = newest_aside(original);
     if (aside == nullptr) {
@@ -151,7 +146,8 @@ class Planner {
     const Verdict verdict = verdict_of(checkpoint->state);
     std::string why(name_of(kVerdictNames, verdict));
     if (!checkpoint->why.empty()) why += ": " + checkpoint->why;
-    report_.steps.push_back({Kind::kSetAside, directory, to_string(next_aside(directory)), why,
+    report_.steps.push_back({Kind::kSetAside, directory,
+                             to_string(next_aside(*root_.directory(), directory)), why,
                              checkpoint->bytes, "--restore " + short_name(directory)});
     gone_.insert(directory);
     for (const std::string& link : RootLinks(root_).links_to(directory)) {
@@ -220,7 +216,8 @@ class Planner {
     std::string why = "the save that was replacing it died";
     const IterationSummary* const successor = found_.find(original);
     if (successor != nullptr && !gone_.contains(original)) {
-      report_.steps.push_back({Kind::kSetAside, original, to_string(next_aside(original)),
+      report_.steps.push_back({Kind::kSetAside, original,
+                               to_string(next_aside(*root_.directory(), original)),
                                "not sound: " + successor->why, successor->bytes});
       why = "it is sound, and what has replaced it is not";
     }
@@ -247,7 +244,8 @@ class Planner {
            "the retention keeps everything: say how many of the newest checkpoints stay "
            "(--keep-last N, or retention.keep_last of the policy)");
     }
-    const std::uint64_t saved = resumed();
+    const std::string resumes = resumed();
+    const std::uint64_t saved = parse_iteration_directory(resumes).value_or(0);
     std::set<std::uint64_t> all;
     for (const IterationSummary& checkpoint : found_.survey.iterations)
       if (checkpoint.iteration && !is_gone(checkpoint.directory)) all.insert(*checkpoint.iteration);
@@ -257,11 +255,11 @@ class Planner {
     const auto counts = [&](std::uint64_t iteration) {
       return is_sound(iteration_directory(iteration));
     };
-    if (!counts(saved)) {
-      const IterationSummary* const unsound = found_.find(iteration_directory(saved));
+    if (!is_sound(resumes)) {
+      const IterationSummary* const unsound = found_.find(resumes);
       report_.remarks.push_back(str_format(
           "{}, from which a run would resume, does not count, because it is not sound: {}",
-          quote(iteration_directory(saved)), unsound == nullptr ? "it is gone" : unsound->why));
+          quote(resumes), unsound == nullptr ? "it is gone" : unsound->why));
     }
     const RootLinks links(root_);
     for (const std::uint64_t old :
@@ -279,16 +277,16 @@ class Planner {
     }
   }
 
-  /// Returns the iteration from which a run would resume after the steps so far.
-  std::uint64_t resumed() const {
-    if (tracker_names_) return parse_iteration_directory(*tracker_names_).value_or(0);
+  /// Returns the directory from which a run would resume after the steps so far.
+  std::string resumed() const {
+    if (tracker_names_) return *tracker_names_;
     const auto& resumed = found_.survey.resume.checkpoint;
     if (!resumed || is_gone(resumed->directory)) {
       const auto& reasons = found_.survey.resume.passed_over;
       fail(ErrorCode::kIncomplete, "a run would not resume here, so nothing is removed" +
                                        (reasons.empty() ? "" : ": " + reasons.back()));
     }
-    return resumed->iteration;
+    return resumed->directory;
   }
 
   void repair_tracker() {
@@ -347,7 +345,7 @@ class Planner {
                                0, "--restore tracker"});
     else
       report_.steps.push_back({Kind::kSetAside, kBridgeTrackerFile,
-                               to_string(next_aside(kBridgeTrackerFile)),
+                               to_string(next_aside(*root_.directory(), kBridgeTrackerFile)),
                                str_format("{}; {} has no {} to take its place", why,
                                           quote(directory), kBridgeStateFile),
                                0, "--restore tracker"});

@@ -24,37 +24,27 @@ constexpr std::string_view kWithHead[] = {"ForCausalLM", "ForConditionalGenerati
 /// The list in which transformers names the attention of each layer.
 constexpr const char* kLayerTypes = "layer_types";
 
-bool has_text(const Value* list, const auto& wanted) {
-  return list != nullptr && list->is_list() &&
-         std::ranges::any_of(list->items(), [&](const Value& item) {
-           return item.is_str() && wanted(item.as_str());
-         });
-}
-
-/// Returns whether a map of one's own is for the model of config.json.
-bool names(const KeyMap& map, const Value& config) {
-  const Value* const type = config.find("model_type");
-  return (type != nullptr && type->is_str() &&
-          std::ranges::find(map.model_types, type->as_str()) != map.model_types.end()) ||
-         has_text(config.find(kArchitectures), [&](const std::string& name) {
-           return std::ranges::find(map.architectures, name) != map.architectures.end();
-         });
+/// Returns whether a map of one's own is for the model of config.json, or for its language model.
+bool is_map_of_text(const KeyMap& map, const Value& config) {
+  const Value* const text = config.find(kHfTextConfig);
+  return is_map_of(map, config) || (text != nullptr && is_map_of(map, *text));
 }
 
 /// Returns whether config.json names a class without a head, such as LlamaModel.
 bool lacks_head(const Value& config) {
   const Value* const classes = config.find(kArchitectures);
+  const auto has_head = [](const Value& name) {
+    return name.is_str() && std::ranges::any_of(kWithHead, [&](std::string_view end) {
+             return name.as_str().ends_with(end);
+           });
+  };
   return classes != nullptr && classes->is_list() && classes->size() > 0 &&
-         !has_text(classes, [](const std::string& name) {
-           return std::ranges::any_of(kWithHead,
-                                      [&](std::string_view end) { return name.ends_with(end); });
-         });
+         std::ranges::none_of(classes->items(), has_head);
 }
 
 /// Returns the parts beside the language model that config.json describes: "vision_config".
 std::vector<std::string> other_parts(const Value& config) {
   std::vector<std::string> parts;
-  if (config.find(kHfTextConfig) == nullptr) return parts;
   for (const char* const part : {"vision_config", "audio_config"}) {
     const Value* const section = config.find(part);
     if (section != nullptr && section->is_dict()) parts.emplace_back(part);
@@ -112,7 +102,10 @@ void add_layer_types(const Value& config, std::vector<std::string>& sentences) {
 std::vector<std::string> differences(const KeyMap& map, const Value& config,
                                      const Metadata& written) {
   std::vector<std::string> sentences;
-  MapTarget target{.names = KeyNames::kMegatron, .layout = MegatronLayout::kNonHomogeneous};
+  // A map of the same names on both sides does not tell; config.json describes Hugging Face's.
+  MapTarget target{.presumed = KeyNames::kHf,
+                   .names = KeyNames::kMegatron,
+                   .layout = MegatronLayout::kNonHomogeneous};
   target.text_only = add_missing_parts(config, written, sentences);
   try {
     MapNumbers numbers(map, {.args = {}, .run_config = {}, .hf = config}, {});
@@ -121,6 +114,7 @@ std::vector<std::string> differences(const KeyMap& map, const Value& config,
     for (std::string& misfit : misfits(map, numbers, written, target))
       sentences.push_back(std::move(misfit));
   } catch (const CheckpointError& error) {
+    if (error.code() == ErrorCode::kUnsupported) return sentences;  // nothing can be compared
     if (error.code() != ErrorCode::kMismatch) throw;
     sentences.push_back(error.message());
   }
@@ -140,7 +134,8 @@ KeyMap without_head(KeyMap map) {
 Findings compare_with_config(const Value& config, const Metadata& written,
                              const std::optional<KeyMap>& own) {
   if (!config.is_dict() || is_packed(written)) return {};
-  std::optional<KeyMap> map = own && names(*own, config) ? own : shipped_map_of_text(config);
+  std::optional<KeyMap> map =
+      own && is_map_of_text(*own, config) ? own : shipped_map_of_text(config);
   if (!map) return {};
   if (lacks_head(config)) map = without_head(*std::move(map));
   Findings findings;

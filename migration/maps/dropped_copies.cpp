@@ -1,7 +1,7 @@
 #include "migration/maps/dropped_copies.h"
 
 #include <algorithm>
-#include <set>
+#include <map>
 
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
@@ -11,16 +11,6 @@ namespace dckpt {
 namespace {
 
 constexpr std::int64_t kBytesCompared = std::int64_t{32} << 20;  // at a time
-
-bool pads_vocabulary(const MapRow& row) {
-  return std::ranges::find(row.hf.transform, MapStep::kPadRows, &MapTransform::step) !=
-         row.hf.transform.end();
-}
-
-const TensorStorageMetadata* find_tensor(const Metadata& metadata, const std::string& key) {
-  const auto found = std::ranges::find(metadata.tensors, key, &TensorStorageMetadata::key);
-  return found == metadata.tensors.end() ? nullptr : &*found;
-}
 
 bool are_equal(const CheckpointReader& reader, const TensorStorageMetadata& a,
                const TensorStorageMetadata& b) {
@@ -49,38 +39,39 @@ bool are_equal(const CheckpointReader& reader, const TensorStorageMetadata& a,
 DroppedCopies dropped_copies(const KeyMap& map, const MappedKeys& keys, const Metadata& source) {
   DroppedCopies result;
   if (keys.from != KeyNames::kHf) return result;
-  std::set<std::string> originals;
+  std::map<std::string, std::int64_t> originals;  // and their rows
   std::int64_t columns = 0;
   for (std::size_t i = 0; i < keys.tensors.size(); ++i) {
-    if (!pads_vocabulary(map.tensors[keys.rows[i]]) || keys.tensors[i].size.size() != 2) continue;
+    if (!has_step(map.tensors[keys.rows[i]].hf.transform, MapStep::kPadRows) ||
+        keys.tensors[i].size.size() != 2)
+      continue;
     columns = keys.tensors[i].size.back();
     for (const TensorPart& part : keys.tensors[i].parts) {
       if (part.elements != TensorPart::Elements::kZeros)
-        originals.insert(source.tensors[part.tensor].key);
+        originals.emplace(source.tensors[part.tensor].key,
+                          source.tensors[part.tensor].global_shape()[0]);
     }
   }
   for (const AlikeKeys& group : keys.dropped) {
     for (const std::string& key : group.keys) {
-      const TensorStorageMetadata* const tensor = find_tensor(source, key);
+      const TensorStorageMetadata* const tensor = source.find_tensor(key);
       const Shape shape = tensor == nullptr ? Shape() : tensor->global_shape();
       if (shape.size() == 2 && shape.back() == columns &&
-          std::ranges::any_of(originals, [&](const std::string& original) {
-            return shape[0] >= find_tensor(source, original)->global_shape()[0];
-          }))
+          std::ranges::any_of(originals, [&](const auto& one) { return shape[0] >= one.second; }))
         result.copies.push_back(key);
     }
   }
-  result.originals.assign(originals.begin(), originals.end());
+  for (const auto& [key, rows] : originals) result.originals.push_back(key);
   return result;
 }
 
 Findings compare_copies(const CheckpointReader& source, const DroppedCopies& dropped) {
   std::vector<std::string> others;
   for (const std::string& key : dropped.copies) {
-    const TensorStorageMetadata* const copy = find_tensor(source.metadata(), key);
+    const TensorStorageMetadata* const copy = source.metadata().find_tensor(key);
     if (copy != nullptr &&
         std::ranges::none_of(dropped.originals, [&](const std::string& original) {
-          const TensorStorageMetadata* const kept = find_tensor(source.metadata(), original);
+          const TensorStorageMetadata* const kept = source.metadata().find_tensor(original);
           return kept != nullptr && are_equal(source, *copy, *kept);
         }))
       others.push_back(key);

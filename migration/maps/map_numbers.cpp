@@ -444,7 +444,9 @@ std::vector<ConfigEntry> MapNumbers::config_entries() const {
   if (!config_.hf.is_dict()) return entries;
   for (const MapNumber& number : map_->numbers) {
     const auto found = known_.find(number.name);
-    if (found == known_.end()) continue;
+    const bool is_of_source =  // it describes the scales of quantized weights, which are gone
+        std::ranges::find(map_->dequantize.block, number.name) != map_->dequantize.block.end();
+    if (found == known_.end() || is_of_source) continue;
     const KnownNumber& known = found->second;
     const auto usual = number_of(number.otherwise, kOfMap);
     const bool is_shown = known.origin == kAsShown && (usual ? usual->value : 0) != known.value;

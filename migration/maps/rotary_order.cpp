@@ -33,9 +33,7 @@ std::string model_type(const Value* config) {
 
 bool turns_back(const MapRow& row) {
   return glob_match(kAttention, row.megatron) &&
-         std::ranges::any_of(row.hf.transform, [](const MapTransform& step) {
-           return step.step == MapStep::kRopeDeinterleave;
-         });
+         has_step(row.hf.transform, MapStep::kRopeDeinterleave);
 }
 
 bool has_heads(const MapRow& row) {

@@ -7,6 +7,9 @@
 
 namespace dckpt {
 
+/// Returns whether a map names the type or a class of a model, by its config.json.
+bool is_map_of(const KeyMap& map, const Value& config);
+
 /// Returns the shipped map for a model by its config.json, if there is one.
 std::optional<KeyMap> shipped_map(const Value& config);
 

@@ -370,9 +370,8 @@ class Assignment {
   /// files often have the head that is tied to the embedding, and layers for multi-token prediction
   /// of which config.json says nothing.
   bool may_be_dropped(const MapRow& row) const {
-    const auto pads = [](const MapTransform& step) { return step.step == MapStep::kPadRows; };
     return result_.side.names == KeyNames::kHf &&
-           (row.megatron.starts_with("mtp.") || std::ranges::any_of(row.hf.transform, pads));
+           (row.megatron.starts_with("mtp.") || has_step(row.hf.transform, MapStep::kPadRows));
   }
 
   void count_layers() {

@@ -59,7 +59,7 @@ std::optional<Farewell> farewell_in(ByteView message) {
   const ByteView text = ByteView(header.inlined).first(static_cast<std::size_t>(header.size));
   return Farewell{static_cast<Farewell::Kind>(header.number),
                   printable(as_text(text), MessageHeader::kInlined),
-                  static_cast<int>(static_cast<std::uint32_t>(header.content)) - 1};
+                  static_cast<int>(static_cast<std::uint32_t>(header.content) - 1U)};
 }
 
 }  // namespace dckpt

@@ -100,7 +100,8 @@ std::unique_ptr<StorageLock> lock_file(const Fd& directory, const std::string& e
     file = open_regular(directory, entry, path);
     if (!lock_without_waiting(file, path)) return nullptr;
   }
-  // The owner is only text for messages: the lock is valid even if it cannot be written.
+  // The lock is valid even if its owner cannot be written. Whoever reads the words then takes those
+  // of an earlier owner for the present ones.
   const std::string_view shown = std::string_view(owner).substr(0, kMaxOwnerBytes);
   if (::ftruncate(file.get(), 0) == 0) [[maybe_unused]]
     const ssize_t written = ::pwrite(file.get(), shown.data(), shown.size(), 0);

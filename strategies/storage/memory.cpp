@@ -267,7 +267,7 @@ class MemoryStorage final : public Storage {
     return {.name = std::move(name),
             .kind = node.directory ? FileInfo::Kind::kDirectory : FileInfo::Kind::kRegular,
             .size = node.content.size(),
-            .id = node.id};
+            .id = node.directory ? node.id : 0};
   }
 
   static bool is_prefix(Components prefix, Components whole) {

@@ -146,6 +146,7 @@ class DirectorySwap {
 
   void put_back() {
     if (!storage_.stat(name_)) return storage_.rename(aside_, name_);
+    if (mine_.id == 0) require_mine_at_name();  // nothing tells whose it is: it throws
     log_warning(
         str_format("{} was published by another job in the meantime; what it had been "
                    "before is still in {}",

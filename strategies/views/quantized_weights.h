@@ -84,7 +84,7 @@ inline constexpr std::uint64_t kMaxScaleBytes = std::uint64_t{16} << 20;
 const FourBitForm* four_bit_form(const Metadata& metadata);
 
 /// Returns the name of a published form of quantized weights that cannot be dequantized here, with
-/// one of its keys: "GPTQ ('a.qweight')"; empty if there is none.
+/// its keys: "GPTQ ('a.g_idx' beside 'a.qweight')"; empty if there is none.
 std::string unreadable_form(const Metadata& metadata);
 
 /// Returns whether a checkpoint has weights of 4 bits in a published form, float8 tensors, or

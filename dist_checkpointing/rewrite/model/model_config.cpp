@@ -218,8 +218,8 @@ void adapt_config(const CheckpointReader& source, const Metadata& written,
   }
   for (const ConfigEntry& entry : entries) {
     set_entry(config, entry);
-    changes.push_back(
-        str_format("with {} {}, as the tensors have it", entry.path, to_json(entry.value)));
+    changes.push_back(str_format("with {} {}, as it was set or as the tensors show", entry.path,
+                                 to_json(entry.value)));
   }
   if (!changes.empty())  // nothing else writes into the source folder
     folder.storage = std::make_shared<WithConfig>(std::const_pointer_cast<Storage>(folder.storage),

@@ -276,7 +276,7 @@ bool WorkerPool::is_expired(const std::string& claim, std::int64_t modified) {
     try {
       seen = {modified, parse_claim(read_file(*storage_->open(claim), kMaxOwnerBytes)).token};
     } catch (const CheckpointError& error) {
-      if (error.code() == ErrorCode::kIncomplete) return false;  // given back
+      if (error.code() != ErrorCode::kCorrupt) return false;  // given back, or renewed just now
       seen = {modified, ""};
     }
     if (seen.token.empty()) return now() - modified > std::chrono::nanoseconds(writing()).count();

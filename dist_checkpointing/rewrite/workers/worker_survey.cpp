@@ -161,9 +161,13 @@ std::optional<SurveyedWorker> worker_at_work(const Location& directory) {
   const std::int64_t now = storage_time(*pool, kProbePrefix + staging_token());
   for (const FileInfo& entry : pool->list("")) {
     if (entry.name.find(".claim-") == entry.name.npos) continue;
-    const ClaimText claim = parse_claim(read_file(*pool->open(entry.name), kMaxPoolFileBytes));
-    if (!claim.token.empty() && is_current(claim, entry.modified, now))
-      return worker_of(claim.token);
+    try {
+      const ClaimText claim = parse_claim(read_file(*pool->open(entry.name), kMaxPoolFileBytes));
+      if (!claim.token.empty() && is_current(claim, entry.modified, now))
+        return worker_of(claim.token);
+    } catch (const CheckpointError& error) {
+      if (error.code() != ErrorCode::kIncomplete) throw;  // else it was given back just now
+    }
   }
   return std::nullopt;
 }

@@ -157,8 +157,8 @@ DecidedPlan PlanAgreement::create_global_plan(std::span<const Bytes> proposals,
     decision.why_planned = !by.planner ? "the planner's plans are not to be reused"
                            : !same_planner
                                ? "another planner, or what its plans depend on has changed"
-                           : !knows_replicas ? "the plans do not say which pieces are replicas"
-                                             : "other planner options";
+                           : !decided_before ? "other planner options"
+                                             : "the plans do not say which pieces are replicas";
   }
   if (proposed.missing) {
     decision.answers.assign(proposals.size(), encode_plan_request());

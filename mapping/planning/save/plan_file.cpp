@@ -225,8 +225,9 @@ std::shared_ptr<const SavePlanCache::Global> decode_plan_file(ByteView bytes,
   WireReader reader(bytes.subspan(kFileMagic.size()), "the file of plans");
   const std::uint64_t version = reader.number();
   if (version != kVersion && version != kWithoutReplicas)
-    throw CheckpointError(ErrorCode::kUnsupported,
-                          str_format("has version {}; this dckpt reads {}", version, kVersion));
+    throw CheckpointError(
+        ErrorCode::kUnsupported,
+        str_format("has version {}; this dckpt reads 1 to {}", version, kVersion));
   const Fingerprint sum = read_fingerprint(reader);
   if (fingerprint_of(reader.rest()) != sum)
     throw CheckpointError(ErrorCode::kCorrupt, "its bytes do not have its checksum");

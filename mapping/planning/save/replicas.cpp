@@ -102,12 +102,13 @@ void write_items(WireWriter& writer, std::span<const std::uint32_t> items) {
   }
 }
 
-std::vector<std::uint32_t> read_items(WireReader& reader, std::uint64_t limit) {
+std::vector<std::uint32_t> read_items(WireReader& reader, std::uint64_t limit, std::uint64_t most) {
   std::vector<std::uint32_t> items;
   std::uint64_t next = 0;
   for (std::size_t runs = reader.count(); runs > 0; --runs) {
     next += reader.number(limit - next);
-    for (std::uint64_t length = reader.number(limit - next); length > 0; --length)
+    for (std::uint64_t length = reader.number(std::min(limit - next, most - items.size()));
+         length > 0; --length)
       items.push_back(static_cast<std::uint32_t>(next++));
   }
   return items;
@@ -131,7 +132,8 @@ Replicas read_replicas(WireReader& reader, std::size_t ranks) {
   std::size_t copies = 0;
   for (std::size_t rank = 0; rank < ranks; ++rank) {
     // A run of many items takes few bytes, but each item is a copy that is listed below.
-    replicas.items.push_back(read_items(reader, reader.rest().size()));
+    replicas.items.push_back(
+        read_items(reader, std::uint64_t{UINT32_MAX} + 1, reader.rest().size()));
     copies += replicas.items.back().size();
     if (copies > reader.rest().size()) reader.malformed("it has more copies than bytes");
   }

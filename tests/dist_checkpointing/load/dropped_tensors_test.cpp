@@ -75,7 +75,8 @@ TEST_F(NeverLoaded, IsNotSavedMadeAnew) {
             EXPECT_THAT(
                 error.what(),
                 AllOf(HasSubstr("2 of the 3 tensors"), HasSubstr("has not loaded from there"),
-                      HasSubstr("'optimizer.exp_avg.w', 64 B"), HasSubstr("allow_unloaded")));
+                      HasSubstr("'optimizer.exp_avg.w', 64 B"), HasSubstr("allow_unloaded"),
+                      HasSubstr(".unloaded_keys = true")));
           }
         },
         policy);
@@ -108,6 +109,18 @@ TEST_F(NeverLoaded, MayBeginAnewWhereThePolicyNamesIt) {
             AllOf(HasSubstr("1 of the 3 tensors"), HasSubstr("'optimizer.exp_avg_sq.w'")));
       },
       Policy::from_text("version: 1\nload: {allow_unloaded: ['*.exp_avg.*']}"));
+}
+
+TEST_F(NeverLoaded, IsSavedByOneCallThatAllowsIt) {
+  const Warnings warnings;
+  job(2, [](Checkpointer& checkpointer, Communicator& comm) {
+    StateDict state = state_of(comm.rank(), false);
+    checkpointer.resume(state);
+    checkpointer.save(state_of(comm.rank(), true), 20, {.unloaded_keys = true}).wait();
+    EXPECT_THAT(error_of([&] { checkpointer.save(state_of(comm.rank(), true), 30).wait(); }).what(),
+                HasSubstr("2 of the 3 tensors"));
+  });
+  EXPECT_EQ(tracker(), "20");
 }
 
 TEST_F(NeverLoaded, IsWhatNoLoadOfTheCheckpointHasRequested) {
@@ -157,7 +170,7 @@ TEST_F(NeverLoaded, IsNamedByLoadAndRefusedByTheSavesThatGetItsCheck) {
                 HasSubstr("has not loaded from there"));
     EXPECT_THAT(error_of([&] { dckpt::save(state, root_ / "next", {}, comm, hooks); }).what(),
                 HasSubstr("lacks 2 of the 3 tensors"));
-    dckpt::save(state, root_ / "next", {}, comm, {.accept = continuation_check(report, true)});
+    dckpt::save(state, root_ / "next", {}, comm, {.accept = continuation_check(report, {.dropped_keys = true})});
   });
   EXPECT_THAT(warnings.text(), HasSubstr("no rank's state has 2 of the 3 tensors"));
 }
