@@ -18,11 +18,14 @@ std::shared_ptr<const Storage> held(const Storage& storage);
 
 std::optional<FileInfo> FileWatch::note(const Storage& storage, const std::string& name) {
   const std::string key = storage.absolute(name);
+  {
+    const std::lock_guard lock(mutex_);
+    const auto known = files_.find(key);
+    if (known != files_.end()) return known->second.info;
+  }
+  Seen seen{held(storage), name, storage.stat_target(name)};  // may take long in a network
   const std::lock_guard lock(mutex_);
-  const auto known = files_.find(key);
-  if (known != files_.end()) return known->second.info;
-  const Seen seen{held(storage), name, storage.stat_target(name)};
-  return files_.emplace(key, seen).first->second.info;
+  return files_.try_emplace(key, std::move(seen)).first->second.info;
 }
 
 void FileWatch::compare(const Storage& storage, const std::string& name) {

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <sys/vfs.h>
 
 #include <algorithm>
 #include <array>
@@ -47,8 +48,12 @@ FileInfo file_info(std::string name, const struct stat& status) {
 
 /// Returns FileInfo::id of a directory. File systems give the numbers of removed inodes to new
 /// ones. The handle of a directory tells them apart, and where there are no handles, the time of
-/// birth.
+/// birth. In FUSE (sshfs, gcsfuse) a directory may get another number when the kernel has forgotten
+/// it, so there is none.
 std::uint64_t id_of(const Fd& parent, const std::string& entry, const struct stat& status) {
+  constexpr decltype(statfs::f_type) kFuse = 0x65735546;  // FUSE_SUPER_MAGIC
+  struct statfs system {};
+  if (::fstatfs(parent.get(), &system) != 0 || system.f_type == kFuse) return 0;
   Bytes text;
   append_le(text, std::uint64_t{status.st_dev});
   append_le(text, std::uint64_t{status.st_ino});

@@ -12,6 +12,7 @@
 #include "migration/maps/config_agreement.h"
 #include "migration/maps/dropped_copies.h"
 #include "migration/maps/map_numbers.h"
+#include "tests/dist_checkpointing/fake_reader.h"
 #include "tests/dist_checkpointing/rewrite/conversions.h"
 #include "tests/migration/maps/small_model.h"
 
@@ -103,6 +104,33 @@ TEST_F(ModelConfigs, ANumberThatIsGivenIsWrittenIntoConfigJson) {
     EXPECT_EQ(to_json(json_of(at("result") / "config.json")), to_json(right));
     EXPECT_THAT(messages_of(report.findings, FindingCode::kConfigDiffers), ::testing::IsEmpty());
     clear();
+  }
+}
+
+TEST_F(ModelConfigs, NumbersOfTheSourcesScalesAreNotThoseOfTheResult) {
+  const ConvertOptions options{
+      .source = {.map = {.name = "auto", .set = {"quantize=fp8", "scale_block_rows=64"}}},
+      .target = {.strategy = "hf", .model_files = config_of("deepseek_v3", {})}};
+  convert(hf_pair("deepseek_v3") / "mcore", at("result"), options);
+  const Value config = json_of(at("result") / "config.json");
+  EXPECT_EQ(to_json(config.at("quantization_config").at("weight_block_size")), "[128,128]");
+}
+
+TEST_F(ModelConfigs, OfAMapWithTheSameNamesOnBothSidesAreComparedFromTheirSide) {
+  const KeyMap map = KeyMap::from_text(R"(version: 1
+family: same
+model_types: [same]
+numbers:
+  num_attention_heads: {args: num_attention_heads, hf: n_head}
+  num_layers: {args: num_layers, hf: n_layer}
+tensors:
+  - {megatron: "h.{l}.query.weight", hf: "h.{l}.query.weight", transform: {rope_interleave: num_attention_heads}}
+)");
+  testing::FakeReader reader;
+  reader.tensor<float>("h.0.query.weight", DType::kFloat32, {8, 2}, std::vector<float>(16, 1));
+  for (const int layers : {1, 2}) {
+    const Value config = Value::dict({{"model_type", "same"}, {"n_head", 2}, {"n_layer", layers}});
+    EXPECT_EQ(compare_with_config(config, reader.write().metadata(), map).size(), layers - 1U);
   }
 }
 

@@ -4,7 +4,11 @@
 
 #include <filesystem>
 #include <fstream>
+#include <memory>
 
+#include "mapping/base/error.h"
+#include "strategies/storage/forwarding.h"
+#include "strategies/storage/posix.h"
 #include "tests/support/temp_dir.h"
 
 namespace dckpt::root_links_test {
@@ -76,6 +80,26 @@ TEST(RootLinks, KeepWhatPeopleHaveMarked) {
     EXPECT_EQ(links.why_kept("iter_0000010"), mark.why);
     EXPECT_EQ(links.why_kept("iter_0000020"), std::nullopt);
   }
+}
+
+/// A storage with a folder that this user may not list, as lost+found of a mounted root.
+class PartlyClosed final : public ForwardingStorage {
+ public:
+  using ForwardingStorage::ForwardingStorage;
+  std::vector<FileInfo> list(const std::string& directory) const override {
+    if (directory == "root/lost+found") throw CheckpointError(ErrorCode::kIo, "permission denied");
+    return storage_->list(directory);
+  }
+};
+
+TEST(RootLinks, AFolderThatCannotBeListedHidesNoOther) {
+  const TempDir run;
+  fs::create_directories(run / "root/iter_0000010");
+  fs::create_directories(run / "root/lost+found");
+  link("../iter_0000010", run / "root/zbest/loss");
+  const RootLinks links(
+      Location(std::make_shared<PartlyClosed>(posix_storage(run.path())), "root"));
+  EXPECT_EQ(links.why_kept("iter_0000010"), "'zbest/loss' leads to it");
 }
 
 TEST(RootLinks, AreNotWhatNamesEverythingOrNothing) {

@@ -455,6 +455,15 @@ class Prune : public KeptRoot {
   }
 };
 
+TEST_F(Prune, ARunThatResumesFromAReleaseResumesFromNoIteration) {
+  make("release");
+  write("latest_checkpointed_iteration.txt", "release");
+  const TreatmentReport report = prune({.keep_last = 2});
+  EXPECT_EQ(report.diagnosis.survey.resume.checkpoint->directory, "release");
+  EXPECT_THAT(report.remarks, ::testing::Each(::testing::Not(HasSubstr("iter_0000000"))));
+  EXPECT_THAT(removed(report), ::testing::Not(::testing::Contains("release")));
+}
+
 TEST_F(Prune, FreesWhatItHasShown) {
   const TreatmentReport plan = prune({.keep_last = 2, .keep_every = 2});
   EXPECT_THAT(removed(plan), ElementsAre("iter_0000001", "iter_0000003"));
