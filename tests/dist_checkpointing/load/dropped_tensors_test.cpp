@@ -170,7 +170,8 @@ TEST_F(NeverLoaded, IsNamedByLoadAndRefusedByTheSavesThatGetItsCheck) {
                 HasSubstr("has not loaded from there"));
     EXPECT_THAT(error_of([&] { dckpt::save(state, root_ / "next", {}, comm, hooks); }).what(),
                 HasSubstr("lacks 2 of the 3 tensors"));
-    dckpt::save(state, root_ / "next", {}, comm, {.accept = continuation_check(report, {.dropped_keys = true})});
+    dckpt::save(state, root_ / "next", {}, comm,
+                {.accept = continuation_check(report, {.dropped_keys = true})});
   });
   EXPECT_THAT(warnings.text(), HasSubstr("no rank's state has 2 of the 3 tensors"));
 }
