@@ -1,5 +1,7 @@
 #include "strategies/storage/lease.h"
 
+#include <ctime>
+
 #include <algorithm>
 #include <exception>
 #include <utility>
@@ -47,6 +49,17 @@ std::optional<Lease::Period> Lease::age(Storage& storage, const std::string& nam
   return std::chrono::duration_cast<Period>(age);
 }
 
+Lease::Clock::time_point Lease::Clock::now() noexcept {
+#ifdef CLOCK_BOOTTIME
+  constexpr clockid_t kClock = CLOCK_BOOTTIME;
+#else
+  constexpr clockid_t kClock = CLOCK_MONOTONIC;
+#endif
+  timespec time{};
+  (void)clock_gettime(kClock, &time);
+  return time_point(std::chrono::seconds(time.tv_sec) + std::chrono::nanoseconds(time.tv_nsec));
+}
+
 Lease::Lease(std::shared_ptr<Storage> storage, std::string name, std::string owner, Period period)
     : storage_(std::move(storage)),
       name_(std::move(name)),
@@ -60,7 +73,7 @@ Lease::~Lease() {
 
 bool Lease::is_current() const {
   const std::lock_guard lock(mutex_);
-  return Clock::now() - renewed_ < period_;
+  return !has_lapsed_by(Clock::now());
 }
 
 void Lease::release() {
@@ -77,16 +90,18 @@ void Lease::end_renewing() {
 void Lease::renew(const std::stop_token& stop) {
   bool warned = false;
   for (;;) {
+    Clock::time_point begun;  // the one time for both, since the thread may be stopped anywhere
     {
       std::unique_lock lock(mutex_);
       stopped_.wait_for(lock, stop, period_ / 4, [] { return false; });
       if (stop.stop_requested()) return;
-      if (Clock::now() - renewed_ >= period_) return;  // another owner may rely on its end
+      begun = Clock::now();
+      if (has_lapsed_by(begun)) return;  // another owner may rely on its end
     }
-    const Clock::time_point begun = Clock::now();
     try {
       storage_->put(name_, as_bytes(owner_));
       const std::lock_guard lock(mutex_);
+      if (has_lapsed_by(Clock::now())) return;  // it may have come too late
       renewed_ = begun;
     } catch (const std::exception& error) {
       if (std::exchange(warned, true)) continue;

@@ -41,16 +41,27 @@ class Lease {
   Lease(const Lease&) = delete;
   Lease& operator=(const Lease&) = delete;
 
-  /// Returns false if no renewal has succeeded for a period, as when the process was stopped:
-  /// another owner may have taken over. Safe to call from several threads.
+  /// Returns false once no renewal has succeeded for a period, as when the process or its machine
+  /// was stopped: another owner may have taken over, so a later renewal does not count either. Safe
+  /// to call from several threads.
   bool is_current() const;
   /// Stops renewing, and removes the file.
   void release();
 
  private:
-  using Clock = std::chrono::steady_clock;
+  /// Goes on while the machine is suspended, unlike std::chrono::steady_clock.
+  struct Clock {
+    using duration = std::chrono::nanoseconds;
+    using rep = duration::rep;
+    using period = duration::period;
+    using time_point = std::chrono::time_point<Clock>;
+    static constexpr bool is_steady = true;
+    static time_point now() noexcept;
+  };
+
   Lease(std::shared_ptr<Storage> storage, std::string name, std::string owner, Period period);
   void renew(const std::stop_token& stop);
+  bool has_lapsed_by(Clock::time_point time) const { return time - renewed_ >= period_; }
   void end_renewing();
 
   const std::shared_ptr<Storage> storage_;

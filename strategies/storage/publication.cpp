@@ -28,7 +28,7 @@ Publication Publication::begin(std::shared_ptr<Storage> storage, std::string nam
                                const std::string& token, Options options) {
   require_token(token);
   const bool renames = storage->capabilities().rename;
-  return Publication(
+  return of(
       renames ? begin_by_rename(std::move(storage), std::move(name), "", token, std::move(options))
               : begin_in_place(std::move(storage), std::move(name), token, std::move(options)));
 }
@@ -36,8 +36,13 @@ Publication Publication::begin(std::shared_ptr<Storage> storage, std::string nam
 Publication Publication::adopt(std::shared_ptr<Storage> storage, std::string name,
                                const std::string& left, const std::string& token, Options options) {
   require_token(token);
-  return Publication(
-      begin_by_rename(std::move(storage), std::move(name), left, token, std::move(options)));
+  return of(begin_by_rename(std::move(storage), std::move(name), left, token, std::move(options)));
+}
+
+Publication Publication::of(std::unique_ptr<Body> body) {
+  Publication begun(std::move(body));
+  begun.body_->identify_staging();
+  return begun;
 }
 
 Publication::Publication(std::unique_ptr<Body> body) : body_(std::move(body)) {}

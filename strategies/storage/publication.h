@@ -85,6 +85,7 @@ class Publication {
 
  private:
   explicit Publication(std::unique_ptr<Body> body);
+  static Publication of(std::unique_ptr<Body> body);
   std::unique_ptr<Body> body_;
 };
 

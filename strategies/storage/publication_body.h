@@ -20,6 +20,8 @@ class Publication::Body {
   Body(const Body&) = delete;
   Body& operator=(const Body&) = delete;
 
+  /// Notes which directory the files go to. It is called once, as soon as there is one.
+  virtual void identify_staging() {}
   virtual const std::string& staging() const noexcept = 0;
   virtual void commit(const std::function<void()>& write_marker) = 0;
   /// Throws; Publication logs it.

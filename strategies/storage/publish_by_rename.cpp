@@ -174,15 +174,15 @@ class ByRename final : public Publication::Body {
     find_old();                                                    // 1
     if (storage_->stat(staging_)) storage_->remove_all(staging_);  // 2
     storage_->make_directory(staging_);
-    mine_ = storage_->stat(staging_);
   }
 
   void adopt(const std::string& left) {
     find_old();
     const std::string from = join_name(parent_name(name_), left);
     take_up(from);
-    mine_ = storage_->stat(staging_);
   }
+
+  void identify_staging() override { mine_ = storage_->stat(staging_); }
   const std::string& staging() const noexcept override { return staging_; }
 
   void commit(const std::function<void()>& write_marker) override {

@@ -113,7 +113,7 @@ TEST_F(ModelConfigs, NumbersOfTheSourcesScalesAreNotThoseOfTheResult) {
       .target = {.strategy = "hf", .model_files = config_of("deepseek_v3", {})}};
   convert(hf_pair("deepseek_v3") / "mcore", at("result"), options);
   const Value config = json_of(at("result") / "config.json");
-  EXPECT_EQ(to_json(config.at("quantization_config").at("weight_block_size")), "[128,128]");
+  EXPECT_EQ(to_json(config.at("quantization_config").at("weight_block_size")), "[128, 128]");
 }
 
 TEST_F(ModelConfigs, OfAMapWithTheSameNamesOnBothSidesAreComparedFromTheirSide) {
@@ -128,9 +128,10 @@ tensors:
 )");
   testing::FakeReader reader;
   reader.tensor<float>("h.0.query.weight", DType::kFloat32, {8, 2}, std::vector<float>(16, 1));
+  const Metadata metadata = reader.write().metadata();
   for (const int layers : {1, 2}) {
     const Value config = Value::dict({{"model_type", "same"}, {"n_head", 2}, {"n_layer", layers}});
-    EXPECT_EQ(compare_with_config(config, reader.write().metadata(), map).size(), layers - 1U);
+    EXPECT_EQ(compare_with_config(config, metadata, map).size(), layers - 1U);
   }
 }
 
