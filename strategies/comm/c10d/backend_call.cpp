@@ -4,6 +4,7 @@
 #include <c10/util/Exception.h>
 
 #include <algorithm>
+#include <csignal>
 #include <exception>
 #include <string>
 
@@ -14,11 +15,14 @@
 
 namespace dckpt {
 
-void check_backend(const c10::intrusive_ptr<c10d::Backend>& backend) {
+void prepare_backend(const c10::intrusive_ptr<c10d::Backend>& backend) {
   if (!backend)
     throw CheckpointError(
         ErrorCode::kInvalidArgument,
         "a communicator over c10d needs a process group; the one that was passed is null");
+  struct sigaction present {};
+  if (sigaction(SIGPIPE, nullptr, &present) == 0 && present.sa_handler == SIG_DFL)
+    (void)std::signal(SIGPIPE, SIG_IGN);
 }
 
 void backend_call(std::span<const int> peers, const Deadline& deadline,

@@ -12,8 +12,10 @@
 
 namespace dckpt {
 
-/// Throws CheckpointError (invalid argument) for a null backend.
-void check_backend(const c10::intrusive_ptr<c10d::Backend>& backend);
+/// Throws CheckpointError (invalid argument) for a null backend. If the process would end by
+/// SIGPIPE, that signal is ignored from here on: Gloo writes to connections that a dead peer has
+/// closed.
+void prepare_backend(const c10::intrusive_ptr<c10d::Backend>& backend);
 
 /// Turns what the backend throws in `call` into an error that names the ranks that this rank waited
 /// for.

@@ -29,8 +29,10 @@ namespace DCKPT_API dckpt {
 /// backend then carries nothing between them. split() makes no new process group: the ranks of a
 /// color communicate over this one, under a new tag. A failure of the backend throws
 /// CheckpointError (unavailable) that names the first rank that did not respond. Gloo closes its
-/// connections when a wait times out, so the process group itself is unusable then too. Throws
-/// CheckpointError (invalid argument) for a null backend or a timeout that is not positive.
+/// connections when a wait times out, so the process group itself is unusable then too. So that the
+/// death of another rank is an error and does not end this process, SIGPIPE is ignored from here
+/// on, as in every Python program, unless the trainer has set a handler. Throws CheckpointError
+/// (invalid argument) for a null backend or a timeout that is not positive.
 std::unique_ptr<Communicator> c10d_communicator(
     const c10::intrusive_ptr<c10d::Backend>& backend,
     std::chrono::milliseconds timeout = std::chrono::minutes(10));

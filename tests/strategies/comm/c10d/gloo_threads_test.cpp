@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 
+#include <csignal>
 #include <thread>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
@@ -58,6 +59,18 @@ std::string error_of(int size, const std::function<void(Communicator&)>& body,
     return error.what();
   }
   return "no error";
+}
+
+TEST(GlooCommunicator, AConnectionThatAPeerHasClosedDoesNotEndTheProcess) {
+  const auto left = [](void (*before)(int)) {
+    (void)std::signal(SIGPIPE, before);
+    run_gloo_ranks(
+        1, [](Communicator&) {}, std::chrono::seconds(60));
+    return std::signal(SIGPIPE, SIG_DFL);
+  };
+  const auto own = [](int) {};
+  EXPECT_EQ(left(SIG_DFL), SIG_IGN);
+  EXPECT_EQ(left(own), +own) << "the trainer's own handler stays";
 }
 
 TEST(GlooCommunicator, ATimeoutNamesTheOperationAndTheRankAndTheCommunicatorStaysUnusable) {
