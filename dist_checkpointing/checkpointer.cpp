@@ -340,7 +340,7 @@ void Checkpointer::record(std::uint64_t iteration, Communicator& comm) {
 void Checkpointer::take_root() {
   if (claimed_ && still_has_root()) return;
   root_.directory()->make_directory("");
-  owner_ = lock_owner();
+  if (!claimed_) owner_ = lock_owner();
   std::unique_ptr<StorageLock> lock = lock_root(root_, owner_);
   if (!claimed_) require_same_tracker();
   if (lock) {
@@ -351,7 +351,10 @@ void Checkpointer::take_root() {
                    "saves are not removed, because this storage has no locks",
                    quote(root_.display())));
   }
-  lock_ = std::move(lock);
+  {
+    const std::lock_guard guard(mutex_);  // a save in the background may be recording
+    lock_ = std::move(lock);
+  }
   claimed_ = true;
   log_info(str_format("saving to training root {} with the policy\n{}", quote(root_.display()),
                       policy_text_));
@@ -387,8 +390,12 @@ void Checkpointer::require_same_tracker() const {
 /// Throws (aborted) if a job has claimed the root since, which the lock has not kept out: this one
 /// may have been stopped for so long that it was taken for dead.
 void Checkpointer::require_no_successor(const std::string& outcome) const {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!lock_) return;
+  }
   const std::string words = lock_words(*root_.directory());
-  if (!lock_ || !words.starts_with(kJob) || words == owner_) return;
+  if (!words.starts_with(kJob) || words == owner_) return;
   throw CheckpointError(
       ErrorCode::kAborted,
       str_format("another job, {}, has this training root by now, since the file system does not "

@@ -127,8 +127,8 @@ class Checkpointer {
   LoadPlanCache load_plans_;
   ShardedPaths sharded_paths_;           ///< sharded leaves of the last loaded state
   std::optional<std::uint64_t> loaded_;  ///< iteration that this checkpointer loaded last
-  /// Guards `position_` and `known_complete_`: a save may begin while another ends.
-  std::mutex mutex_;
+  /// Guards `position_`, `lock_` and `known_complete_`: a save may begin while another ends.
+  mutable std::mutex mutex_;
   std::optional<std::uint64_t> position_;  ///< iteration that the run loaded or saved last; empty
                                            ///< until it has loaded something
 
