@@ -13,6 +13,7 @@
 #include "mapping/megatron/model_keys.h"
 #include "migration/maps/map_findings.h"
 #include "migration/maps/map_settings.h"
+#include "migration/maps/quantization_config.h"
 #include "migration/maps/shipped_map.h"
 #include "strategies/contract/common_state.h"
 #include "strategies/views/converted_reader.h"
@@ -119,35 +120,6 @@ std::vector<bool> linear_weights(const KeyMap& map, const MappedKeys& keys,
   return chosen;
 }
 
-/// Returns the part of a float8 weight that has a scale by quantization_config in config.json.
-std::optional<ScaledPart> scaled_part(const Value& config) {
-  const Value* const quantization = config.find("quantization_config");
-  if (quantization == nullptr || !quantization->is_dict()) return std::nullopt;
-  const auto word = [](const Value& in, const char* name) {
-    const Value* const found = in.find(name);
-    return found != nullptr && found->is_str() ? found->as_str() : std::string();
-  };
-  const std::string method = word(*quantization, "quant_method");
-  if (method == "fbgemm_fp8") return ScaledPart::kRow;
-  if (method == "fp8") {
-    const Value* const block = quantization->find("weight_block_size");
-    if (block == nullptr) return std::nullopt;
-    return block->is_none() ? ScaledPart::kMatrix : ScaledPart::kBlock;
-  }
-  const Value* const groups = quantization->find("config_groups");
-  std::set<std::string> strategies;
-  if (groups != nullptr && groups->is_dict()) {
-    for (const auto& [name, group] : groups->as_dict()) {
-      const Value* const weights = group.find("weights");
-      if (weights != nullptr) strategies.insert(word(*weights, "strategy"));
-    }
-  }
-  if (strategies == std::set<std::string>{"channel"}) return ScaledPart::kRow;
-  if (strategies == std::set<std::string>{"tensor"}) return ScaledPart::kMatrix;
-  if (strategies == std::set<std::string>{"block"}) return ScaledPart::kBlock;
-  return std::nullopt;
-}
-
 /// Returns the naming scheme of a source whose keys are those of both: that of its writer, and not
 /// that of the result, which is `wanted` or otherwise that which its readers expect. Empty if
 /// nothing tells, or if these contradict each other.
@@ -201,9 +173,12 @@ class Mapping {
                                                 QuantizedKeys* keys = nullptr) const {
     const MapDequantize& map = map_.dequantize;
     if (!is_quantized(source->metadata(), map.scales)) return source;
+    QuantizationConfig described = quantization_config(config_.hf);
     BlockScales scales{.suffix = map.scales,
                        .dtype = values(),
-                       .part = scaled_part(config_.hf),
+                       .part = described.part,
+                       .group_sizes = std::move(described.group_sizes),
+                       .bits = std::move(described.bits),
                        .is_ignored = [this](const std::string& key) {
                          return std::ranges::any_of(map_.ignore_hf, [&](const std::string& glob) {
                            return glob_match(glob, key);

@@ -99,6 +99,14 @@ std::int64_t codes_in(DType item) {
   return static_cast<std::int64_t>(2 * item_size(item));
 }
 
+/// Writes "16 or 32".
+std::string or_list(const std::set<std::int64_t>& numbers) {
+  std::string text;
+  for (const std::int64_t number : numbers)
+    text += (text.empty() ? "" : " or ") + std::to_string(number);
+  return text;
+}
+
 /// Returns the key X of a weight whose codes have the key `key`; empty for other tensors.
 std::string weight_of(const FourBitForm& form, const std::string& key, DType dtype) {
   if (dtype != form.item || !key.ends_with(form.codes)) return {};
@@ -212,12 +220,18 @@ class WeightFinder {
            std::equal(size.begin(), size.end() - 1, groups.begin()) &&
            *columns % groups.back() == 0 && checked_rows(size, *columns);
     if (fits) weight.columns = *columns / groups.back();
-    if (!fits || (form.group != 0 && weight.columns != form.group))
+    if (form.group == 0 && !scales_.bits.empty() && !scales_.bits.contains(4))
+      return problems_.add(str_format("{} holds weights of {} bits (num_bits of config.json)",
+                                      quote(codes.key), or_list(scales_.bits)));
+    const std::set<std::int64_t> groups_of =
+        form.group != 0 ? std::set{form.group} : scales_.group_sizes;
+    if (!fits || (!groups_of.empty() && !groups_of.contains(weight.columns)))
       return problems_.add(str_format(
           "{} has the shape {}, but {} has {}; expected a scale for each {}", quote(scales.key),
           to_string(groups), quote(codes.key), to_string(codes.global_shape()),
-          form.group != 0 ? str_format("{} weights of a row", form.group)
-                          : std::string("group of weights of a row, all of one size")));
+          groups_of.empty() ? std::string("group of weights of a row, all of one size")
+                            : str_format("{} weights of a row{}", or_list(groups_of),
+                                         form.group == 0 ? " (group_size of config.json)" : "")));
     size.back() = *columns;
     weight.size = size;
     for (std::size_t i = 0; form.fused_experts && i < codes.chunks.size(); ++i) {

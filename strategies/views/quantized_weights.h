@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -38,6 +39,10 @@ struct BlockScales {
   /// The part with a scale. By default a block for scales with `suffix`, and whatever the shape
   /// shows for X.weight_scale.
   std::optional<ScaledPart> part{};
+  /// In a form that leaves it open (packed int4): the numbers of weights of a row that may share a
+  /// scale, and of bits that a weight may have. Empty: whatever the shapes show, and 4.
+  std::set<std::int64_t> group_sizes{};
+  std::set<std::int64_t> bits{};
   /// Returns true for a tensor that is to be left as it is, since its key belongs to no weight.
   std::function<bool(const std::string&)> is_ignored{};
 };

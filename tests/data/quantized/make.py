@@ -61,8 +61,11 @@ def int4(weights):
         weights[key] = PackedQuantizationCompressor.decompress(packed, scheme)["weight"].to(torch.bfloat16)
         for name, part in packed.items():
             stored[key.removesuffix("weight") + name] = part
-    group = dict(targets=["Linear"], weights=dict(num_bits=4, type="int", symmetric=True, strategy="group", group_size=32))
-    return stored, dict(quant_method="compressed-tensors", format="pack-quantized", config_groups=dict(group_0=group))
+    groups = {
+        f"group_{i}": dict(targets=[target], weights=dict(num_bits=4, type="int", symmetric=True, strategy="group", group_size=size))
+        for i, (target, size) in enumerate([("re:.*(gate|up)_proj.*", 32), ("re:.*down_proj.*", 16)])
+    }
+    return stored, dict(quant_method="compressed-tensors", format="pack-quantized", config_groups=groups)
 
 
 def nvfp4(weights):

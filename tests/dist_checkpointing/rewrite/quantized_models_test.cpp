@@ -11,6 +11,7 @@
 #include "dist_checkpointing/inspect/verify.h"
 #include "mapping/base/finding.h"
 #include "tests/dist_checkpointing/rewrite/conversions.h"
+#include "tests/migration/maps/hf_pair.h"
 
 namespace dckpt::quantized_models_test {
 namespace {
@@ -70,6 +71,26 @@ TEST_P(QuantizedModels, AreCopiedAsTheyAreWithoutAMap) {
   EXPECT_THAT(config_of("copy"), HasSubstr("quantization_config"));
   EXPECT_TRUE(fs::exists(at("copy/hf_quant_config.json")));
   EXPECT_TRUE(verify(*open_checkpoint(at("copy")), {.deep = true}).problems.empty());
+}
+
+using PackedIntegers = testing::Conversions;
+
+TEST_F(PackedIntegers, AreOfTheGroupsAndBitsThatConfigJsonStates) {
+  const fs::path published = fs::path(DCKPT_TEST_DATA) / "quantized/kimi_k2/published";
+  const auto refusal = [&](const char* number, std::int64_t value) {
+    fs::remove_all(at("model"));
+    fs::copy(published, at("model"));
+    Value config = testing::json_of(published / "config.json");
+    for (const char* const group : {"group_0", "group_1"})
+      config["quantization_config"]["config_groups"][group]["weights"][number] = value;
+    std::ofstream(at("model/config.json")) << to_json(config);
+    const ConvertOptions options{.source = {.map = {"auto", {"dequantize=bfloat16"}}},
+                                 .target = {.strategy = "torch_dist"}};
+    return refusal_of([&] { convert(at("model"), at("result"), options); }).second;
+  };
+  EXPECT_THAT(refusal("group_size", 16),
+              HasSubstr("16 weights of a row (group_size of config.json)"));
+  EXPECT_THAT(refusal("num_bits", 8), HasSubstr("weights of 8 bits (num_bits of config.json)"));
 }
 
 TEST_P(QuantizedModels, AreDequantizedOnRequestOnly) {
