@@ -24,6 +24,7 @@
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
 #include "mapping/base/format.h"
+#include "mapping/base/problem_list.h"
 #include "mapping/base/text.h"
 #include "mapping/megatron/optimizer_keys.h"
 #include "strategies/storage/hidden_sibling.h"
@@ -92,6 +93,20 @@ void require_none(const std::vector<FindingCode>& errors, const Findings& findin
   refuse(findings, errors,
          "findings of these kinds are to be errors (--error-on, or error_on of the policy), so "
          "nothing was written:");
+}
+
+/// Throws if a config.json would go along that describes another model.
+void require_right_config(const Findings& findings) {
+  ProblemList problems;
+  for (const Finding& finding : findings) {
+    if (finding.code == FindingCode::kConfigDiffers && finding.severity == Severity::kError)
+      problems.add(finding.message);
+  }
+  problems.raise_if_any(
+      ErrorCode::kMismatch,
+      "nothing was written, since transformers would make up what differs, or fail; correct a copy "
+      "of config.json and give its folder with --model-files, or write it as it is with "
+      "--allow-other-config:");
 }
 
 /// Tells why there is nothing to resume.
@@ -271,6 +286,7 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
   require_resumable(draft.contents, draft.target, options);
   PlannedCopy copy = plan(draft, options, report);
   require_none(options.checks.error_on, report.findings);
+  require_right_config(report.findings);
   Findings written = carry_out(copy, *draft.reader, source, watch, destination, memory, keeps,
                                opened.progress, options, report);
   note_writing(copy, options, std::move(written), report);

@@ -103,6 +103,10 @@ struct ConvertChecks {
   /// Applies the map and its inverse in memory and compares the outcome with the source, bit by
   /// bit, before anything is written. convert() throws (mismatch) with the differences.
   bool round_trip = false;
+  /// A config.json that goes along may differ from the tensors written. Else convert() throws
+  /// (mismatch) before it writes, since transformers would make up the rest, or fail; but what the
+  /// source differs in as well is only reported, where the model is copied as it is.
+  bool allow_other_config = false;
   /// Findings that are errors: convert() throws (mismatch) that names them before it writes.
   std::vector<FindingCode> error_on{};
 };

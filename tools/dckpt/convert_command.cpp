@@ -373,6 +373,8 @@ void add_conduct(Parser command, const std::shared_ptr<ConvertArguments>& option
                    "Do not compare the source with its checksums");
   command.add_flag("--allow-partial", convert.source.allow_partial,
                    "If data files are missing, convert the keys that are whole");
+  command.add_flag("--allow-other-config", convert.checks.allow_other_config,
+                   "Let a config.json go along that differs from the tensors");
   command
       .add_option("--error-on", options->error_on,
                   "Write nothing if there are such notes: data-lost, values-rounded, …; repeatable")

@@ -80,6 +80,8 @@ void add_models(Parser command, MergeArguments& options) {
       .takes(Takes::kFormat);
   add_model_files(command, options.convert.target.model_files,
                   "Folder of config.json and tokenizer, to copy; default: the first MODEL");
+  command.add_flag("--allow-other-config", options.convert.checks.allow_other_config,
+                   "Let a config.json go along that differs from the tensors");
   command.add_flag("--dry-run", options.convert.dry_run, "Say what would be done, write nothing");
   command.add_flag("--overwrite", options.convert.target.overwrite, "Replace DST if it exists");
   add_json(command, options.json);

@@ -178,6 +178,25 @@ std::optional<KeyMap> own_map(const ConvertOptions& options) {
   return KeyMap::find(options.source.map.name);
 }
 
+/// Reports where `config` differs from the tensors `written`: as errors, but for what the source's
+/// own files have as well, whose `original` it is, if the whole model is copied.
+void compare_tensors(const Value& config, const Value& original, const CheckpointReader& source,
+                     const Metadata& written, const ConvertOptions& options, ModelFolder& folder) {
+  Findings found = compare_with_config(config, written, own_map(options));
+  if (found.empty()) return;
+  const bool copies =
+      !options.target.model_files && !has_map(options) && options.source.join.empty();
+  const std::vector<std::string> before =
+      copies ? messages_of(compare_with_config(original, source.metadata()))
+             : std::vector<std::string>();
+  for (Finding& finding : found) {
+    if (!options.checks.allow_other_config &&
+        std::ranges::find(before, finding.message) == before.end())
+      finding.severity = Severity::kError;
+  }
+  append(folder.findings, std::move(found));
+}
+
 }  // namespace
 
 bool keeps_quantization(const CheckpointReader& source, const ConvertOptions& options) {
@@ -206,6 +225,7 @@ void adapt_config(const CheckpointReader& source, const Metadata& written,
   }
   if (!parsed || !parsed->is_dict()) return;
   Value& config = *parsed;
+  const Value original = config;
   std::vector<std::string> changes;
   if (drops && drop_quantization(config))
     changes.push_back(
@@ -226,7 +246,7 @@ void adapt_config(const CheckpointReader& source, const Metadata& written,
                                                   to_json(config, 2) + "\n");
   for (const std::string& change : changes)
     folder.findings.push_back({FindingCode::kModelFilesCopied, "config.json goes along " + change});
-  append(folder.findings, compare_with_config(config, written, own_map(options)));
+  compare_tensors(config, original, source, written, options, folder);
   if (has_map(options)) compare_tokens(config, folder);
 }
 

@@ -12,8 +12,9 @@ bool keeps_quantization(const CheckpointReader& source, const ConvertOptions& op
 
 /// Makes the config.json in `folder` say what is true of the converted weights: their dtype, their
 /// quantization, and `entries`. Otherwise transformers would load them as another dtype, look for
-/// scales, or make up tensors of other shapes. Then compares it with the tensors `written`. Adds
-/// findings. Throws CheckpointError (corrupt) if the file is malformed and must be changed.
+/// scales, or make up tensors of other shapes. Then compares it with the tensors `written`
+/// (ConvertChecks::allow_other_config). Adds findings. Throws CheckpointError (corrupt) if the file
+/// is malformed and must be changed.
 void adapt_config(const CheckpointReader& source, const Metadata& written,
                   const std::vector<ConfigEntry>& entries, const ConvertOptions& options,
                   ModelFolder& folder);

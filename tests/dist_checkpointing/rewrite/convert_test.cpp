@@ -19,6 +19,8 @@
 #include "strategies/formats/dcp/metadata_reader.h"
 #include "strategies/formats/dcp/metadata_writer.h"
 #include "strategies/formats/torch_archive/torch_file.h"
+#include "strategies/storage/forwarding.h"
+#include "strategies/storage/posix.h"
 #include "tests/dist_checkpointing/rewrite/conversions.h"
 #include "tests/support/arange.h"
 #include "tests/support/golden.h"
@@ -491,6 +493,19 @@ TEST_F(Convert, ADryRunTellsFilesAndSpace) {
         << "the name is taken";
     fs::remove_all(at("out"));
   }
+}
+
+TEST_F(Convert, ADryRunDoesNotNeedTheRoom) {
+  class FullStorage final : public ForwardingStorage {
+   public:
+    using ForwardingStorage::ForwardingStorage;
+    std::optional<std::uint64_t> available_space() const override { return 100; }
+  };
+  const Location out(std::make_shared<FullStorage>(posix_storage(directory_.path())), "out");
+  const fs::path source = golden("mcore-0.14-flattened-tp2pp2dp2");
+  EXPECT_THAT(refusal_of([&] { convert(source, out); }),
+              Pair(ErrorCode::kIo, HasSubstr("but only 100 B are free")));
+  EXPECT_GT(convert(source, out, {.dry_run = true}).disk_bytes, 100U);
 }
 
 TEST_F(Convert, TakesNoMoreMemoryThanItIsGiven) {

@@ -21,9 +21,11 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::Contains;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::hf_pair;
 using testing::json_of;
+using ::testing::Not;
 
 using Edit = std::vector<ConfigEntry>;
 
@@ -180,16 +182,29 @@ TEST_F(ModelConfigs, AConfigJsonThatDescribesAnotherModelIsNamed) {
   };
   for (const Case& one : cases) {
     SCOPED_TRACE(one.pair + ": " + one.said);
-    const ConvertOptions options{.source = {.keys = {.exclude = one.exclude}}};
-    const ConvertReport report = convert(model_of(one.pair, one.edits), at("copy"), options);
+    const fs::path model = model_of(one.pair, one.edits);
+    ConvertOptions options{.source = {.keys = {.exclude = one.exclude}},
+                           .target = {.model_files = model}};
+    const auto [code, refusal] = testing::refusal_of([&] { convert(model, at("copy"), options); });
+    EXPECT_EQ(code, ErrorCode::kMismatch);
+    EXPECT_THAT(refusal, HasSubstr(one.said));
+    options.checks.allow_other_config = true;
+    const ConvertReport report = convert(model, at("copy"), options);
     EXPECT_THAT(messages_of(report.findings, FindingCode::kConfigDiffers),
                 Contains(HasSubstr(one.said)));
-    ConvertOptions strict = options;
-    strict.checks.error_on = {FindingCode::kConfigDiffers};
-    EXPECT_EQ(testing::refusal_of([&] { convert(at("model"), at("strict"), strict); }).first,
-              ErrorCode::kMismatch);
     clear();
   }
+}
+
+TEST_F(ModelConfigs, WhatTheSourceDiffersInAsWellIsOnlyReportedIfItIsCopied) {
+  const fs::path model = model_of("qwen3", {{"vocab_size", 90}});
+  const ConvertReport report = convert(model, at("copy"));
+  EXPECT_THAT(messages_of(report.findings, FindingCode::kConfigDiffers),
+              ElementsAre(HasSubstr("embedding"), HasSubstr("output_layer")));
+  const ConvertOptions part{.source = {.keys = {.exclude = {"model.norm.weight"}}}};
+  const std::string refusal = testing::refusal_of([&] { convert(model, at("part"), part); }).second;
+  EXPECT_THAT(refusal, HasSubstr("missing: 'model.norm.weight'"));
+  EXPECT_THAT(refusal, Not(HasSubstr("embedding")));
 }
 
 TEST_F(ModelConfigs, BiasesThatConfigJsonDeniesAreRefusedOnTheWay) {
@@ -292,7 +307,8 @@ TEST_F(ModelConfigs, AHeadThatIsCalledTiedIsComparedBeforeItIsDropped) {
     if (!head.empty()) {
       convert(model, at("embedding"),
               {.source = {.keys = {.include = {"model.embed_tokens.weight"}}},
-               .target = {.rename = {{"model.embed_tokens", "lm_head"}}}});
+               .target = {.rename = {{"model.embed_tokens", "lm_head"}}},
+               .checks = {.allow_other_config = true}});
       joined.push_back(at("embedding"));
     }
     const ConvertReport report = convert(model, at("megatron"),
