@@ -105,7 +105,7 @@ void require_right_config(const Findings& findings) {
   problems.raise_if_any(
       ErrorCode::kMismatch,
       "nothing was written, since transformers would make up what differs, or fail; correct a copy "
-      "of config.json and give its folder with --model-files, or write it as it is with "
+      "of config.json and give its folder with --model-files, or let this one go along with "
       "--allow-other-config:");
 }
 

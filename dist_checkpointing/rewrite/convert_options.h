@@ -104,8 +104,10 @@ struct ConvertChecks {
   /// bit, before anything is written. convert() throws (mismatch) with the differences.
   bool round_trip = false;
   /// A config.json that goes along may differ from the tensors written. Else convert() throws
-  /// (mismatch) before it writes, since transformers would make up the rest, or fail; but what the
-  /// source differs in as well is only reported, where the model is copied as it is.
+  /// (mismatch) before it writes, since transformers would make up the rest, or fail. Differences
+  /// are only reported if the source's own config.json goes along and differs from the source, too,
+  /// with ConvertSource::allow_partial, and if the map gives the keys a prefix, to be joined with
+  /// a whole model.
   bool allow_other_config = false;
   /// Findings that are errors: convert() throws (mismatch) that names them before it writes.
   std::vector<FindingCode> error_on{};

@@ -39,13 +39,18 @@ QuantizationConfig quantization_config(const Value& config) {
   if (groups == nullptr || !groups->is_dict()) return {};
   QuantizationConfig found;
   std::set<std::string> strategies;
+  bool all_have_groups = true;
   for (const auto& [name, group] : groups->as_dict()) {
     const Value* const weights = group.find("weights");
-    if (weights == nullptr) continue;
+    if (weights == nullptr || !weights->is_dict()) continue;
     strategies.insert(word(*weights, "strategy"));
-    if (const auto size = number(*weights, "group_size")) found.group_sizes.insert(*size);
+    if (word(*weights, "type") == "float") continue;
+    const std::int64_t size = number(*weights, "group_size").value_or(0);
+    all_have_groups = all_have_groups && size > 0;
+    found.group_sizes.insert(size);
     if (const auto bits = number(*weights, "num_bits")) found.bits.insert(*bits);
   }
+  if (!all_have_groups) found.group_sizes.clear();
   if (strategies.size() == 1) found.part = part_of(*strategies.begin());
   return found;
 }

@@ -13,8 +13,8 @@ namespace dckpt {
 struct QuantizationConfig {
   std::optional<ScaledPart>
       part{};  ///< of a float8 weight that has a scale, if it is the same for all
-  /// The numbers of weights of a row that share a scale, and of bits of a weight, that its groups
-  /// of weights have (compressed-tensors).
+  /// The numbers of weights of a row that share a scale, and of bits of a weight, in its groups of
+  /// integers (compressed-tensors). The former is empty if a scale of one of them serves a row.
   std::set<std::int64_t> group_sizes{};
   std::set<std::int64_t> bits{};
 };

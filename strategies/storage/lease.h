@@ -41,9 +41,9 @@ class Lease {
   Lease(const Lease&) = delete;
   Lease& operator=(const Lease&) = delete;
 
-  /// Returns false once no renewal has succeeded for a period, as when the process or its machine
-  /// was stopped: another owner may have taken over, so a later renewal does not count either. Safe
-  /// to call from several threads.
+  /// Returns false once no renewal has succeeded for a period, as when the process was stopped or
+  /// its machine suspended: another owner may have taken over, so a later renewal does not count
+  /// either. Safe to call from several threads.
   bool is_current() const;
   /// Stops renewing, and removes the file.
   void release();

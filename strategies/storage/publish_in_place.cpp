@@ -79,7 +79,7 @@ class InPlace final : public Publication::Body {
       if (options_.overwrite) warn();
       clear();  // 3
     } catch (...) {
-      if (lease_->is_current()) lease_->release();
+      release();
       throw;
     }
   }
@@ -91,7 +91,7 @@ class InPlace final : public Publication::Body {
     if (options_.sync) storage_->sync_directory(name_);
     close();
     try {
-      lease_->release();  // 6
+      release();  // 6
     } catch (const std::exception& error) {
       log_warning(str_format("the checkpoint is saved, but {} is still in it; remove that file: {}",
                              quote(storage_->display_path(claim_of(number_))), error.what()));
@@ -101,7 +101,7 @@ class InPlace final : public Publication::Body {
   void abandon() override {
     if (!lease_->is_current()) return;  // another writer may have taken the directory
     clear();
-    lease_->release();
+    release();
     if (storage_->list(name_).empty()) storage_->remove_all(name_);
   }
 
@@ -221,6 +221,11 @@ class InPlace final : public Publication::Body {
     for (const FileInfo& entry : storage_->list(name_)) {
       if (!is_claim(entry.name) && !kept.contains(entry.name)) remove(entry.name);
     }
+  }
+
+  /// Leaves a claim that has lapsed: whoever finds it gone would not look for the one after it.
+  void release() {
+    if (lease_->is_current()) lease_->release();
   }
 
   void remove(const std::string& entry) {

@@ -205,6 +205,25 @@ TEST(ToolConfig, OptionsOfAPolicysStrategyAreTakenOrNamed) {
   EXPECT_THAT(convert("torch_dist"), HasSubstr(unused));
 }
 
+TEST(ToolConfig, TheCommandLineSaysBesideAPolicyWhatItAllows) {
+  const TempDir directory;
+  const PolicyFile policy("version: 1\nsave: {backend: {name: safetensors}}\n");
+  std::vector<std::string> words = {"convert",
+                                    std::string(DCKPT_TEST_DATA) + "/hf_pairs/qwen3/hf",
+                                    (directory / "out").string(),
+                                    "--exclude",
+                                    "model.norm.*",
+                                    "--policy",
+                                    policy.text(),
+                                    "--to",
+                                    "hf"};
+  const ToolRun refused = run_tool(words);
+  EXPECT_EQ(refused.exit_code, 1);
+  EXPECT_THAT(refused.err, HasSubstr("--allow-other-config"));
+  words.emplace_back("--allow-other-config");
+  EXPECT_EQ(run_tool(words).exit_code, 0);
+}
+
 TEST(ToolConfig, ConvertRefusesAPolicyWithProblemsBeforeItWrites) {
   const TempDir directory;
   const PolicyFile policy("version: 1\nsave: {compat: none}\n");

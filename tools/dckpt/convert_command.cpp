@@ -87,6 +87,7 @@ ConvertOptions merged(const ConvertArguments& options, std::vector<std::string>&
   merged.source.map.set.insert(merged.source.map.set.end(), given.source.map.set.begin(),
                                given.source.map.set.end());
   merged.checks.round_trip = given.checks.round_trip;
+  merged.checks.allow_other_config = given.checks.allow_other_config;
   merged.target.ranks = given.target.ranks;
   merged.target.model_files = given.target.model_files;
   merged.source.keys = given.source.keys;

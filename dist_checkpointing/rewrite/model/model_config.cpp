@@ -178,21 +178,27 @@ std::optional<KeyMap> own_map(const ConvertOptions& options) {
   return KeyMap::find(options.source.map.name);
 }
 
-/// Reports where `config` differs from the tensors `written`: as errors, but for what the source's
-/// own files have as well, whose `original` it is, if the whole model is copied.
+/// Returns whether a config.json of the `folder` may differ from what is written: on request, where
+/// parts of the model are to be lost or come later, and if that of the source, `original`, does not
+/// describe the source either.
+bool may_differ(const Value& original, const CheckpointReader& source, const ModelFolder& folder,
+                const ConvertOptions& options) {
+  if (options.checks.allow_other_config || options.source.allow_partial) return true;
+  if (std::ranges::any_of(options.source.map.set, [](const std::string& setting) {
+        return setting.starts_with("prefix=");  // the result is to be joined with the whole model
+      }))
+    return true;
+  return options.source.join.empty() &&
+         folder.storage->absolute("") == source.storage().absolute("") &&
+         !compare_with_config(original, source.metadata(), own_map(options)).empty();
+}
+
+/// Reports where `config` differs from the tensors `written`, as errors unless it may.
 void compare_tensors(const Value& config, const Value& original, const CheckpointReader& source,
                      const Metadata& written, const ConvertOptions& options, ModelFolder& folder) {
   Findings found = compare_with_config(config, written, own_map(options));
-  if (found.empty()) return;
-  const bool copies =
-      !options.target.model_files && !has_map(options) && options.source.join.empty();
-  const std::vector<std::string> before =
-      copies ? messages_of(compare_with_config(original, source.metadata()))
-             : std::vector<std::string>();
-  for (Finding& finding : found) {
-    if (!options.checks.allow_other_config &&
-        std::ranges::find(before, finding.message) == before.end())
-      finding.severity = Severity::kError;
+  if (!found.empty() && !may_differ(original, source, folder, options)) {
+    for (Finding& finding : found) finding.severity = Severity::kError;
   }
   append(folder.findings, std::move(found));
 }

@@ -15,11 +15,14 @@
 
 namespace dckpt {
 
-void prepare_backend(const c10::intrusive_ptr<c10d::Backend>& backend) {
+void check_backend(const c10::intrusive_ptr<c10d::Backend>& backend) {
   if (!backend)
     throw CheckpointError(
         ErrorCode::kInvalidArgument,
         "a communicator over c10d needs a process group; the one that was passed is null");
+}
+
+void survive_closed_connections() {
   struct sigaction present {};
   if (sigaction(SIGPIPE, nullptr, &present) == 0 && present.sa_handler == SIG_DFL)
     (void)std::signal(SIGPIPE, SIG_IGN);

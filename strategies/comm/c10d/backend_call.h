@@ -12,10 +12,12 @@
 
 namespace dckpt {
 
-/// Throws CheckpointError (invalid argument) for a null backend. If the process would end by
-/// SIGPIPE, that signal is ignored from here on: Gloo writes to connections that a dead peer has
-/// closed.
-void prepare_backend(const c10::intrusive_ptr<c10d::Backend>& backend);
+/// Throws CheckpointError (invalid argument) for a null backend.
+void check_backend(const c10::intrusive_ptr<c10d::Backend>& backend);
+
+/// Has the process ignore SIGPIPE if it would end by it: Gloo writes to connections that a dead
+/// peer has closed.
+void survive_closed_connections();
 
 /// Turns what the backend throws in `call` into an error that names the ranks that this rank waited
 /// for.

@@ -139,7 +139,7 @@ class DeviceTransport final : public Transport {
 std::unique_ptr<Communicator> c10d_communicator(const c10::intrusive_ptr<c10d::Backend>& backend,
                                                 DeviceTensors how,
                                                 std::chrono::milliseconds timeout) {
-  prepare_backend(backend);
+  check_backend(backend);
   if (how.staging < kLongestPiece) {
     throw CheckpointError(
         ErrorCode::kInvalidArgument,

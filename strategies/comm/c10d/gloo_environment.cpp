@@ -19,6 +19,7 @@
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 #include <vector>
 
+#include "strategies/comm/c10d/backend_call.h"
 #include "strategies/comm/point_to_point.h"
 
 namespace dckpt {
@@ -118,6 +119,7 @@ std::unique_ptr<Communicator> gloo_from_environment(std::chrono::milliseconds ti
   const int rank = number("RANK", 0, size - 1);
   const int port = number("MASTER_PORT", 1, 65535);
   const std::string host = variable("MASTER_ADDR");
+  survive_closed_connections();
   c10::intrusive_ptr<c10d::Backend> backend;
   try {
     backend = connect(rank, size, host, port,

@@ -84,7 +84,8 @@ class BackendTransport final : public Transport {
 
 std::unique_ptr<Communicator> c10d_communicator(const c10::intrusive_ptr<c10d::Backend>& backend,
                                                 std::chrono::milliseconds timeout) {
-  prepare_backend(backend);
+  check_backend(backend);
+  survive_closed_connections();
   auto network = std::make_shared<BackendTransport>(
       backend, kFirstTag, std::make_shared<std::atomic<int>>(kFirstTag + 1));
   return point_to_point(with_shared_memory(std::move(network), backend->getRank()),

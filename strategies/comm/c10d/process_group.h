@@ -31,7 +31,8 @@ namespace DCKPT_API dckpt {
 /// CheckpointError (unavailable) that names the first rank that did not respond. Gloo closes its
 /// connections when a wait times out, so the process group itself is unusable then too. So that the
 /// death of another rank is an error and does not end this process, SIGPIPE is ignored from here
-/// on, as in every Python program, unless the trainer has set a handler. Throws CheckpointError
+/// on, as in every Python program, unless the trainer has set a handler; programs that it starts
+/// inherit this. Throws CheckpointError
 /// (invalid argument) for a null backend or a timeout that is not positive.
 std::unique_ptr<Communicator> c10d_communicator(
     const c10::intrusive_ptr<c10d::Backend>& backend,

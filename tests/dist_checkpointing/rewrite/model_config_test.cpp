@@ -25,7 +25,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using testing::hf_pair;
 using testing::json_of;
-using ::testing::Not;
 
 using Edit = std::vector<ConfigEntry>;
 
@@ -183,28 +182,34 @@ TEST_F(ModelConfigs, AConfigJsonThatDescribesAnotherModelIsNamed) {
   for (const Case& one : cases) {
     SCOPED_TRACE(one.pair + ": " + one.said);
     const fs::path model = model_of(one.pair, one.edits);
-    ConvertOptions options{.source = {.keys = {.exclude = one.exclude}},
-                           .target = {.model_files = model}};
-    const auto [code, refusal] = testing::refusal_of([&] { convert(model, at("copy"), options); });
+    const bool lacks = !one.exclude.empty();
+    ConvertOptions options{.source = {.keys = {.exclude = one.exclude}}};
+    if (!lacks) options.target.model_files = model;
+    const fs::path source = lacks ? model : hf_pair(one.pair) / "hf";
+    const auto [code, refusal] = testing::refusal_of([&] { convert(source, at("copy"), options); });
     EXPECT_EQ(code, ErrorCode::kMismatch);
     EXPECT_THAT(refusal, HasSubstr(one.said));
     options.checks.allow_other_config = true;
-    const ConvertReport report = convert(model, at("copy"), options);
+    const ConvertReport report = convert(source, at("copy"), options);
     EXPECT_THAT(messages_of(report.findings, FindingCode::kConfigDiffers),
                 Contains(HasSubstr(one.said)));
     clear();
   }
 }
 
-TEST_F(ModelConfigs, WhatTheSourceDiffersInAsWellIsOnlyReportedIfItIsCopied) {
+TEST_F(ModelConfigs, ThatDoNotDescribeTheirOwnModelEitherGoAlong) {
   const fs::path model = model_of("qwen3", {{"vocab_size", 90}});
-  const ConvertReport report = convert(model, at("copy"));
-  EXPECT_THAT(messages_of(report.findings, FindingCode::kConfigDiffers),
-              ElementsAre(HasSubstr("embedding"), HasSubstr("output_layer")));
-  const ConvertOptions part{.source = {.keys = {.exclude = {"model.norm.weight"}}}};
-  const std::string refusal = testing::refusal_of([&] { convert(model, at("part"), part); }).second;
-  EXPECT_THAT(refusal, HasSubstr("missing: 'model.norm.weight'"));
-  EXPECT_THAT(refusal, Not(HasSubstr("embedding")));
+  ConvertOptions options;
+  const auto differences = [&] {
+    const ConvertReport report = convert(model, at("copy"), options);
+    fs::remove_all(at("copy"));
+    return messages_of(report.findings, FindingCode::kConfigDiffers);
+  };
+  EXPECT_THAT(differences(), ElementsAre(HasSubstr("embedding"), HasSubstr("output_layer")));
+  options.target.model_files = model;  // the same folder
+  EXPECT_EQ(differences().size(), 2U);
+  options.source.keys.exclude = {"model.norm.weight"};
+  EXPECT_THAT(differences(), Contains(HasSubstr("missing: 'model.norm.weight'")));
 }
 
 TEST_F(ModelConfigs, BiasesThatConfigJsonDeniesAreRefusedOnTheWay) {

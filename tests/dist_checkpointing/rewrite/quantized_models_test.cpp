@@ -90,6 +90,7 @@ TEST_F(PackedIntegers, AreOfTheGroupsAndBitsThatConfigJsonStates) {
   };
   EXPECT_THAT(refusal("group_size", 16),
               HasSubstr("16 weights of a row (group_size of config.json)"));
+  EXPECT_EQ(refusal("group_size", -1), "no error") << "a scale for a row, which shapes show";
   EXPECT_THAT(refusal("num_bits", 8), HasSubstr("weights of 8 bits (num_bits of config.json)"));
 }
 

@@ -64,19 +64,19 @@ TEST_P(StoppedWorker, LeavesTheResultOfTheOthersAndEndsWell) {
     if (replaces) run("source", "out", {.target = {.ranks = 5}});
     std::map<std::string, std::string> published;
     const auto others = [&](std::string_view) {
-      work(files(), options, 60ms);
+      work(files(), options, 200ms);
       published = content(at("out"));
     };
     const auto stopped =
         std::make_shared<FaultyStorage>(files(), Fault{Fault::Kind::kStop, stop, others});
-    EXPECT_NO_THROW(work(stopped, options, 60ms));
+    EXPECT_NO_THROW(work(stopped, options, 200ms));
     fired = stopped->fired();
     EXPECT_EQ(published, fired ? alone : decltype(alone)());
     EXPECT_EQ(content(at("out")), alone);
     EXPECT_TRUE(survey_workers(at("pool")).published);
     for (const auto& entry : fs::directory_iterator(directory_.path()))
       EXPECT_FALSE(entry.path().filename().string().starts_with(".")) << entry.path();
-    EXPECT_NO_THROW(work(files(), options, 60ms)) << "whoever comes later finds the result";
+    EXPECT_NO_THROW(work(files(), options, 200ms)) << "whoever comes later finds the result";
   }
   set_log_sink({});
 }
