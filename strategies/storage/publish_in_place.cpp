@@ -42,8 +42,9 @@
 // still creates between its return and step 5 cannot replace files of the other. From the check in
 // step 5 to the marker, a writer relies on being stopped for less than a period: a marker that
 // another one has written is not replaced, but one of another format appears beside it. The same
-// holds for each removal in step 3, of which the writer asks its lease before: no storage removes
-// on condition. A marker that has appeared between steps 1 and 2 is never removed.
+// holds for each removal in step 3: the writer asks its lease before, since no storage removes on
+// condition, and after, so that a removal that came too late is an error that names the file. A
+// marker that has appeared between steps 1 and 2 is never removed.
 //
 // If a step before 5 fails otherwise, the written files are removed, and C after them. A replaced
 // checkpoint is gone from step 3 on, and a warning says so.
@@ -230,7 +231,15 @@ class InPlace final : public Publication::Body {
 
   void remove(const std::string& entry) {
     require_mine();
-    storage_->remove_all(join_name(name_, entry));
+    const std::string path = join_name(name_, entry);
+    storage_->remove_all(path);
+    if (lease_->is_current()) return;
+    throw CheckpointError(
+        ErrorCode::kAborted,
+        "the claim to write this checkpoint lapsed while this file was removed, as if the process "
+        "had been stopped in between: if another job has written it since, its checkpoint lacks it "
+        "now; look at the checkpoint with 'dckpt verify', and save again",
+        {.file = storage_->display_path(path)});
   }
 
   std::unique_ptr<Lease> lease_;

@@ -25,6 +25,7 @@ namespace dckpt::succession_test {
 namespace {
 
 using ::testing::Contains;
+using ::testing::HasSubstr;
 using ::testing::Not;
 
 using Files = std::map<std::string, std::string>;
@@ -212,15 +213,20 @@ TEST_P(SuccessionInPlace, WhoeverWakesUpLateLeavesTheResultOfItsSuccessor) {
     };
     const auto stopped =
         std::make_shared<FaultyStorage>(store, Fault{Fault::Kind::kStop, at, succeed});
+    std::string refusal;
     try {
       publish(stopped, kLate, "first", {.overwrite = overwrites, .lease = kLease});
-    } catch (const CheckpointError&) {  // it may publish nothing
+    } catch (const CheckpointError& error) {  // it may publish nothing
+      refusal = error.what();
     }
     fired = stopped->fired();
-    if (!fired || removes) continue;  // no storage removes on condition (publish_in_place.cpp)
+    if (!fired) continue;
     Files found = files_in(*store, kName);
     std::erase_if(found, [](const auto& file) { return file.first.starts_with(kClaimPrefix); });
-    EXPECT_EQ(found, kSuccessor);
+    if (removes && found != kSuccessor)  // no storage removes on condition (publish_in_place.cpp)
+      EXPECT_THAT(refusal, HasSubstr("lapsed while this file was removed"));
+    else
+      EXPECT_EQ(found, kSuccessor);
   }
   EXPECT_GT(at, 15u);
   set_log_sink({});
