@@ -24,7 +24,6 @@
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
 #include "mapping/base/format.h"
-#include "mapping/base/problem_list.h"
 #include "mapping/base/text.h"
 #include "mapping/megatron/optimizer_keys.h"
 #include "strategies/storage/hidden_sibling.h"
@@ -95,18 +94,14 @@ void require_none(const std::vector<FindingCode>& errors, const Findings& findin
          "nothing was written:");
 }
 
-/// Throws if a config.json would go along that describes another model.
-void require_right_config(const Findings& findings) {
-  ProblemList problems;
-  for (const Finding& finding : findings) {
-    if (finding.code == FindingCode::kConfigDiffers && finding.severity == Severity::kError)
-      problems.add(finding.message);
-  }
-  problems.raise_if_any(
-      ErrorCode::kMismatch,
-      "nothing was written, since transformers would make up what differs, or fail; correct a copy "
-      "of config.json and give its folder with --model-files, or let this one go along with "
-      "--allow-other-config:");
+/// Throws if a config.json would go along that must not differ from the tensors, and does.
+void require_right_config(Findings findings) {
+  std::erase_if(findings,
+                [](const Finding& finding) { return finding.severity != Severity::kError; });
+  refuse(findings, {FindingCode::kConfigDiffers},
+         "nothing was written, since transformers would make up what differs, or fail; correct a "
+         "copy of config.json and give its folder with --model-files, or let this one go along "
+         "with --allow-other-config:");
 }
 
 /// Tells why there is nothing to resume.

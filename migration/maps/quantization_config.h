@@ -9,16 +9,17 @@
 
 namespace dckpt {
 
-/// What `quantization_config` in a model's config.json says of its quantized weights.
+/// The form of a model's quantized weights according to `quantization_config` in its config.json.
 struct QuantizationConfig {
-  std::optional<ScaledPart>
-      part{};  ///< of a float8 weight that has a scale, if it is the same for all
+  /// The part of a float8 weight that has a scale. Empty unless it is the same for all weights.
+  std::optional<ScaledPart> part{};
   /// The numbers of weights of a row that share a scale, and of bits of a weight, in its groups of
   /// integers (compressed-tensors). The former is empty if a scale of one of them serves a row.
   std::set<std::int64_t> group_sizes{};
   std::set<std::int64_t> bits{};
 };
 
+/// Reads the description. Fields that it lacks stay empty.
 QuantizationConfig quantization_config(const Value& config);
 
 }  // namespace dckpt

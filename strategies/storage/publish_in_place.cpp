@@ -103,7 +103,7 @@ class InPlace final : public Publication::Body {
     if (!lease_->is_current()) return;  // another writer may have taken the directory
     clear();
     release();
-    if (storage_->list(name_).empty()) storage_->remove_all(name_);
+    if (storage_->list(name_).empty() && lease_->is_current()) storage_->remove_all(name_);
   }
 
  private:
