@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include "benchmarks/results.h"
-#include "configs/options.h"
+#include "configs/policy/options.h"
 
 namespace dckpt::bench {
 

@@ -11,12 +11,12 @@
 #include <utility>
 #include <vector>
 
-#include "dist_checkpointing/inspect/inspect.h"
-#include "dist_checkpointing/inspect/verify.h"
-#include "dist_checkpointing/open.h"
-#include "dist_checkpointing/registry.h"
+#include "dist_checkpointing/open/open.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/save/global_plan.h"
+#include "operations/inspect/inspect.h"
+#include "operations/inspect/verify.h"
+#include "strategies/registry/registry.h"
 #include "strategies/storage/buffered_file.h"
 #include "strategies/storage/forwarding.h"
 #include "strategies/storage/posix.h"

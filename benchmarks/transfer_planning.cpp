@@ -8,7 +8,7 @@
 #include "benchmarks/stopwatch.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/save/messages.h"
-#include "strategies/parallel/transfer_program.h"
+#include "transfer/transfer_program.h"
 
 namespace dckpt::bench {
 namespace {

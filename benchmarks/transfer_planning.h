@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "benchmarks/results.h"
-#include "mapping/planning/transfer_plan.h"
+#include "transfer/transfer_plan.h"
 
 namespace dckpt::bench {
 

@@ -6,7 +6,7 @@
 # A batch holds neighbors of one folder, or whole small folders, that have the same options; with
 # FOLDERS, none from two folders below that of TARGET. Its text names them from the root of the
 # tree, so that it is the same in every checkout and a compiler cache finds it. Sources with
-# definitions of their own stay alone.
+# definitions of their own, or with SKIP_UNITY_BUILD_INCLUSION, stay alone.
 #
 # With DCKPT_BATCHES_REVERSED a batch includes its sources the other way around. A source that lives on
 # what its neighbor includes or defines does not compile in one of the two orders, so the presets of the sanitizers
@@ -33,7 +33,8 @@ function(dckpt_batches target)
     cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY "${directory}" NORMALIZE OUTPUT_VARIABLE path)
     cmake_path(IS_PREFIX PROJECT_BINARY_DIR "${path}" is_generated)
     get_source_file_property(definitions "${source}" DIRECTORY "${directory}" COMPILE_DEFINITIONS)
-    if(is_generated OR definitions OR NOT path MATCHES "[.]cpp$")
+    get_source_file_property(is_alone "${source}" DIRECTORY "${directory}" SKIP_UNITY_BUILD_INCLUSION)
+    if(is_generated OR definitions OR is_alone OR NOT path MATCHES "[.]cpp$")
       continue()
     endif()
     file(RELATIVE_PATH name "${PROJECT_SOURCE_DIR}" "${path}")

@@ -3,15 +3,32 @@ if(DCKPT_STATIC_DEPENDENCIES)
   set(OPENSSL_USE_STATIC_LIBS ON)
   find_library(ZLIB_LIBRARY libz.a REQUIRED)
 endif()
+# dckpt_feature(NAME PACKAGE ARGS…): DCKPT_WITH_NAME says whether the package is found and used, as
+# DCKPT_NAME (AUTO, ON, OFF) wants.
+macro(dckpt_feature name package)
+  set(DCKPT_WITH_${name} OFF)
+  if(DCKPT_${name} STREQUAL "ON")
+    find_package(${package} REQUIRED ${ARGN})
+    set(DCKPT_WITH_${name} ON)
+  elseif(NOT DCKPT_${name} STREQUAL "OFF")
+    find_package(${package} QUIET ${ARGN})
+    set(DCKPT_WITH_${name} ${${package}_FOUND})
+    if(NOT DCKPT_WITH_${name})
+      message(STATUS "${name} was not found: no ${_use_${name}}")
+    endif()
+  endif()
+endmacro()
 find_package(Threads REQUIRED)
 find_package(Boost REQUIRED)                       # container: headers only
 find_package(ZLIB REQUIRED)                        # CRC-32 where ISA-L (isal) is missing
-find_package(OpenSSL REQUIRED COMPONENTS Crypto)   # SHA-256
+dckpt_feature(OPENSSL OpenSSL COMPONENTS Crypto)   # SHA-256, mapping/base/sha256.cpp
 find_path(DCKPT_XXHASH_INCLUDE xxhash.h REQUIRED)  # XXH3, header-only use, in mapping/base/fingerprint.cpp
 find_package(fmt REQUIRED)                         # header-only, mapping/base/format.cpp
 find_package(nlohmann_json REQUIRED)
-find_package(DckptThirdParty REQUIRED              # zstd: strategies/formats/zstd/zstd.cpp; re2: configs/rename.cpp
-  COMPONENTS zstd re2 yaml_cpp OPTIONAL_COMPONENTS isal)  # yaml_cpp: configs/yaml.cpp; isal: mapping/base/hash.cpp
+find_package(DckptThirdParty REQUIRED COMPONENTS yaml_cpp)  # configs/yaml/yaml.cpp
+dckpt_feature(ISAL DckptThirdParty COMPONENTS isal)  # mapping/base/hash.cpp
+dckpt_feature(RE2 DckptThirdParty COMPONENTS re2)    # configs/policy/rename.cpp
+dckpt_feature(ZSTD DckptThirdParty COMPONENTS zstd)  # strategies/formats/zstd/zstd.cpp
 if(DCKPT_TORCH STREQUAL "ON")                      # mapping/torch and strategies/comm/c10d only
   find_package(DckptTorch REQUIRED)
 elseif(NOT DCKPT_TORCH STREQUAL "OFF")

@@ -37,7 +37,7 @@ set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_SECTION libdevel)
 set(CPACK_DEBIAN_DEVELOPMENT_DESCRIPTION "Headers, static libraries, and packages for CMake and pkg-config
 for programs that save and load such checkpoints.")
 set(_hash_package zlib1g-dev)
-if(DckptThirdParty_isal_FOUND)
+if(DCKPT_WITH_ISAL)
   set(_hash_package "libisal-dev, zlib1g-dev")
 endif()
 set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS

@@ -10,7 +10,7 @@ target_precompile_headers(tests_precompiled PRIVATE
   <gmock/gmock.h> <gtest/gtest.h> <chrono> <filesystem> <functional> <map> <memory> <numeric> <set> <span> <string>
   <thread> <unordered_map> <variant> <vector>
   <mapping/base/format.h> <mapping/base/text.h>
-  <mapping/state/sharded_tensor.h> <configs/options.h>
+  <mapping/state/sharded_tensor.h> <configs/policy/options.h>
   <strategies/comm/communicator.h> <strategies/contract/reader.h>
   <strategies/storage/location.h>)
 

@@ -3,6 +3,8 @@
 // over NCCL or Gloo, and tensors in GPU memory travel from device to device. With --plan, prints
 // the plan as JSON instead, for programs that carry it out themselves.
 #include <dckpt/dist_checkpointing.h>
+#include <dckpt/json.h>
+#include <dckpt/transfer.h>
 
 #include <atomic>
 #include <cstdio>

@@ -6,7 +6,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "dist_checkpointing/shard_spec.h"
+#include "dist_checkpointing/planner/shard_spec.h"
 #include "mapping/base/error.h"
 #include "mapping/planning/save/global_plan.h"
 #include "mapping/planning/save/local_plan.h"

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <unordered_set>
 
-#include "configs/rename.h"
+#include "configs/policy/rename.h"
 
 namespace dckpt {
 namespace {

@@ -8,7 +8,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "dist_checkpointing/load/key_groups.h"
+#include "dist_checkpointing/open/key_groups.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"

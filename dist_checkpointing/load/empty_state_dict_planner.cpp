@@ -5,8 +5,8 @@
 #include <unordered_map>
 #include <utility>
 
-#include "dist_checkpointing/load/key_groups.h"
 #include "dist_checkpointing/load/select_keys.h"
+#include "dist_checkpointing/open/key_groups.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"

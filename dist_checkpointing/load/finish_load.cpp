@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "dist_checkpointing/load/load_steps.h"
-#include "dist_checkpointing/rank_phases.h"
+#include "dist_checkpointing/ranks/rank_phases.h"
 #include "mapping/base/finding.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"

@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
-#include "configs/rename.h"
-#include "dist_checkpointing/key_filter.h"
+#include "configs/policy/rename.h"
 #include "dist_checkpointing/load/key_layout.h"
+#include "dist_checkpointing/open/key_filter.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"

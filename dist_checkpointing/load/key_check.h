@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
-#include "configs/options.h"
-#include "dist_checkpointing/load/key_groups.h"
+#include "configs/policy/options.h"
 #include "dist_checkpointing/load/misfit.h"
 #include "dist_checkpointing/load/stored_keys.h"
+#include "dist_checkpointing/open/key_groups.h"
 #include "mapping/base/finding.h"
 #include "mapping/planning/metadata.h"
 #include "strategies/comm/communicator.h"

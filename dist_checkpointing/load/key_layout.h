@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "dist_checkpointing/load/key_groups.h"
+#include "dist_checkpointing/open/key_groups.h"
 
 namespace dckpt {
 

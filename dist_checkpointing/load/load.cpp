@@ -10,10 +10,10 @@
 #include <utility>
 #include <vector>
 
-#include "dist_checkpointing/foreign_code.h"
 #include "dist_checkpointing/load/dropped_tensors.h"
 #include "dist_checkpointing/load/load_steps.h"
 #include "dist_checkpointing/load/loaders.h"
+#include "dist_checkpointing/planner/foreign_code.h"
 #include "mapping/base/error_boundary.h"
 #include "mapping/base/format.h"
 #include "mapping/base/log.h"

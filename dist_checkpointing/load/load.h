@@ -5,11 +5,11 @@
 #include <string>
 #include <vector>
 
-#include "configs/options.h"
+#include "configs/policy/options.h"
 #include "dist_checkpointing/load/found_tensors.h"
 #include "dist_checkpointing/load/load_hooks.h"
-#include "dist_checkpointing/open_options.h"
-#include "dist_checkpointing/phase_report.h"
+#include "dist_checkpointing/open/open_options.h"
+#include "dist_checkpointing/ranks/phase_report.h"
 #include "mapping/base/api.h"
 #include "mapping/base/finding.h"
 #include "mapping/planning/metadata.h"

@@ -9,7 +9,7 @@
 #include <thread>
 #include <utility>
 
-#include "dist_checkpointing/background_thread.h"
+#include "dist_checkpointing/ranks/background_thread.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
 #include "mapping/base/format.h"

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "configs/options.h"
+#include "configs/policy/options.h"
 #include "dist_checkpointing/load/load.h"
 #include "dist_checkpointing/load/load_hooks.h"
 #include "mapping/base/api.h"

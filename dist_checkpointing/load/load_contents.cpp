@@ -6,11 +6,11 @@
 #include <utility>
 #include <vector>
 
-#include "dist_checkpointing/load/key_groups.h"
 #include "dist_checkpointing/load/load.h"
 #include "dist_checkpointing/load/load_steps.h"
 #include "dist_checkpointing/load/select_keys.h"
-#include "dist_checkpointing/open.h"
+#include "dist_checkpointing/open/key_groups.h"
+#include "dist_checkpointing/open/open.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
 #include "mapping/base/format.h"

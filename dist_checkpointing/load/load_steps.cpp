@@ -20,50 +20,33 @@
 #include <utility>
 #include <vector>
 
-#include "configs/key_map.h"
-#include "configs/policy.h"
-#include "dist_checkpointing/integrity.h"
-#include "dist_checkpointing/open.h"
-#include "dist_checkpointing/open_together.h"
+#include "configs/policy/policy.h"
+#include "dist_checkpointing/open/open.h"
+#include "dist_checkpointing/open/open_together.h"
 #include "dist_checkpointing/planner/planner_registry.h"
-#include "dist_checkpointing/same_on_all_ranks.h"
+#include "dist_checkpointing/ranks/same_on_all_ranks.h"
+#include "dist_checkpointing/verify/integrity.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
-#include "migration/adapters/peft_adapter.h"
-#include "migration/maps/mapped_reader.h"
 #include "strategies/comm/agree.h"
+#include "strategies/registry/map_support.h"
 #include "strategies/tensor_io/lost_data.h"
 
 namespace dckpt {
 namespace {
 
-/// Returns the key map that `options` name, including all maps that it extends; none if there is
-/// none, or the checkpoint decides. The first reader leaves the map's text for other ranks, unless
-/// it is too long: a map of that size cannot be read back.
-std::optional<KeyMap> map_for_load(const KeyMapOptions& options, std::string& text) {
-  if (options.name.empty() || options.name == kAutoMap) return std::nullopt;
-  if (!text.empty()) return KeyMap::from_text(text, options.name);
-  std::optional<KeyMap> map = KeyMap::find(options.name);
-  if (std::string all = to_yaml(*map); all.size() <= kMaxYamlBytes) text = std::move(all);
-  return map;
-}
-
 std::unique_ptr<CheckpointReader> open_with_map(const Location& location,
                                                 const LoadOptions& options, std::string& map_text) {
   auto reader = open_checkpoint(location, {.strategy = options.strategy});
-  if (options.map.name.empty()) return reader;
-  return with_context({.file = location.display()}, [&] {
-    const std::optional<KeyMap> map = map_for_load(options.map, map_text);
-    return mapped_reader(std::move(reader), options.map, nullptr, {.map = map ? &*map : nullptr});
-  });
+  return with_context({.file = location.display()},
+                      [&] { return with_map(std::move(reader), options.map, map_text); });
 }
 
 /// Reports an adapter beside a model, whose weights are loaded without it.
 void tell_of_adapter(const CheckpointReader& model, Findings& findings) {
-  if (!model.info().conventions.model_folder || holds_peft_adapter(model.metadata())) return;
-  const std::vector<std::string> files = adapter_files(model.storage());
+  const std::vector<std::string>& files = model.info().adapter_files;
   if (files.empty()) return;
   warn(findings, {.code = FindingCode::kAdapterLeftOut,
                   .message = str_format("the adapter beside the model is not part of what is "

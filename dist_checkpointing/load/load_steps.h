@@ -8,8 +8,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "configs/option_rules.h"
-#include "configs/options.h"
+#include "configs/policy/option_rules.h"
+#include "configs/policy/options.h"
 #include "dist_checkpointing/load/load.h"
 #include "dist_checkpointing/load/load_hooks.h"
 #include "dist_checkpointing/load/load_watch.h"

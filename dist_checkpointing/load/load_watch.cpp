@@ -1,6 +1,6 @@
 #include "dist_checkpointing/load/load_watch.h"
 
-#include "dist_checkpointing/foreign_code.h"
+#include "dist_checkpointing/planner/foreign_code.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 

@@ -5,7 +5,7 @@
 #include <mutex>
 #include <string>
 
-#include "configs/options.h"
+#include "configs/policy/options.h"
 #include "dist_checkpointing/load/load_hooks.h"
 #include "strategies/comm/communicator.h"
 #include "strategies/comm/heartbeat.h"

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
-#include "dist_checkpointing/load/key_groups.h"
 #include "dist_checkpointing/load/load_steps.h"
 #include "dist_checkpointing/load/object_choice.h"
+#include "dist_checkpointing/open/key_groups.h"
 #include "mapping/base/key_path.h"
 #include "mapping/state/sharded_tree.h"
 #include "mapping/state/tensor.h"

@@ -11,7 +11,7 @@
 #include "dist_checkpointing/load/misfit.h"
 #include "dist_checkpointing/load/object_choice.h"
 #include "dist_checkpointing/load/truncation.h"
-#include "dist_checkpointing/shard_spec.h"
+#include "dist_checkpointing/planner/shard_spec.h"
 #include "mapping/base/log.h"
 #include "mapping/base/text.h"
 #include "mapping/state/flatten.h"

@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "dist_checkpointing/load/overlaps.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
@@ -15,6 +14,7 @@
 #include "mapping/geometry/strided_copy.h"
 #include "mapping/state/destination.h"
 #include "mapping/state/flatten.h"
+#include "mapping/state/overlaps.h"
 #include "mapping/state/sharded_tensor.h"
 #include "mapping/state/tree.h"
 

@@ -2,7 +2,7 @@
 
 #include <vector>
 
-#include "configs/options.h"
+#include "configs/policy/options.h"
 #include "dist_checkpointing/load/load.h"
 #include "mapping/base/key_path.h"
 #include "mapping/state/value.h"

@@ -5,8 +5,8 @@
 #include <tuple>
 #include <vector>
 
-#include "dist_checkpointing/load/key_groups.h"
 #include "dist_checkpointing/load/object_choice.h"
+#include "dist_checkpointing/open/key_groups.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/geometry/cast.h"

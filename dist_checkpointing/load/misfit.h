@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "configs/options.h"
+#include "configs/policy/options.h"
 #include "dist_checkpointing/load/stored_keys.h"
 #include "mapping/planning/metadata.h"
 #include "mapping/state/sharded_object.h"

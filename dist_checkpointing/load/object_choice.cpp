@@ -6,7 +6,7 @@
 #include <string_view>
 
 #include "dist_checkpointing/load/key_check.h"
-#include "dist_checkpointing/shard_spec.h"
+#include "dist_checkpointing/planner/shard_spec.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/state/tree.h"

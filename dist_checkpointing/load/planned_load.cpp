@@ -4,15 +4,15 @@
 #include <set>
 #include <utility>
 
-#include "dist_checkpointing/foreign_code.h"
 #include "dist_checkpointing/load/load_plan_messages.h"
-#include "dist_checkpointing/load/overlaps.h"
+#include "dist_checkpointing/planner/foreign_code.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/geometry/strided_copy.h"
 #include "mapping/state/destination.h"
+#include "mapping/state/overlaps.h"
 #include "strategies/comm/agree.h"
 #include "strategies/contract/forwarding_reader.h"
 

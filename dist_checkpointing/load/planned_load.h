@@ -8,7 +8,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "configs/options.h"
+#include "configs/policy/options.h"
 #include "dist_checkpointing/planner/load_planner.h"
 #include "mapping/base/problem_list.h"
 #include "mapping/planning/metadata.h"

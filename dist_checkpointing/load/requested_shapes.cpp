@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "dist_checkpointing/shard_spec.h"
+#include "dist_checkpointing/planner/shard_spec.h"
 #include "mapping/base/wire.h"
 #include "mapping/planning/reformulation.h"
 #include "mapping/state/sharded_tensor.h"

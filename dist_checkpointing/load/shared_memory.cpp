@@ -8,11 +8,11 @@
 #include <utility>
 #include <vector>
 
-#include "dist_checkpointing/load/overlaps.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/geometry/strided_copy.h"
+#include "mapping/state/overlaps.h"
 #include "strategies/tensor_io/device_destinations.h"
 
 namespace dckpt {

@@ -10,8 +10,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "configs/options.h"
-#include "configs/rename.h"
+#include "configs/policy/options.h"
+#include "configs/policy/rename.h"
 #include "mapping/geometry/shape.h"
 #include "mapping/planning/metadata.h"
 #include "strategies/tensor_io/lost_data.h"

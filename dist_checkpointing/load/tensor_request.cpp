@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "dist_checkpointing/load/misfit.h"
-#include "dist_checkpointing/shard_spec.h"
+#include "dist_checkpointing/planner/shard_spec.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"

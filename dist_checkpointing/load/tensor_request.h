@@ -5,7 +5,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "configs/options.h"
+#include "configs/policy/options.h"
 #include "dist_checkpointing/load/edge_padding.h"
 #include "dist_checkpointing/load/load.h"
 #include "dist_checkpointing/load/stored_keys.h"

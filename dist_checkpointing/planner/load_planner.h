@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "configs/options.h"
+#include "configs/policy/options.h"
 #include "mapping/base/api.h"
 #include "mapping/planning/metadata.h"
 #include "mapping/state/sharded_tensor.h"

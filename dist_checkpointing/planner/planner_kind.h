@@ -1,6 +1,6 @@
 #pragma once
 
-#include "configs/options.h"
+#include "configs/policy/options.h"
 
 namespace dckpt {
 

@@ -4,8 +4,8 @@
 #include <utility>
 #include <vector>
 
-#include "configs/planner_names.h"
-#include "dist_checkpointing/foreign_code.h"
+#include "configs/policy/planner_names.h"
+#include "dist_checkpointing/planner/foreign_code.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"

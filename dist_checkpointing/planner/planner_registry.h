@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "configs/options.h"
-#include "configs/strategy_options.h"
+#include "configs/policy/options.h"
+#include "configs/policy/strategy_options.h"
 #include "dist_checkpointing/planner/load_planner.h"
 #include "dist_checkpointing/planner/save_planner.h"
 #include "mapping/base/api.h"

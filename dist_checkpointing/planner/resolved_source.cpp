@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string>
 
-#include "dist_checkpointing/foreign_code.h"
+#include "dist_checkpointing/planner/foreign_code.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 

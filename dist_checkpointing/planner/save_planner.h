@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "configs/options.h"
+#include "configs/policy/options.h"
 #include "mapping/base/api.h"
 #include "mapping/base/bytes.h"
 #include "mapping/planning/save/global_plan.h"

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "configs/options.h"
+#include "configs/policy/options.h"
 #include "mapping/base/api.h"
 #include "mapping/base/finding.h"
 #include "mapping/state/value.h"

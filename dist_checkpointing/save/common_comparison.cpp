@@ -7,8 +7,8 @@
 
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
+#include "mapping/base/fingerprint.h"
 #include "mapping/base/format.h"
-#include "mapping/base/hash.h"
 #include "mapping/base/key_path.h"
 #include "mapping/base/ranks_text.h"
 #include "mapping/base/text.h"
@@ -107,12 +107,11 @@ class CommonComparison {
   std::size_t count_ = 0;
 };
 
-/// Returns whether all ranks have the same digest, by the maximum of the digest and of its
-/// complement.
-bool same_everywhere(const Sha256::Digest& digest, Communicator& comm) {
+/// Returns whether all ranks have the same fingerprint, by the maximum of it and of its complement.
+bool same_everywhere(const Fingerprint& fingerprint, Communicator& comm) {
   std::vector<std::int64_t> values;
-  for (std::size_t at = 0; at < digest.size(); at += sizeof(std::int64_t)) {
-    const auto value = load_le<std::int64_t>(digest, at);
+  for (const std::uint64_t half : {fingerprint.low, fingerprint.high}) {
+    const auto value = static_cast<std::int64_t>(half);
     values.push_back(value);
     values.push_back(~value);
   }
@@ -151,14 +150,12 @@ CommonDifference compare_common(const Value& of_rank_0, const Value& mine) {
 void compare_common_states(const Value& mine, Communicator& comm, Findings& findings) {
   if (comm.size() == 1) return;
   Bytes bytes;
-  Sha256::Digest digest{};
+  Fingerprint fingerprint;
   agree(comm, kComparingCommon, [&] {
     bytes = save_torch_file(mine);
-    Sha256 hash;
-    hash.update(bytes);
-    digest = hash.finish();
+    fingerprint = fingerprint_of(bytes);
   });
-  if (same_everywhere(digest, comm)) return;
+  if (same_everywhere(fingerprint, comm)) return;
   const Bytes of_rank_0 = comm.broadcast(bytes, 0);
   CommonDifference difference;
   agree(comm, kComparingCommon, [&] {

@@ -2,9 +2,8 @@
 
 #include <unordered_set>
 
-#include "configs/separation_hint.h"
-#include "dist_checkpointing/registry.h"
-#include "dist_checkpointing/shard_spec.h"
+#include "configs/policy/separation_hint.h"
+#include "dist_checkpointing/planner/shard_spec.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
@@ -15,6 +14,7 @@
 #include "mapping/state/tree.h"
 #include "strategies/contract/common_state.h"
 #include "strategies/device/registry.h"
+#include "strategies/registry/registry.h"
 #include "strategies/torch_dist/reader.h"
 
 namespace dckpt {

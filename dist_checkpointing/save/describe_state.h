@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "configs/options.h"
+#include "configs/policy/options.h"
 #include "dist_checkpointing/planner/planner_kind.h"
 #include "mapping/base/key_path.h"
 #include "mapping/planning/save/local_plan.h"

@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "configs/options.h"
+#include "configs/policy/options.h"
 #include "mapping/planning/save/local_plan.h"
 #include "mapping/state/tensor.h"
 

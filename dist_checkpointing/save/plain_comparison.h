@@ -1,6 +1,6 @@
 #pragma once
 
-#include "configs/options.h"
+#include "configs/policy/options.h"
 #include "dist_checkpointing/save/describe_state.h"
 #include "mapping/base/finding.h"
 #include "strategies/comm/communicator.h"

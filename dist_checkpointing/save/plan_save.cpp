@@ -6,14 +6,13 @@
 #include <span>
 #include <utility>
 
-#include "configs/policy.h"
-#include "configs/yaml.h"
-#include "dist_checkpointing/foreign_code.h"
+#include "configs/policy/policy.h"
+#include "configs/yaml/yaml.h"
+#include "dist_checkpointing/planner/foreign_code.h"
 #include "dist_checkpointing/planner/planner_checks.h"
 #include "dist_checkpointing/planner/planner_registry.h"
 #include "dist_checkpointing/planner/resolved_source.h"
-#include "dist_checkpointing/registry.h"
-#include "dist_checkpointing/same_on_all_ranks.h"
+#include "dist_checkpointing/ranks/same_on_all_ranks.h"
 #include "dist_checkpointing/save/common_comparison.h"
 #include "dist_checkpointing/save/key_paths.h"
 #include "dist_checkpointing/save/plain_comparison.h"
@@ -32,6 +31,7 @@
 #include "strategies/comm/phase_label.h"
 #include "strategies/contract/common_state.h"
 #include "strategies/formats/torch_archive/torch_file.h"
+#include "strategies/registry/registry.h"
 
 namespace dckpt {
 namespace {

@@ -6,11 +6,10 @@
 #include <unordered_set>
 #include <utility>
 
-#include "configs/policy.h"
-#include "dist_checkpointing/load/key_groups.h"
+#include "configs/policy/policy.h"
+#include "dist_checkpointing/open/key_groups.h"
 #include "dist_checkpointing/planner/planner_registry.h"
-#include "dist_checkpointing/registry.h"
-#include "dist_checkpointing/same_on_all_ranks.h"
+#include "dist_checkpointing/ranks/same_on_all_ranks.h"
 #include "dist_checkpointing/save/check_replicas.h"
 #include "dist_checkpointing/save/hash_items.h"
 #include "mapping/base/counted.h"
@@ -25,6 +24,7 @@
 #include "mapping/state/sharded_object.h"
 #include "strategies/comm/agree.h"
 #include "strategies/comm/phase_label.h"
+#include "strategies/registry/registry.h"
 
 namespace dckpt {
 namespace {

@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "configs/options.h"
+#include "configs/policy/options.h"
 #include "dist_checkpointing/save/describe_state.h"
 #include "mapping/base/bytes.h"
 #include "mapping/base/finding.h"

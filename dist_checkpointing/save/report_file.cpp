@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::int64_t kVersion = 1;
 constexpr std::uint64_t kMaxBytes = std::uint64_t{1} << 20;
-constexpr std::uint32_t kMaxDepth = 8;
+constexpr std::uint32_t kMaxReportDepth = 8;
 constexpr double kMaxSeconds = 1e9;  // 31 years
 
 /// An object in the file.
@@ -97,7 +97,8 @@ std::string to_json(const SaveReport& report) {
 }
 
 SaveReport read_report(ByteView json, const std::string& file_name) {
-  const Value value = parse_json(json, file_name, {.max_bytes = kMaxBytes, .max_depth = kMaxDepth});
+  const Value value =
+      parse_json(json, file_name, {.max_bytes = kMaxBytes, .max_depth = kMaxReportDepth});
   const Fields fields(value, file_name);
   if (const std::uint64_t version = fields.number("version"); version != kVersion)
     throw CheckpointError(

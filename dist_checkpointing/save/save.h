@@ -1,6 +1,6 @@
 #pragma once
 
-#include "configs/options.h"
+#include "configs/policy/options.h"
 #include "dist_checkpointing/save/save_hooks.h"
 #include "dist_checkpointing/save/save_report.h"
 #include "mapping/base/api.h"

@@ -39,7 +39,7 @@
 #include <stop_token>
 #include <thread>
 
-#include "dist_checkpointing/background_thread.h"
+#include "dist_checkpointing/ranks/background_thread.h"
 #include "dist_checkpointing/save/save.h"
 #include "dist_checkpointing/save/save_steps.h"
 #include "mapping/base/error.h"

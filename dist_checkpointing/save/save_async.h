@@ -7,7 +7,7 @@
 #include <memory>
 #include <vector>
 
-#include "configs/options.h"
+#include "configs/policy/options.h"
 #include "dist_checkpointing/save/save_hooks.h"
 #include "dist_checkpointing/save/save_report.h"
 #include "mapping/base/api.h"

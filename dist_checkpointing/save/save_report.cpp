@@ -5,7 +5,7 @@
 #include <cmath>
 #include <vector>
 
-#include "dist_checkpointing/rank_phases.h"
+#include "dist_checkpointing/ranks/rank_phases.h"
 #include "dist_checkpointing/save/rank_save_report.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/format.h"

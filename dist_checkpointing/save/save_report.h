@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-#include "dist_checkpointing/phase_report.h"
+#include "dist_checkpointing/ranks/phase_report.h"
 #include "mapping/base/api.h"
 #include "mapping/base/finding.h"
 

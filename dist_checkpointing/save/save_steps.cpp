@@ -21,11 +21,10 @@
 #include <span>
 #include <utility>
 
-#include "dist_checkpointing/foreign_code.h"
+#include "dist_checkpointing/planner/foreign_code.h"
 #include "dist_checkpointing/planner/planner_registry.h"
 #include "dist_checkpointing/planner/resolved_source.h"
-#include "dist_checkpointing/rank_phases.h"
-#include "dist_checkpointing/registry.h"
+#include "dist_checkpointing/ranks/rank_phases.h"
 #include "dist_checkpointing/save/key_paths.h"
 #include "dist_checkpointing/save/metered_source.h"
 #include "dist_checkpointing/save/report_file.h"
@@ -37,6 +36,7 @@
 #include "mapping/planning/save/plan_file.h"
 #include "strategies/comm/phase_label.h"
 #include "strategies/contract/common_state.h"
+#include "strategies/registry/registry.h"
 
 namespace dckpt {
 namespace {

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "configs/options.h"
+#include "configs/policy/options.h"
 #include "dist_checkpointing/planner/save_planner.h"
 #include "dist_checkpointing/save/describe_state.h"
 #include "dist_checkpointing/save/rank_save_report.h"

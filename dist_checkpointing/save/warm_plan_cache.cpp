@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "dist_checkpointing/open.h"
+#include "dist_checkpointing/open/open.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "dist_checkpointing/open_options.h"
+#include "dist_checkpointing/open/open_options.h"
 #include "mapping/base/api.h"
 #include "mapping/planning/save/plan_cache.h"
 #include "strategies/comm/communicator.h"

@@ -4,18 +4,18 @@
 #include <optional>
 #include <utility>
 
-#include "dist_checkpointing/integrity.h"
-#include "dist_checkpointing/registry.h"
 #include "dist_checkpointing/save/report_file.h"
 #include "dist_checkpointing/training_root/foreign_entries.h"
 #include "dist_checkpointing/training_root/removal.h"
 #include "dist_checkpointing/training_root/root_lock.h"
 #include "dist_checkpointing/training_root/staging_token.h"
 #include "dist_checkpointing/training_root/target.h"
+#include "dist_checkpointing/verify/integrity.h"
 #include "mapping/base/error.h"
 #include "mapping/base/hash.h"
 #include "mapping/base/storage_name.h"
 #include "mapping/planning/save/plan_file.h"
+#include "strategies/registry/registry.h"
 #include "strategies/storage/buffered_file.h"
 #include "strategies/storage/counting.h"
 #include "strategies/storage/hashing.h"

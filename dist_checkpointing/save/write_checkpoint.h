@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-#include "configs/options.h"
+#include "configs/policy/options.h"
 #include "mapping/base/bytes.h"
 #include "mapping/base/phase_clock.h"
 #include "strategies/contract/save_strategy.h"

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "configs/policy.h"
+#include "configs/policy/policy.h"
 #include "dist_checkpointing/load/load.h"
 #include "dist_checkpointing/save/save.h"
 #include "mapping/base/api.h"

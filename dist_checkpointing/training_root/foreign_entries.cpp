@@ -5,12 +5,11 @@
 #include <set>
 #include <string_view>
 
-#include "dist_checkpointing/open.h"
+#include "dist_checkpointing/open/open.h"
 #include "mapping/base/error.h"
 #include "mapping/planning/save/plan_file.h"
 #include "strategies/contract/common_state.h"
 #include "strategies/formats/dcp/megatron_json.h"
-#include "strategies/formats/safetensors/index.h"
 #include "strategies/storage/hidden_sibling.h"
 #include "strategies/torch_dist/reader.h"
 
@@ -55,7 +54,7 @@ bool is_own(const Storage& directory, const FileInfo& entry) {
   if (entry.kind == FileInfo::Kind::kDirectory)
     return name.starts_with("mp_rank_") || holds_zarr(directory, name);
   return std::ranges::find(kOwnNames, name) != kOwnNames.end() || name.ends_with(".distcp") ||
-         name.ends_with(kSafetensorsSuffix) || name.ends_with(kSafetensorsIndexSuffix) ||
+         name.ends_with(".safetensors") || name.ends_with(".safetensors.index.json") ||
          parse_hidden_sibling(name).has_value() || name.starts_with(kHiddenPrefix) ||
          name.starts_with(kJournalPrefix);
 }

@@ -5,7 +5,7 @@
 #include <limits>
 #include <vector>
 
-#include "dist_checkpointing/tracker.h"
+#include "dist_checkpointing/open/tracker.h"
 #include "dist_checkpointing/training_root/removal.h"
 #include "dist_checkpointing/training_root/still_root.h"
 #include "mapping/base/error.h"

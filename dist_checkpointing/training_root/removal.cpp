@@ -33,7 +33,7 @@
 #include <algorithm>
 #include <functional>
 
-#include "dist_checkpointing/tracker.h"
+#include "dist_checkpointing/open/tracker.h"
 #include "dist_checkpointing/training_root/foreign_entries.h"
 #include "dist_checkpointing/training_root/root_lock.h"
 #include "dist_checkpointing/training_root/set_aside.h"

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "dist_checkpointing/open.h"
+#include "dist_checkpointing/open/open.h"
 #include "dist_checkpointing/training_root/unfinished_work.h"
 #include "strategies/storage/hidden_sibling.h"
 #include "strategies/storage/location.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string>
 
-#include "dist_checkpointing/tracker.h"
+#include "dist_checkpointing/open/tracker.h"
 #include "mapping/base/text.h"
 
 namespace dckpt {

@@ -5,7 +5,7 @@
 #include <span>
 #include <vector>
 
-#include "configs/options.h"
+#include "configs/policy/options.h"
 
 namespace dckpt {
 

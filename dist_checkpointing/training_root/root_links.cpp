@@ -4,7 +4,7 @@
 #include <cctype>
 #include <utility>
 
-#include "dist_checkpointing/tracker.h"
+#include "dist_checkpointing/open/tracker.h"
 #include "mapping/base/error.h"
 #include "mapping/base/text.h"
 #include "strategies/storage/open_target.h"

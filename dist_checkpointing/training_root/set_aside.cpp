@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "dist_checkpointing/tracker.h"
+#include "dist_checkpointing/open/tracker.h"
 #include "mapping/base/text.h"
 #include "strategies/storage/hidden_sibling.h"
 

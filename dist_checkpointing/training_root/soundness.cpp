@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "dist_checkpointing/data_files.h"
+#include "dist_checkpointing/verify/data_files.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
@@ -25,10 +25,9 @@ bool says_nothing(ErrorCode code) {
          code == ErrorCode::kInternal;
 }
 
-/// Returns what verify() has found.
-std::optional<Unfinished> find_problem(const CheckpointReader& reader,
-                                       const VerifyOptions& options) {
-  const VerifyReport report = verify(reader, options);
+/// Returns what check_stored() has found.
+std::optional<Unfinished> find_problem(const CheckpointReader& reader, const StoredCheck& options) {
+  const VerifyReport report = check_stored(reader, options);
   if (report.ok()) return std::nullopt;
   for (const CheckpointError& problem : report.problems)
     if (says_nothing(problem.code())) throw problem;
@@ -39,7 +38,7 @@ std::optional<Unfinished> find_problem(const CheckpointReader& reader,
 }
 
 std::optional<Unfinished> examine(const Location& checkpoint, const StrategySpec& strategy,
-                                  const VerifyOptions* verification) {
+                                  const StoredCheck* verification) {
   using Kind = Unfinished::Kind;
   bool opened = false;
   try {
@@ -94,7 +93,7 @@ std::optional<std::string> why_incomplete(const Location& checkpoint,
 }
 
 std::optional<Unfinished> find_unsound(const Location& checkpoint, const StrategySpec& strategy,
-                                       const VerifyOptions& options) {
+                                       const StoredCheck& options) {
   return examine(checkpoint, strategy, &options);
 }
 

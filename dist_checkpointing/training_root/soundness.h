@@ -4,8 +4,8 @@
 #include <optional>
 #include <string>
 
-#include "dist_checkpointing/inspect/verify.h"
-#include "dist_checkpointing/open.h"
+#include "dist_checkpointing/open/open.h"
+#include "dist_checkpointing/verify/check_stored.h"
 #include "mapping/base/api.h"
 #include "strategies/contract/reader.h"
 #include "strategies/storage/location.h"
@@ -24,7 +24,7 @@ struct Unfinished {
     kFileMissing,    ///< a data file, or the common state's file
     kFileTruncated,  ///< data files are there, but too short or not regular
     kDamaged,        ///< the metadata or the common state cannot be decoded
-    kUnsound,        ///< it is finished, but verify() has found problems
+    kUnsound,        ///< it is finished, but check_stored() has found problems
   };
   Kind kind;
   std::string why;  ///< reason, as text for messages
@@ -40,13 +40,13 @@ struct Unfinished {
 std::optional<std::string> why_incomplete(const Location& checkpoint,
                                           const StrategySpec& strategy = OpenOptions().strategy);
 
-/// Returns nothing for a sound checkpoint: a finished one that verify() accepts, by the headers of
-/// its chunks, or with `options.deep` by all bytes. Only a sound checkpoint counts where others are
-/// deleted because it stays, where it takes the place of another, and where a tracker is made to
-/// name it. Throws as find_unfinished() does, also for problems of verify() that say nothing about
-/// the checkpoint.
+/// Returns nothing for a sound checkpoint: a finished one that check_stored() accepts, by the
+/// headers of its chunks, or with `options.deep` by all bytes. Only a sound checkpoint counts where
+/// others are deleted because it stays, where it takes the place of another, and where a tracker is
+/// made to name it. Throws as find_unfinished() does, also for problems of check_stored() that say
+/// nothing about the checkpoint.
 [[nodiscard]] std::optional<Unfinished> find_unsound(
     const Location& checkpoint, const StrategySpec& strategy = OpenOptions().strategy,
-    const VerifyOptions& options = {});
+    const StoredCheck& options = {});
 
 }  // namespace dckpt

@@ -1,6 +1,6 @@
 #include "dist_checkpointing/training_root/still_root.h"
 
-#include "dist_checkpointing/tracker.h"
+#include "dist_checkpointing/open/tracker.h"
 
 namespace dckpt {
 

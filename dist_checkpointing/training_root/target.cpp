@@ -4,13 +4,13 @@
 #include <span>
 #include <vector>
 
-#include "dist_checkpointing/registry.h"
-#include "dist_checkpointing/tracker.h"
+#include "dist_checkpointing/open/tracker.h"
 #include "dist_checkpointing/training_root/foreign_entries.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "strategies/formats/dcp/megatron_json.h"
+#include "strategies/registry/registry.h"
 #include "strategies/storage/publication.h"
 
 namespace dckpt {

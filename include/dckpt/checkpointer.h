@@ -2,4 +2,4 @@
 
 /// Checkpointer: saves and resumes a training run, with retention.
 
-#include "dist_checkpointing/checkpointer.h"
+#include "dist_checkpointing/checkpointer/checkpointer.h"

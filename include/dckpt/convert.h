@@ -2,7 +2,7 @@
 
 /// Rewrites checkpoints: convert(), also by several workers, and remove_sharded_tensors().
 
-#include "dist_checkpointing/rewrite/convert.h"
-#include "dist_checkpointing/rewrite/convert_policy.h"
-#include "dist_checkpointing/rewrite/remove_sharded_tensors.h"
-#include "dist_checkpointing/rewrite/workers/worker_survey.h"
+#include "operations/convert/convert.h"
+#include "operations/convert/convert_policy.h"
+#include "operations/convert/remove_sharded_tensors.h"
+#include "operations/convert/workers/worker_survey.h"

@@ -3,12 +3,12 @@
 /// Examines checkpoints (open, inspect, explain, verify, digest, stats, diff), training roots and
 /// formats.
 
-#include "dist_checkpointing/inspect/diff.h"
-#include "dist_checkpointing/inspect/digest.h"
-#include "dist_checkpointing/inspect/explain.h"
-#include "dist_checkpointing/inspect/formats.h"
-#include "dist_checkpointing/inspect/inspect.h"
-#include "dist_checkpointing/inspect/root_survey.h"
-#include "dist_checkpointing/inspect/stats.h"
-#include "dist_checkpointing/inspect/verify.h"
-#include "dist_checkpointing/open.h"
+#include "dist_checkpointing/open/open.h"
+#include "operations/inspect/diff.h"
+#include "operations/inspect/digest.h"
+#include "operations/inspect/explain.h"
+#include "operations/inspect/formats.h"
+#include "operations/inspect/inspect.h"
+#include "operations/inspect/root_survey.h"
+#include "operations/inspect/stats.h"
+#include "operations/inspect/verify.h"

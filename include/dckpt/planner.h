@@ -3,7 +3,7 @@
 /// The interface for writing and registering your own planner: examples/planners has several, and
 /// check_planner() (testing.h) checks them.
 
-#include "configs/strategy_options.h"
+#include "configs/policy/strategy_options.h"
 #include "dckpt/dist_checkpointing.h"
 #include "dist_checkpointing/load/empty_state_dict_planner.h"
 #include "dist_checkpointing/planner/load_planner.h"

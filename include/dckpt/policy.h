@@ -2,5 +2,5 @@
 
 /// Options of saving and loading, and the YAML files that hold them.
 
-#include "configs/options.h"
-#include "configs/policy.h"
+#include "configs/policy/options.h"
+#include "configs/policy/policy.h"

@@ -4,10 +4,10 @@
 /// shows another reader's checkpoint changed: a ForwardingReader) and their registration.
 /// examples/raw_strategy is one, and check_strategy() (testing.h) checks it.
 
-#include "configs/strategy_options.h"
+#include "configs/policy/strategy_options.h"
 #include "dckpt/dist_checkpointing.h"
-#include "dist_checkpointing/registry.h"
 #include "mapping/base/wire.h"
 #include "strategies/contract/forwarding_reader.h"
 #include "strategies/device/runtime.h"
 #include "strategies/formats/torch_archive/torch_file.h"
+#include "strategies/registry/registry.h"

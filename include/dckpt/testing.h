@@ -2,8 +2,8 @@
 
 /// Checks for your own strategy, planner, storage, communicator or device. Link dckpt::testing.
 
-#include "dist_checkpointing/conformance/communicator_conformance.h"
-#include "dist_checkpointing/conformance/device_conformance.h"
-#include "dist_checkpointing/conformance/planner_conformance.h"
-#include "dist_checkpointing/conformance/storage_conformance.h"
-#include "dist_checkpointing/conformance/strategy_conformance.h"
+#include "conformance/communicator_conformance.h"
+#include "conformance/device_conformance.h"
+#include "conformance/planner_conformance.h"
+#include "conformance/storage_conformance.h"
+#include "conformance/strategy_conformance.h"

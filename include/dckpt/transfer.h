@@ -3,4 +3,4 @@
 /// Moves tensors between running ranks from one layout to another, without storage; and plans such
 /// transfers for other transports.
 
-#include "dist_checkpointing/transfer.h"
+#include "transfer/transfer.h"

@@ -3,6 +3,6 @@
 /// Looks after training roots and fleets of checkpoints: diagnose_root(), treat_root(),
 /// verify_fleet().
 
-#include "dist_checkpointing/upkeep/diagnosis.h"
-#include "dist_checkpointing/upkeep/fleet.h"
-#include "dist_checkpointing/upkeep/treatment.h"
+#include "operations/upkeep/diagnosis.h"
+#include "operations/upkeep/fleet.h"
+#include "operations/upkeep/treatment.h"

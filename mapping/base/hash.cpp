@@ -1,16 +1,10 @@
 #include "mapping/base/hash.h"
 
-#include <openssl/evp.h>
-
-#include <new>
-
 #if DCKPT_HAVE_ISAL
 #include <isa-l/crc.h>
 #else
 #include <zlib.h>
 #endif
-
-#include "mapping/base/error.h"
 
 namespace dckpt {
 
@@ -53,44 +47,6 @@ std::uint32_t crc32_combine(std::uint32_t first, std::uint32_t second,
     if ((second_length & 1) != 0) shift = multiply(shift, power);
   }
   return multiply(shift, first) ^ second;
-}
-
-struct Sha256::Context {
-  EVP_MD_CTX* evp = EVP_MD_CTX_new();
-  ~Context() { EVP_MD_CTX_free(evp); }
-  void start() {
-    if (evp == nullptr) throw std::bad_alloc();
-    check(EVP_DigestInit_ex(evp, EVP_sha256(), nullptr));
-  }
-  static void check(int result) {
-    if (result != 1)
-      throw CheckpointError(
-          ErrorCode::kUnsupported,
-          "cannot compute SHA-256: the OpenSSL library of this system refuses it");
-  }
-};
-
-Sha256::Sha256() : context_(std::make_unique<Context>()) {
-  context_->start();
-}
-Sha256::Sha256(Sha256&&) noexcept = default;
-Sha256& Sha256::operator=(Sha256&&) noexcept = default;
-Sha256::~Sha256() = default;
-
-void Sha256::update(ByteView bytes) {
-  Context::check(EVP_DigestUpdate(context_->evp, bytes.data(), bytes.size()));
-}
-
-Sha256::Digest Sha256::finish() {
-  Digest digest;
-  Context::check(
-      EVP_DigestFinal_ex(context_->evp, reinterpret_cast<unsigned char*>(digest.data()), nullptr));
-  context_->start();
-  return digest;
-}
-
-std::string Sha256::finish_hex() {
-  return to_hex(finish());
 }
 
 std::string to_hex(ByteView bytes) {

@@ -26,7 +26,11 @@ struct RecordedCrc {
   std::uint32_t crc = 0;
 };
 
-/// SHA-256 over bytes that arrive in pieces. Not safe to use from several threads.
+/// Returns whether this build computes SHA-256, for which it needs OpenSSL.
+bool has_sha256() noexcept;
+
+/// SHA-256 over bytes that arrive in pieces. Not safe to use from several threads. Its constructor
+/// throws CheckpointError (unsupported) where has_sha256() is false.
 class Sha256 {
  public:
   using Digest = std::array<std::byte, 32>;

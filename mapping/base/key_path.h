@@ -15,4 +15,7 @@ using PathElement = std::variant<std::int64_t, std::string>;
 /// The place of a leaf in a nested state dict. DCP keeps it per key as planner data.
 using KeyPath = std::vector<PathElement>;
 
+/// Returns a text such as "a.0.b".
+std::string dotted_name(const KeyPath& path);
+
 }  // namespace dckpt

@@ -128,16 +128,6 @@ std::optional<std::string> key_text(const Value& key) {
   }
 }
 
-std::string dotted_name(const KeyPath& path) {
-  std::string name;
-  for (const PathElement& element : path) {
-    if (&element != &path.front()) name += '.';
-    const auto* text = std::get_if<std::string>(&element);
-    name += text != nullptr ? *text : std::to_string(std::get<std::int64_t>(element));
-  }
-  return name;
-}
-
 std::vector<FlatLeaf> flatten_state_dict(const Value& state, FlattenRule rule) {
   return Flatten(rule).run(state);
 }

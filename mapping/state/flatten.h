@@ -29,9 +29,6 @@ struct FlatLeaf {
 /// or none; empty for others.
 [[nodiscard]] std::optional<std::string> key_text(const Value& key);
 
-/// Returns a text such as "a.0.b".
-std::string dotted_name(const KeyPath& path);
-
 /// Returns the leaves of a nested state dict under their dotted names, in order. Dicts are Value
 /// dicts, and OrderedDicts and defaultdicts that came from a pickle. Throws CheckpointError
 /// (invalid argument) if two leaves get the same name, or if a key is not text, an integer, a bool

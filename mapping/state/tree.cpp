@@ -6,7 +6,6 @@
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
-#include "mapping/state/flatten.h"
 
 namespace dckpt {
 namespace {

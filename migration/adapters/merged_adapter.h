@@ -5,8 +5,8 @@
 
 #include "migration/adapters/peft_adapter.h"
 #include "strategies/contract/reader.h"
+#include "strategies/contract/view.h"
 #include "strategies/views/low_rank_reader.h"
-#include "strategies/views/view.h"
 
 namespace dckpt {
 

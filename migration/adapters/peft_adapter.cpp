@@ -129,14 +129,6 @@ PeftAdapter open_peft_adapter(std::shared_ptr<const Storage> folder) {
   return adapter;
 }
 
-std::vector<std::string> adapter_files(const Storage& folder) {
-  std::vector<std::string> files;
-  for (const char* const name : {kAdapterConfigFile, kAdapterFile, kTorchAdapterFile}) {
-    if (folder.stat(name)) files.emplace_back(name);
-  }
-  return files;
-}
-
 bool holds_peft_adapter(const Metadata& metadata) {
   return !metadata.tensors.empty() &&
          std::ranges::all_of(metadata.tensors, [](const TensorStorageMetadata& tensor) {

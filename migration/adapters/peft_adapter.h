@@ -56,7 +56,4 @@ PeftAdapter open_peft_adapter(std::shared_ptr<const Storage> folder);
 /// Returns whether there are tensors and all have keys of an adapter.
 bool holds_peft_adapter(const Metadata& metadata);
 
-/// Returns the files of an adapter in a folder.
-std::vector<std::string> adapter_files(const Storage& folder);
-
 }  // namespace dckpt

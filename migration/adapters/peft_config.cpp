@@ -5,7 +5,7 @@
 #include <cmath>
 #include <span>
 
-#include "configs/rename.h"
+#include "configs/policy/rename.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "configs/rename.h"
+#include "configs/policy/rename.h"
 #include "mapping/state/value.h"
 
 namespace dckpt {

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "configs/key_map.h"
+#include "configs/maps/key_map.h"
 #include "mapping/base/enum_names.h"
 #include "mapping/planning/metadata.h"
 #include "mapping/planning/rearrange.h"

@@ -4,7 +4,7 @@
 #include <array>
 #include <string_view>
 
-#include "configs/key_pattern.h"
+#include "configs/maps/key_pattern.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"

@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "configs/key_map.h"
+#include "configs/maps/key_map.h"
 #include "mapping/geometry/dtype.h"
 #include "migration/maps/apply_key_map.h"
 

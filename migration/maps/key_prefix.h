@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "configs/key_map.h"
+#include "configs/maps/key_map.h"
 
 namespace dckpt {
 

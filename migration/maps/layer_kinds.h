@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "configs/key_map.h"
+#include "configs/maps/key_map.h"
 #include "migration/maps/map_numbers.h"
 
 namespace dckpt {

@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
-#include "configs/key_map.h"
-#include "configs/row_remarks.h"
+#include "configs/maps/key_map.h"
+#include "configs/maps/row_remarks.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"

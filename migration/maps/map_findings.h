@@ -2,7 +2,7 @@
 
 #include <optional>
 
-#include "configs/key_map.h"
+#include "configs/maps/key_map.h"
 #include "mapping/base/finding.h"
 #include "mapping/geometry/dtype.h"
 #include "mapping/planning/metadata.h"

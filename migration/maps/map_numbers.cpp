@@ -7,8 +7,8 @@
 #include <set>
 #include <utility>
 
-#include "configs/key_map_schema.h"
-#include "configs/yaml.h"
+#include "configs/maps/key_map_schema.h"
+#include "configs/yaml/yaml.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"

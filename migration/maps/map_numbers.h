@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "configs/key_map.h"
+#include "configs/maps/key_map.h"
 #include "mapping/base/error.h"
 #include "mapping/state/value.h"
 #include "strategies/contract/reader.h"

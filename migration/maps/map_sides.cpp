@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "configs/key_map_rows.h"
+#include "configs/maps/key_map_rows.h"
 #include "migration/maps/source_rows.h"
 
 namespace dckpt {

@@ -6,8 +6,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "configs/key_map.h"
-#include "configs/key_pattern.h"
+#include "configs/maps/key_map.h"
+#include "configs/maps/key_pattern.h"
 #include "migration/maps/apply_key_map.h"
 
 namespace dckpt {

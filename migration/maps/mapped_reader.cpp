@@ -5,7 +5,7 @@
 #include <set>
 #include <utility>
 
-#include "configs/key_pattern.h"
+#include "configs/maps/key_pattern.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "configs/key_map.h"
-#include "configs/options.h"
+#include "configs/maps/key_map.h"
+#include "configs/policy/options.h"
 #include "mapping/base/finding.h"
 #include "migration/maps/apply_key_map.h"
 #include "migration/maps/dropped_copies.h"
@@ -16,12 +16,6 @@
 #include "strategies/contract/reader.h"
 
 namespace dckpt {
-
-/// The name that selects the shipped map named by config.json.
-inline constexpr const char* kAutoMap = "auto";
-
-/// The name that explicitly selects no map.
-inline constexpr const char* kNoMap = "none";
 
 /// A report of what a map did.
 struct MapReport {

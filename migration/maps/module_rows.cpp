@@ -2,7 +2,7 @@
 
 #include <set>
 
-#include "configs/key_pattern.h"
+#include "configs/maps/key_pattern.h"
 
 namespace dckpt {
 namespace {

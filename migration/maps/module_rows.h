@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "configs/key_map.h"
+#include "configs/maps/key_map.h"
 
 // Modules that a map names without a row of their own, as it does for extra states. The rows beside
 // them tell which layers have them. Keys are Megatron's.

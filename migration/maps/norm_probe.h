@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "configs/key_map.h"
+#include "configs/maps/key_map.h"
 #include "mapping/base/finding.h"
 #include "migration/maps/apply_key_map.h"
 #include "migration/maps/map_numbers.h"

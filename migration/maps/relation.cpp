@@ -4,7 +4,7 @@
 #include <numeric>
 #include <utility>
 
-#include "configs/key_map_rows.h"
+#include "configs/maps/key_map_rows.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"

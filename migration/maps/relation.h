@@ -6,7 +6,7 @@
 #include <span>
 #include <vector>
 
-#include "configs/key_map.h"
+#include "configs/maps/key_map.h"
 #include "mapping/geometry/box.h"
 #include "mapping/planning/progression.h"
 #include "migration/maps/map_numbers.h"

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <array>
 
-#include "configs/key_map_rows.h"
+#include "configs/maps/key_map_rows.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"

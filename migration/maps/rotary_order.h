@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "configs/key_map.h"
+#include "configs/maps/key_map.h"
 #include "mapping/state/value.h"
 #include "migration/maps/map_numbers.h"
 

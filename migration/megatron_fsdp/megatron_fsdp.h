@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "strategies/contract/reader.h"
+#include "strategies/contract/view.h"
 #include "strategies/torch_dist/save_strategy.h"
-#include "strategies/views/view.h"
 
 // Megatron-FSDP's checkpoints (fsdp_dtensor) hold a model's parts under other keys than torch_dist:
 //

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "strategies/contract/reader.h"
-#include "strategies/views/view.h"
+#include "strategies/contract/view.h"
 
 namespace dckpt {
 

@@ -7,8 +7,8 @@
 
 #include "migration/optimizer/optimizer_sharding.h"
 #include "strategies/contract/reader.h"
+#include "strategies/contract/view.h"
 #include "strategies/tensor_io/read_tensors.h"
-#include "strategies/views/view.h"
 
 namespace dckpt {
 

@@ -9,8 +9,8 @@
 
 #include "mapping/base/error.h"
 #include "mapping/megatron/model_keys.h"
-#include "mapping/megatron/parameter_cut.h"
 #include "mapping/planning/rearrange.h"
+#include "migration/rank_folders/parameter_cut.h"
 #include "migration/rank_folders/rank_files.h"
 
 namespace dckpt {

@@ -9,9 +9,9 @@
 
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
-#include "mapping/megatron/gradient_buffer.h"
 #include "mapping/megatron/optimizer_keys.h"
 #include "mapping/megatron/run_args.h"
+#include "migration/rank_folders/gradient_buffer.h"
 
 namespace dckpt {
 namespace {

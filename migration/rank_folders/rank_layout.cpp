@@ -4,8 +4,8 @@
 #include <array>
 #include <utility>
 
-#include "configs/schema.h"
-#include "configs/strategy_options.h"
+#include "configs/policy/strategy_options.h"
+#include "configs/yaml/schema.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "configs/options.h"
+#include "configs/policy/options.h"
 #include "mapping/base/enum_names.h"
 #include "mapping/state/value.h"
 #include "strategies/legacy_torch/rank_grid.h"

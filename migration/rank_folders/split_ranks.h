@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
-#include "configs/conventions.h"
+#include "configs/policy/conventions.h"
 #include "migration/rank_folders/rank_layout.h"
 #include "strategies/contract/reader.h"
-#include "strategies/views/view.h"
+#include "strategies/contract/view.h"
 
 namespace dckpt {
 

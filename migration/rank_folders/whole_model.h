@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "mapping/megatron/model_keys.h"
-#include "mapping/megatron/parameter_cut.h"
 #include "mapping/planning/metadata.h"
 #include "mapping/state/value.h"
+#include "migration/rank_folders/parameter_cut.h"
 #include "migration/rank_folders/rank_layout.h"
 
 namespace dckpt {

@@ -6,8 +6,8 @@
 #include <utility>
 #include <vector>
 
-#include "configs/conventions.h"
-#include "configs/options.h"
+#include "configs/policy/conventions.h"
+#include "configs/policy/options.h"
 #include "mapping/base/api.h"
 #include "mapping/base/bytes.h"
 #include "mapping/planning/metadata.h"

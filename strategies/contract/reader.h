@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "configs/conventions.h"
+#include "configs/policy/conventions.h"
 #include "mapping/base/api.h"
 #include "mapping/base/error.h"
 #include "mapping/base/finding.h"
@@ -55,6 +55,8 @@ struct CheckpointInfo {
   /// safetensors, without the entries of the format. Where files contradict each other, the first
   /// counts.
   std::vector<std::pair<std::string, std::string>> annotations{};
+  /// Files of an adapter beside a model, which are not part of it.
+  std::vector<std::string> adapter_files{};
   /// Keys at the top level of a plain DCP state that are stored as one object each, with tensors
   /// inside, which have names of their own in the metadata.
   std::vector<std::string> opened_keys{};

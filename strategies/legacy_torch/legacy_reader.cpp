@@ -91,6 +91,7 @@ class LegacyReader final : public CheckpointReader {
               .readers = "transformers",
               .conventions = {.model_folder = true}},
         checked_(model.files.size()) {
+    info_.adapter_files = model.adapter_files;
     if (model.index_file) info_.index_files.push_back(*model.index_file);
     std::set<std::string> keys;
     for (const std::string& file : model.files) add({file, ""}, keys);

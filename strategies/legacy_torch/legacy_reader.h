@@ -38,6 +38,7 @@ struct TorchModelFiles {
   std::optional<std::string> index_file{};
   /// The index's content: key → file.
   std::vector<std::pair<std::string, std::string>> weight_map{};
+  std::vector<std::string> adapter_files{};  ///< CheckpointInfo::adapter_files
 };
 
 /// Opens the files as one checkpoint. Tensors keep their names, each in one file; everything else

@@ -4,7 +4,7 @@
 #include <string_view>
 #include <utility>
 
-#include "configs/strategy_options.h"
+#include "configs/policy/strategy_options.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"

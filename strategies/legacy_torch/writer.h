@@ -2,7 +2,7 @@
 
 #include <memory>
 
-#include "configs/options.h"
+#include "configs/policy/options.h"
 #include "strategies/contract/save_strategy.h"
 
 namespace dckpt {

@@ -72,20 +72,20 @@ LocalFiles find_local_files(const Storage& storage) {
   return files;
 }
 
-[[noreturn]] void throw_corrupt(const std::string& message) {
+[[noreturn]] void throw_corrupt_local(const std::string& message) {
   throw CheckpointError(ErrorCode::kCorrupt, message);
 }
 
 const Value& attribute(const Opaque& object, const char* name) {
   const Value* const found = object.states.size() == 1 ? object.states.front().find(name) : nullptr;
   if (found == nullptr)
-    throw_corrupt(str_format("the {} lacks its {}", quote(object.class_path()), quote(name)));
+    throw_corrupt_local(str_format("the {} lacks its {}", quote(object.class_path()), quote(name)));
   return *found;
 }
 
 std::string text(const Opaque& object, const char* name) {
   const Value& value = attribute(object, name);
-  if (!value.is_str()) throw_corrupt(str_format("{} is no text", quote(name)));
+  if (!value.is_str()) throw_corrupt_local(str_format("{} is no text", quote(name)));
   return value.as_str();
 }
 
@@ -95,11 +95,11 @@ Shape extents(const Opaque& object, const char* name) {
       value->as_opaque().args.is_sequence() && value->as_opaque().args.size() == 1)
     value = &value->as_opaque().args.items().front();
   if (!value->is_sequence() || value->size() > kMaxDims)
-    throw_corrupt(str_format("{} is no shape", quote(name)));
+    throw_corrupt_local(str_format("{} is no shape", quote(name)));
   Shape shape;
   for (const Value& extent : value->items()) {
     if (!extent.is_int() || extent.as_int() < 0)
-      throw_corrupt(str_format("{} is no shape", quote(name)));
+      throw_corrupt_local(str_format("{} is no shape", quote(name)));
     shape.push_back(extent.as_int());
   }
   return shape;
@@ -244,17 +244,17 @@ class RankFileJoiner {
     const Value& data = attribute(shard, "data");
     if (data.is_none()) return;  // another rank has it
     const std::optional<Tensor> stored = tensor_of(data);
-    if (!stored) throw_corrupt("the data of a shard are no tensor");
+    if (!stored) throw_corrupt_local("the data of a shard are no tensor");
     const Shape shape = extents(shard, "global_shape");
     const Shape local = extents(shard, "local_shape");
     Box box{extents(shard, "global_offset"), Shape(shape.size(), 1)};
     if (local.size() > shape.size() || box.offsets.size() != shape.size())
-      throw_corrupt("the shapes of a shard have different numbers of axes");
+      throw_corrupt_local("the shapes of a shard have different numbers of axes");
     std::copy(local.begin(), local.end(),
               box.sizes.end() - static_cast<std::ptrdiff_t>(local.size()));
     if (!is_valid(box) || !fits(box, shape))
-      throw_corrupt(str_format("the shard {} is not inside the tensor of shape {}", to_string(box),
-                               to_string(shape)));
+      throw_corrupt_local(str_format("the shard {} is not inside the tensor of shape {}",
+                                     to_string(box), to_string(shape)));
     TensorStorageMetadata tensor{.key = key,
                                  .properties = {.dtype = stored->dtype()},
                                  .size = shape,
@@ -263,8 +263,8 @@ class RankFileJoiner {
     if (const Value& range = attribute(shard, "flattened_range"); !range.is_none())
       flatten(range, shard, *stored, tensor, box);
     else if (stored->shape() != local)
-      throw_corrupt(str_format("the shard of shape {} holds a tensor of shape {}", to_string(local),
-                               to_string(stored->shape())));
+      throw_corrupt_local(str_format("the shard of shape {} holds a tensor of shape {}",
+                                     to_string(local), to_string(stored->shape())));
     Known& known = tensor_like(std::move(tensor));
     if (!known.chunks.emplace(box.offsets, box.sizes).second) return;  // a replica
     result_.add_chunk(known.number, file, *stored, box, Shape(stored->dim(), 0));
@@ -292,7 +292,7 @@ class RankFileJoiner {
     const std::int64_t begin = sound ? bounds[0].as_int() : 0;
     const std::int64_t end = sound ? bounds[1].as_int() : 0;
     if (!sound || begin < 0 || end < begin || end > cell || stored.shape()[0] != end - begin)
-      throw_corrupt("a flattened range does not fit its tensor");
+      throw_corrupt_local("a flattened range does not fit its tensor");
     tensor.flattened_shape = tensor.size;
     tensor.size = reformulated_size(*tensor.flattened_shape, fragments);
     tensor.chunks = BoxList(tensor.size.size());
@@ -311,7 +311,7 @@ class RankFileJoiner {
     const TensorStorageMetadata& known = result_.metadata.tensors[entry->second.number];
     if (known.size != tensor.size || known.properties.dtype != tensor.properties.dtype ||
         known.flattened_shape != tensor.flattened_shape) {
-      throw_corrupt(
+      throw_corrupt_local(
           str_format("ranks disagree about the tensor: {} of shape {}, and {} of shape {}",
                      to_string(known.properties.dtype), to_string(known.size),
                      to_string(tensor.properties.dtype), to_string(tensor.size)));

@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "configs/options.h"
+#include "configs/policy/options.h"
 #include "mapping/planning/load/distribution.h"
 #include "mapping/planning/load/read_plan.h"
 #include "mapping/state/tensor.h"

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "configs/options.h"
+#include "configs/policy/options.h"
 #include "mapping/base/api.h"
 #include "mapping/base/bytes.h"
 #include "mapping/planning/planner_options.h"

@@ -4,7 +4,7 @@
 #include <span>
 #include <unordered_map>
 
-#include "configs/options.h"
+#include "configs/policy/options.h"
 #include "mapping/planning/load/read_plan.h"
 #include "mapping/state/tensor.h"
 #include "mapping/state/value.h"

@@ -10,6 +10,7 @@
 #include "mapping/base/format.h"
 #include "mapping/base/readable_file.h"
 #include "mapping/base/text.h"
+#include "strategies/formats/safetensors/header.h"
 #include "strategies/storage/late_list.h"
 
 namespace dckpt {
@@ -159,6 +160,19 @@ bool holds_torch_model(std::span<const FileInfo> entries) {
            (entry.name.ends_with(kTorchModelNames.suffix) ||
             entry.name.ends_with(kTorchModelNames.index_suffix));
   });
+}
+
+std::vector<std::string> adapter_files(const Storage& folder) {
+  std::vector<std::string> files;
+  for (const char* const name : {kAdapterConfigFile, kAdapterFile, kTorchAdapterFile}) {
+    if (folder.stat(name)) files.emplace_back(name);
+  }
+  return files;
+}
+
+bool is_safetensors_file(const ReadableFile& file) {
+  return file.name().ends_with(kSafetensorsSuffix) ||
+         file.name().ends_with(kSafetensorsIndexSuffix) || looks_like_safetensors(file);
 }
 
 bool holds_safetensors(std::span<const FileInfo> entries) {

@@ -45,6 +45,12 @@ struct ModelFiles {
 ModelFiles find_model_files(const Storage& storage, const std::optional<std::string>& file,
                             const ModelNames& names = kSafetensorsNames);
 
+/// Returns the files of an adapter in a folder.
+std::vector<std::string> adapter_files(const Storage& folder);
+
+/// Returns whether a file has the name of safetensors or of their index, or begins as safetensors
+/// do.
+bool is_safetensors_file(const ReadableFile& file);
 /// Returns whether a folder's entries look like safetensors. Folders that hold other checkpoints'
 /// metadata beside safetensors do not.
 bool holds_safetensors(std::span<const FileInfo> entries);

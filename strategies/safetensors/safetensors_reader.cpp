@@ -238,8 +238,12 @@ class SafetensorsReader final : public CheckpointReader {
  private:
   /// Records whether this is an adapter of PEFT, or a model with one beside it.
   void describe_adapter() {
-    if (!info_.conventions.model_folder || !storage_->stat(kAdapterFile)) return;
-    if (std::ranges::find(metadata_.files, kAdapterFile) == metadata_.files.end()) {
+    if (!info_.conventions.model_folder) return;
+    const bool is_adapter =
+        std::ranges::find(metadata_.files, kAdapterFile) != metadata_.files.end();
+    if (!is_adapter) info_.adapter_files = adapter_files(*storage_);
+    if (!storage_->stat(kAdapterFile)) return;
+    if (!is_adapter) {
       info_.producer += info_.producer.empty() ? "" : ", ";
       info_.producer += "with an adapter beside the model";
     } else if (storage_->stat(kAdapterConfigFile)) {

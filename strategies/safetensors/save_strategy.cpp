@@ -1,7 +1,7 @@
 #include "strategies/safetensors/save_strategy.h"
 
-#include "configs/schema.h"
-#include "configs/strategy_options.h"
+#include "configs/policy/strategy_options.h"
+#include "configs/yaml/schema.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "strategies/formats/safetensors/header.h"

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "configs/options.h"
+#include "configs/policy/options.h"
 #include "mapping/base/enum_names.h"
 #include "strategies/contract/save_strategy.h"
 

@@ -7,7 +7,7 @@
 namespace dckpt {
 
 std::vector<FileInfo> list_with(const Storage& storage,
-                                std::initializer_list<std::string_view> names) {
+                                const std::vector<std::string_view>& names) {
   std::vector<FileInfo> entries = storage.list("");
   if (storage.capabilities().rename) return entries;
   for (const std::string_view name : names) {

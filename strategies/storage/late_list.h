@@ -1,6 +1,5 @@
 #pragma once
 
-#include <initializer_list>
 #include <string_view>
 #include <vector>
 
@@ -10,7 +9,6 @@ namespace dckpt {
 
 /// Returns the entries of the root in name order. Includes those of `names` that exist even if the
 /// list is late, as it may be in a storage without rename.
-std::vector<FileInfo> list_with(const Storage& storage,
-                                std::initializer_list<std::string_view> names);
+std::vector<FileInfo> list_with(const Storage& storage, const std::vector<std::string_view>& names);
 
 }  // namespace dckpt

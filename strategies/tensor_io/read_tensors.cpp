@@ -19,7 +19,7 @@
 #include <optional>
 #include <set>
 
-#include "configs/option_rules.h"
+#include "configs/policy/option_rules.h"
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"

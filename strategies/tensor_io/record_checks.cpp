@@ -12,7 +12,7 @@
 namespace dckpt {
 namespace {
 
-constexpr std::size_t kMostPieces = 4096;  // per record; more are not worth their memory
+constexpr std::size_t kMostRecordPieces = 4096;  // per record; more are not worth their memory
 constexpr std::uint64_t kStep = std::uint64_t{1} << 20;  // stays in the cache between read and CRC
 
 }  // namespace
@@ -61,7 +61,7 @@ void RecordChecks::add(ChunkNumber chunk, const RecordedCrc& record, const Piece
   if (entry.incomplete == nullptr) entry.incomplete = std::make_unique<Incomplete>();
   entry.incomplete->record = record;
   auto& pieces = entry.incomplete->pieces;
-  if (pieces.size() > kMostPieces) return;
+  if (pieces.size() > kMostRecordPieces) return;
   auto next = pieces.lower_bound(piece.begin);
   const auto before = next == pieces.begin() ? pieces.end() : std::prev(next);
   if (next != pieces.end() && next->second.begin < piece.end) return;

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "configs/options.h"
+#include "configs/policy/options.h"
 #include "strategies/contract/save_strategy.h"
 #include "strategies/formats/torch_archive/tensor_blob.h"
 

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "configs/conventions.h"
+#include "configs/policy/conventions.h"
 #include "mapping/base/enum_names.h"
 #include "strategies/contract/reader.h"
 

@@ -1,6 +1,6 @@
 #include "strategies/torch_dist/save_strategy.h"
 
-#include "configs/strategy_options.h"
+#include "configs/policy/strategy_options.h"
 #include "strategies/torch_dist/writer.h"
 
 namespace dckpt {

@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <memory>
 
-#include "configs/options.h"
+#include "configs/policy/options.h"
 #include "mapping/base/enum_names.h"
 #include "strategies/contract/save_strategy.h"
 

@@ -6,7 +6,7 @@
 #include <span>
 #include <utility>
 
-#include "configs/separation_hint.h"
+#include "configs/policy/separation_hint.h"
 #include "mapping/base/format.h"
 #include "mapping/base/parallel_for.h"
 #include "strategies/contract/common_state.h"

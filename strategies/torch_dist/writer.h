@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "configs/options.h"
+#include "configs/policy/options.h"
 #include "strategies/contract/save_strategy.h"
 
 namespace dckpt {

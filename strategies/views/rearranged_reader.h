@@ -11,7 +11,7 @@
 #include "mapping/planning/rearrange.h"
 #include "mapping/state/value.h"
 #include "strategies/contract/reader.h"
-#include "strategies/views/view.h"
+#include "strategies/contract/view.h"
 
 namespace dckpt {
 

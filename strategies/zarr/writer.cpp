@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "configs/strategy_options.h"
+#include "configs/policy/strategy_options.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"

@@ -1,9 +1,9 @@
-#include "configs/key_map.h"
+#include "configs/maps/key_map.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "configs/key_pattern.h"
+#include "configs/maps/key_pattern.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 

@@ -1,8 +1,8 @@
-#include "configs/own_options.h"
+#include "configs/policy/own_options.h"
 
 #include <gmock/gmock.h>
 
-#include "configs/strategy_options.h"
+#include "configs/policy/strategy_options.h"
 #include "mapping/base/error.h"
 #include "tests/support/expect_error.h"
 

@@ -1,4 +1,4 @@
-#include "configs/policy.h"
+#include "configs/policy/policy.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -6,7 +6,7 @@
 #include <fstream>
 #include <sstream>
 
-#include "configs/yaml.h"
+#include "configs/yaml/yaml.h"
 #include "mapping/base/finding.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"

@@ -1,4 +1,4 @@
-#include "configs/rename.h"
+#include "configs/policy/rename.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

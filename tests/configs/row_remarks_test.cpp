@@ -1,4 +1,4 @@
-#include "configs/row_remarks.h"
+#include "configs/maps/row_remarks.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "configs/separation_hint.h"
+#include "configs/policy/separation_hint.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

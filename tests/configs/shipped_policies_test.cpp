@@ -5,11 +5,11 @@
 #include <cstring>
 #include <filesystem>
 
-#include "configs/policy.h"
-#include "dist_checkpointing/inspect/verify.h"
+#include "configs/policy/policy.h"
 #include "dist_checkpointing/load/load.h"
-#include "dist_checkpointing/open.h"
+#include "dist_checkpointing/open/open.h"
 #include "dist_checkpointing/save/save.h"
+#include "operations/inspect/verify.h"
 #include "strategies/comm/threads.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"

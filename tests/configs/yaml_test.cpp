@@ -1,4 +1,4 @@
-#include "configs/yaml.h"
+#include "configs/yaml/yaml.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -7,8 +7,8 @@
 #include <fstream>
 #include <map>
 
-#include "dist_checkpointing/inspect/verify.h"
-#include "dist_checkpointing/open.h"
+#include "dist_checkpointing/open/open.h"
+#include "operations/inspect/verify.h"
 #include "strategies/tensor_io/read_tensors.h"
 #include "tests/support/golden.h"
 #include "tests/support/temp_dir.h"

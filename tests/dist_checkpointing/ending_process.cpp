@@ -17,9 +17,9 @@
 #include <string>
 #include <thread>
 
-#include "dist_checkpointing/checkpointer.h"
+#include "dist_checkpointing/checkpointer/checkpointer.h"
 #include "dist_checkpointing/load/load_async.h"
-#include "dist_checkpointing/registry.h"
+#include "strategies/registry/registry.h"
 #include "strategies/torch_dist/save_strategy.h"
 #include "tests/dist_checkpointing/training_run.h"
 

@@ -15,12 +15,12 @@
 #include <set>
 #include <thread>
 
-#include "dist_checkpointing/open.h"
-#include "dist_checkpointing/rewrite/convert.h"
-#include "dist_checkpointing/rewrite/remove_sharded_tensors.h"
+#include "dist_checkpointing/open/open.h"
 #include "dist_checkpointing/training_root/latest.h"
 #include "dist_checkpointing/training_root/staging_token.h"
 #include "mapping/base/text.h"
+#include "operations/convert/convert.h"
+#include "operations/convert/remove_sharded_tensors.h"
 #include "strategies/storage/hidden_sibling.h"
 #include "strategies/storage/memory.h"
 #include "tests/dist_checkpointing/training_run.h"

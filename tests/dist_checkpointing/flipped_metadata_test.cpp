@@ -9,11 +9,11 @@
 #include <string>
 #include <vector>
 
-#include "dist_checkpointing/inspect/verify.h"
-#include "dist_checkpointing/open.h"
-#include "dist_checkpointing/rewrite/remove_sharded_tensors.h"
+#include "dist_checkpointing/open/open.h"
 #include "dist_checkpointing/save/save.h"
 #include "mapping/base/log_silence.h"
+#include "operations/convert/remove_sharded_tensors.h"
+#include "operations/inspect/verify.h"
 #include "strategies/comm/threads.h"
 #include "strategies/formats/dcp/metadata_seal.h"
 #include "strategies/storage/memory.h"

@@ -2,12 +2,12 @@
 
 #include <gmock/gmock.h>
 
-#include "dist_checkpointing/inspect/diff.h"
-#include "dist_checkpointing/inspect/digest.h"
-#include "dist_checkpointing/inspect/verify.h"
-#include "dist_checkpointing/open.h"
-#include "dist_checkpointing/rewrite/convert.h"
-#include "dist_checkpointing/rewrite/remove_sharded_tensors.h"
+#include "dist_checkpointing/open/open.h"
+#include "operations/convert/convert.h"
+#include "operations/convert/remove_sharded_tensors.h"
+#include "operations/inspect/diff.h"
+#include "operations/inspect/digest.h"
+#include "operations/inspect/verify.h"
 #include "strategies/storage/memory.h"
 #include "tests/dist_checkpointing/training_run.h"
 #include "tests/support/code_of.h"

@@ -6,7 +6,7 @@
 
 #include <gmock/gmock.h>
 
-#include "dist_checkpointing/tracker.h"
+#include "dist_checkpointing/open/tracker.h"
 #include "strategies/storage/forwarding.h"
 #include "strategies/storage/hidden_sibling.h"
 #include "strategies/storage/posix.h"

@@ -4,15 +4,15 @@
 #include <filesystem>
 #include <fstream>
 
-#include "configs/policy.h"
-#include "dist_checkpointing/inspect/verify.h"
+#include "configs/policy/policy.h"
 #include "dist_checkpointing/load/load.h"
-#include "dist_checkpointing/open.h"
-#include "dist_checkpointing/rewrite/convert.h"
-#include "dist_checkpointing/rewrite/remove_sharded_tensors.h"
+#include "dist_checkpointing/open/open.h"
 #include "dist_checkpointing/save/save.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
+#include "operations/convert/convert.h"
+#include "operations/convert/remove_sharded_tensors.h"
+#include "operations/inspect/verify.h"
 #include "strategies/comm/threads.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/golden.h"

@@ -13,7 +13,7 @@
 #include <new>
 #include <string>
 
-#include "dist_checkpointing/checkpointer.h"
+#include "dist_checkpointing/checkpointer/checkpointer.h"
 #include "mapping/base/log.h"
 #include "strategies/comm/heartbeat.h"
 #include "strategies/storage/memory.h"

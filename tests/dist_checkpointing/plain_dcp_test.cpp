@@ -3,9 +3,9 @@
 #include "mapping/state/sharded_tree.h"
 #include "tests/dist_checkpointing/save_load.h"
 
-#include "configs/policy.h"
-#include "configs/policy_schema.h"
-#include "dist_checkpointing/open.h"
+#include "configs/policy/policy.h"
+#include "configs/policy/policy_schema.h"
+#include "dist_checkpointing/open/open.h"
 #include "mapping/base/log.h"
 
 namespace dckpt::plain_dcp_test {

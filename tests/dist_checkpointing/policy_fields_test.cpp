@@ -7,11 +7,11 @@
 #include <fstream>
 #include <set>
 
-#include "configs/policy.h"
-#include "configs/policy_schema.h"
-#include "dist_checkpointing/checkpointer.h"
+#include "configs/policy/policy.h"
+#include "configs/policy/policy_schema.h"
+#include "dist_checkpointing/checkpointer/checkpointer.h"
 #include "dist_checkpointing/load/load.h"
-#include "dist_checkpointing/open.h"
+#include "dist_checkpointing/open/open.h"
 #include "dist_checkpointing/save/save.h"
 #include "dist_checkpointing/save/save_async.h"
 #include "mapping/base/hash.h"

@@ -2,7 +2,7 @@
 
 #include "tests/dist_checkpointing/save_load.h"
 
-#include "dist_checkpointing/open.h"
+#include "dist_checkpointing/open/open.h"
 
 namespace dckpt::save_load_test {
 namespace {

@@ -8,7 +8,7 @@
 #include <filesystem>
 
 #include "dist_checkpointing/load/load.h"
-#include "dist_checkpointing/open.h"
+#include "dist_checkpointing/open/open.h"
 #include "dist_checkpointing/save/save.h"
 #include "mapping/base/error.h"
 #include "mapping/base/log.h"

@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "dist_checkpointing/checkpointer.h"
+#include "dist_checkpointing/checkpointer/checkpointer.h"
 #include "mapping/base/log.h"
 #include "strategies/comm/threads.h"
 #include "tests/support/temp_dir.h"

@@ -4,8 +4,8 @@
 #include <string>
 #include <string_view>
 
-#include "dist_checkpointing/rewrite/conversion_journal.h"
 #include "mapping/base/error.h"
+#include "operations/convert/conversion_journal.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);

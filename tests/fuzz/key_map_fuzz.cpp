@@ -4,7 +4,7 @@
 #include <string>
 #include <string_view>
 
-#include "configs/key_map.h"
+#include "configs/maps/key_map.h"
 #include "mapping/base/error.h"
 #include "migration/maps/apply_key_map.h"
 

@@ -3,8 +3,8 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "configs/policy.h"
-#include "configs/yaml.h"
+#include "configs/policy/policy.h"
+#include "configs/yaml/yaml.h"
 
 /// Reads bytes as a policy. Problems are located inside the text. A policy without problems reads
 /// back from its effective form as the same policy.

@@ -3,9 +3,9 @@
 
 #include <cstdlib>
 
-#include "dist_checkpointing/inspect/compare_values.h"
-#include "dist_checkpointing/inspect/extract/render.h"
 #include "mapping/base/error.h"
+#include "operations/inspect/compare_values.h"
+#include "operations/inspect/extract/render.h"
 #include "strategies/formats/json/json.h"
 #include "strategies/formats/pickle/value.h"
 

@@ -5,7 +5,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "dist_checkpointing/tracker.h"
+#include "dist_checkpointing/open/tracker.h"
 #include "dist_checkpointing/training_root/staging_token.h"
 #include "mapping/base/error.h"
 #include "strategies/storage/hidden_sibling.h"

@@ -5,9 +5,9 @@
 #include <string>
 #include <string_view>
 
-#include "dist_checkpointing/rewrite/workers/worker_pool.h"
-#include "dist_checkpointing/rewrite/workers/worker_survey.h"
 #include "mapping/base/error.h"
+#include "operations/convert/workers/worker_pool.h"
+#include "operations/convert/workers/worker_survey.h"
 #include "strategies/storage/memory.h"
 
 namespace {

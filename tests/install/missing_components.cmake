@@ -20,7 +20,7 @@ find_package(dckpt REQUIRED COMPONENTS @components@)
   endif()
 endfunction()
 
-expect("core torhc" "dckpt has no component 'torhc'. its components are core, cli, testing, torch, cuda, nccl, mpi")
+expect("core torhc" "dckpt has no component 'torhc'. its components are core, transfer, formats, maps, operations, all, cli, testing, torch, cuda, nccl, mpi")
 file(GLOB_RECURSE torch "${PREFIX}/*/dckptTorchTargets.cmake")
 if(torch)
   expect("torch" "component 'torch': libtorch was not found. set DCKPT_TORCH_ROOT")

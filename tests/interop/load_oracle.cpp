@@ -16,9 +16,9 @@
 
 #include <nlohmann/json.hpp>
 
-#include "dist_checkpointing/inspect/extract/render.h"
 #include "dist_checkpointing/load/load.h"
 #include "mapping/base/error.h"
+#include "operations/inspect/extract/render.h"
 #include "strategies/formats/json/json.h"
 #include "tests/interop/json_shape.h"
 

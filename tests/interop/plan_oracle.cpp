@@ -30,7 +30,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "configs/options.h"
+#include "configs/policy/options.h"
 #include "dist_checkpointing/planner/planner_registry.h"
 #include "dist_checkpointing/save/describe_state.h"
 #include "dist_checkpointing/save/save.h"

@@ -9,7 +9,8 @@ import pathlib
 import re
 import sys
 
-TOPS = ("mapping", "configs", "strategies", "migration", "dist_checkpointing", "include", "tools", "tests",
+TOPS = ("mapping", "configs", "strategies", "migration", "dist_checkpointing", "transfer",
+        "operations", "conformance", "include", "tools", "tests",
         "docs", "examples", "scripts", "cmake", "benchmarks")
 BLOCK = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 PATH = re.compile(r"`((?:%s)/[^`\s]*)`" % "|".join(TOPS))

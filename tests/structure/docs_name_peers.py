@@ -50,10 +50,10 @@ def rows(page):
 def exists(root, headers, name):
     if FIELD.match(name):
         listed = (root / "docs/policies.md").read_text(encoding="utf-8")
-        schema = (root / "configs/policy_schema.cpp").read_text(encoding="utf-8")
+        schema = (root / "configs/policy/policy_schema.cpp").read_text(encoding="utf-8")
         return f"\n| `{name}" in listed and f'"{name.split(".")[-1]}"' in schema
     if name.startswith("dckpt "):
-        return f"add_{name[6:]}(" in (root / "tools/dckpt/command.h").read_text(encoding="utf-8")
+        return f"add_{name[6:]}(" in (root / "tools/dckpt/commands/command.h").read_text(encoding="utf-8")
     parts = set(re.findall(r"\w+", name))
     return bool(IDENTIFIER.match(name)) and any(parts <= header for header in headers)
 

@@ -31,7 +31,7 @@ class Tree(unittest.TestCase):
 class Files(Tree):
     def setUp(self):
         super().setUp()
-        self.write("tools/dckpt/table.h", "")
+        self.write("tools/dckpt/render/table.h", "")
         self.write("README.md", "")
 
     def problems_of(self, text):
@@ -40,7 +40,7 @@ class Files(Tree):
 
     def test_files_stems_folders_and_globs_are_found(self):
         self.assertEqual("", self.problems_of(
-            "`tools/dckpt/table.h:3`, `tools/dckpt/table`, `tools/dckpt/`, `tools/*/table.h`, "
+            "`tools/dckpt/render/table.h:3`, `tools/dckpt/render/table`, `tools/dckpt/`, `tools/*/*/table.h`, "
             "`tests/<layer>/…`, `std/none.h`\n```\n`tools/none.h`\n```\n"))
 
     def test_a_file_that_is_not_there(self):
@@ -59,8 +59,8 @@ class Peers(Tree):
                    "// Crate\nstruct Box { bool whole() const; };\n")
         self.write("mapping/tensor.h", "class Tensor;\n")
         self.write("mapping/knot.h", "class Knot;\n")
-        self.write("tools/dckpt/command.h", "Command add_remove(CLI::App& program);\n")
-        self.write("configs/policy_schema.cpp", 'field("verify", …)\n')
+        self.write("tools/dckpt/commands/command.h", "Command add_remove(CLI::App& program);\n")
+        self.write("configs/policy/policy_schema.cpp", 'field("verify", …)\n')
         self.write("docs/policies.md", "\n| `load.verify` | `crc` |\n| `load.proof` | |\n")
 
     def problems_of(self, here):

@@ -1,8 +1,15 @@
-# cmake -DROOT=<source> -P listed.cmake: every test and every fuzz target is built, that is, named in the CMakeLists.txt beside it. Every test has a namespace
+# cmake -DROOT=<source> -P listed.cmake: every test and every fuzz target is built, that is, named in the CMakeLists.txt beside it, above it, or of a neighbor. Every test has a namespace
 # of its own name, so that it can share a batch with any other (cmake/DckptBatches.cmake).
 cmake_minimum_required(VERSION 3.22)
 
 file(GLOB_RECURSE files "${ROOT}/tests/*_test.cpp" "${ROOT}/tests/*_fuzz.cpp")
+set(neighbors "")  # what programs of another folder take: ../FOLDER/NAME_test.cpp
+file(GLOB lists "${ROOT}/tests/*/CMakeLists.txt" "${ROOT}/tests/*/*/CMakeLists.txt")
+foreach(list IN LISTS lists)
+  file(READ "${list}" text)
+  string(REGEX MATCHALL "[.][.]/[a-z0-9_/]+_test[.]cpp" taken "${text}")
+  list(APPEND neighbors ${taken})
+endforeach()
 set(problems "")
 foreach(file IN LISTS files)
   get_filename_component(folder "${file}" DIRECTORY)
@@ -19,7 +26,8 @@ foreach(file IN LISTS files)
     get_filename_component(folder "${folder}" DIRECTORY)
   endwhile()
   file(RELATIVE_PATH relative "${ROOT}" "${file}")
-  if(NOT found)
+  string(REGEX REPLACE "^tests" ".." neighbor "${relative}")
+  if(NOT found AND NOT neighbor IN_LIST neighbors)
     list(APPEND problems "${relative} is not named in any CMakeLists.txt")
   endif()
   get_filename_component(stem "${file}" NAME_WE)

@@ -10,15 +10,19 @@ import collections
 import pathlib
 import sys
 
-TOPS = ("mapping", "configs", "strategies", "migration", "dist_checkpointing", "tools")
+TOPS = ("mapping", "configs", "strategies", "migration", "dist_checkpointing", "transfer", "operations",
+        "conformance", "tools")
 MAX_LINES = 150
 TABLE = "tests/subjects.txt"
 
 
 def mirrors(source):
-    """The folders that may hold the tests of a source's folder; tools/dckpt has tests/tools."""
+    """The folders that may hold the tests of a source's folder; tests/tools has those of all below
+    tools/dckpt."""
     folder = source.parent.as_posix()
-    return {f"tests/{folder}", f"tests/{folder.replace('tools/dckpt', 'tools')}"}
+    if folder.startswith("tools/dckpt"):
+        return {"tests/tools", f"tests/{folder.replace('tools/dckpt', 'tools')}"}
+    return {f"tests/{folder}"}
 
 
 class Tree:

@@ -35,15 +35,15 @@ class Subjects(unittest.TestCase):
         self.assertEqual(1 if problem else 0, done.stderr.count("\n"), done.stderr)
 
     def test_lines_of_the_table_and_tests_of_the_same_name_are_found(self):
-        self.write("tools/dckpt/table.cpp", LONG)
+        self.write("tools/dckpt/render/table.cpp", LONG)
         self.write("tests/elsewhere/table_test.cpp")
         self.write("configs/short.cpp", SHORT)
         self.expect("")
 
     def test_a_source_without_a_test(self):
-        self.write("tools/dckpt/table.cpp", LONG)
-        self.expect("tools/dckpt/table.cpp (151 lines) has no test of its name: "
-                    "add table_test.cpp in tests/tools, or name")
+        self.write("tools/dckpt/render/table.cpp", LONG)
+        self.expect("tools/dckpt/render/table.cpp (151 lines) has no test of its name: "
+                    "add table_test.cpp in tests/tools")
 
     def test_a_test_of_another_source_of_the_same_name(self):
         self.write("strategies/zarr/writer.cpp", LONG)

@@ -1,4 +1,4 @@
-#include "tools/dckpt/completion.h"
+#include "tools/dckpt/commands/completion.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,9 +7,9 @@
 
 #include "tests/tools/goldens.h"
 #include "tests/tools/run_tool.h"
-#include "tools/dckpt/completion_scripts.h"
-#include "tools/dckpt/program.h"
-#include "tools/dckpt/shell_words.h"
+#include "tools/dckpt/commands/program.h"
+#include "tools/dckpt/grammar/completion_scripts.h"
+#include "tools/dckpt/grammar/shell_words.h"
 
 namespace dckpt::tool::completion_test {
 namespace {

@@ -6,7 +6,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "configs/policy.h"
+#include "configs/policy/policy.h"
 #include "tests/support/golden.h"
 #include "tests/tools/run_tool.h"
 

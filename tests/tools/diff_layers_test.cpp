@@ -1,4 +1,4 @@
-#include "tools/dckpt/diff_layers.h"
+#include "tools/dckpt/commands/diff_layers.h"
 
 #include <gtest/gtest.h>
 

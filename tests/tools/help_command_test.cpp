@@ -6,9 +6,9 @@
 
 #include "tests/support/temp_dir.h"
 #include "tests/tools/run_tool.h"
-#include "tools/dckpt/command_line.h"
-#include "tools/dckpt/man_page.h"
-#include "tools/dckpt/program.h"
+#include "tools/dckpt/commands/program.h"
+#include "tools/dckpt/grammar/command_line.h"
+#include "tools/dckpt/grammar/man_page.h"
 
 namespace dckpt::tool::help_command_test {
 namespace {

@@ -1,4 +1,4 @@
-#include "tools/dckpt/key_rows.h"
+#include "tools/dckpt/render/key_rows.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

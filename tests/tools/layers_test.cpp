@@ -1,4 +1,4 @@
-#include "tools/dckpt/layers.h"
+#include "tools/dckpt/commands/layers.h"
 
 #include <gtest/gtest.h>
 

@@ -1,7 +1,7 @@
 #include <gtest/gtest.h>
 
-#include "tools/dckpt/progress_line.h"
-#include "tools/dckpt/terminal.h"
+#include "tools/dckpt/render/progress_line.h"
+#include "tools/dckpt/render/terminal.h"
 
 namespace dckpt::tool::progress_text_test {
 namespace {

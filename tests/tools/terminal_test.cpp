@@ -9,7 +9,7 @@
 #include "tests/tools/goldens.h"
 #include "tests/tools/run_on_terminal.h"
 #include "tests/tools/run_tool.h"
-#include "tools/dckpt/text_layout.h"
+#include "tools/dckpt/render/text_layout.h"
 
 // The output that users see: the tool on terminals of several widths.
 

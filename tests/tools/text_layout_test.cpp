@@ -1,4 +1,4 @@
-#include "tools/dckpt/text_layout.h"
+#include "tools/dckpt/render/text_layout.h"
 
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-#include "tools/dckpt/time_line.h"
+#include "tools/dckpt/render/time_line.h"
 
 #include <gtest/gtest.h>
 

@@ -12,8 +12,8 @@
 #include "tests/support/golden.h"
 #include "tests/tools/goldens.h"
 #include "tests/tools/run_tool.h"
-#include "tools/dckpt/exit_code.h"
-#include "tools/dckpt/text_layout.h"
+#include "tools/dckpt/grammar/exit_code.h"
+#include "tools/dckpt/render/text_layout.h"
 
 namespace dckpt::tool_test {
 namespace {

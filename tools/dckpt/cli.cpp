@@ -10,17 +10,17 @@
 #include <variant>
 #include <vector>
 
-#include "dist_checkpointing/inspect/shared_work.h"
+#include "dist_checkpointing/ranks/shared_work.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
 #include "mapping/base/format.h"
-#include "tools/dckpt/build_info.h"
-#include "tools/dckpt/command_line.h"
-#include "tools/dckpt/completion_scripts.h"
-#include "tools/dckpt/exit_code.h"
-#include "tools/dckpt/program.h"
-#include "tools/dckpt/terminal.h"
-#include "tools/dckpt/wrong_usage.h"
+#include "tools/dckpt/commands/program.h"
+#include "tools/dckpt/grammar/build_info.h"
+#include "tools/dckpt/grammar/command_line.h"
+#include "tools/dckpt/grammar/completion_scripts.h"
+#include "tools/dckpt/grammar/exit_code.h"
+#include "tools/dckpt/grammar/wrong_usage.h"
+#include "tools/dckpt/render/terminal.h"
 
 namespace dckpt::tool {
 namespace {

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <system_error>
 
-#include "tools/dckpt/exit_code.h"
+#include "tools/dckpt/grammar/exit_code.h"
 
 namespace dckpt::tool {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "dckpt/cli.h"
 #include "dckpt/mpi.h"
-#include "tools/dckpt/exit_code.h"
+#include "tools/dckpt/grammar/exit_code.h"
 #include "tools/dckpt/launch.h"
 
 namespace {

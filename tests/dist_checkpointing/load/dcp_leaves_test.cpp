@@ -9,10 +9,10 @@
 #include <utility>
 #include <vector>
 
-#include "dist_checkpointing/inspect/verify.h"
 #include "dist_checkpointing/load/load.h"
-#include "dist_checkpointing/open.h"
-#include "dist_checkpointing/rewrite/convert.h"
+#include "dist_checkpointing/open/open.h"
+#include "operations/convert/convert.h"
+#include "operations/inspect/verify.h"
 #include "strategies/comm/threads.h"
 #include "strategies/formats/dcp/metadata_writer.h"
 #include "strategies/formats/torch_archive/torch_file.h"

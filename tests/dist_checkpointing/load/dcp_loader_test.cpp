@@ -8,13 +8,13 @@
 #include <fstream>
 #include <vector>
 
-#include "dist_checkpointing/inspect/diff.h"
-#include "dist_checkpointing/inspect/verify.h"
 #include "dist_checkpointing/load/load.h"
-#include "dist_checkpointing/open.h"
-#include "dist_checkpointing/rewrite/convert.h"
+#include "dist_checkpointing/open/open.h"
 #include "dist_checkpointing/save/save.h"
 #include "mapping/base/log.h"
+#include "operations/convert/convert.h"
+#include "operations/inspect/diff.h"
+#include "operations/inspect/verify.h"
 #include "strategies/comm/threads.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/golden.h"

@@ -5,7 +5,7 @@
 
 #include <gmock/gmock.h>
 
-#include "configs/policy.h"
+#include "configs/policy/policy.h"
 #include "tests/dist_checkpointing/training_run.h"
 #include "tests/support/expect_error.h"
 

@@ -2,7 +2,7 @@
 
 #include <gmock/gmock.h>
 
-#include "configs/rename.h"
+#include "configs/policy/rename.h"
 
 namespace dckpt::key_layout_test {
 namespace {

@@ -8,7 +8,7 @@
 #include <thread>
 #include <utility>
 
-#include "configs/policy.h"
+#include "configs/policy/policy.h"
 #include "strategies/storage/memory.h"
 #include "tests/dist_checkpointing/save_load.h"
 #include "tests/support/code_of.h"

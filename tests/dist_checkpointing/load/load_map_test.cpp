@@ -4,9 +4,9 @@
 
 #include <fstream>
 
-#include "configs/policy.h"
+#include "configs/policy/policy.h"
 #include "dist_checkpointing/load/load.h"
-#include "dist_checkpointing/open.h"
+#include "dist_checkpointing/open/open.h"
 #include "mapping/geometry/cast.h"
 #include "strategies/tensor_io/read_tensors.h"
 #include "tests/dist_checkpointing/save_load.h"

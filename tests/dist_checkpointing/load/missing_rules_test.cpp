@@ -2,7 +2,7 @@
 
 #include <mutex>
 
-#include "configs/policy.h"
+#include "configs/policy/policy.h"
 #include "mapping/base/log.h"
 #include "mapping/state/sharded_tree.h"
 #include "tests/dist_checkpointing/save_load.h"

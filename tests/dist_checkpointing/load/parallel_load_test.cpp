@@ -11,7 +11,7 @@
 #include <numeric>
 
 #include "dist_checkpointing/load/load.h"
-#include "dist_checkpointing/open.h"
+#include "dist_checkpointing/open/open.h"
 #include "dist_checkpointing/save/save.h"
 #include "mapping/base/error.h"
 #include "strategies/comm/threads.h"

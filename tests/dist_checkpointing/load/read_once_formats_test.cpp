@@ -7,7 +7,7 @@
 #include <numeric>
 #include <vector>
 
-#include "dist_checkpointing/open.h"
+#include "dist_checkpointing/open/open.h"
 #include "strategies/comm/threads.h"
 #include "strategies/formats/torch_archive/torch_file.h"
 #include "strategies/legacy_torch/legacy_reader.h"

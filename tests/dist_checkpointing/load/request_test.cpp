@@ -7,10 +7,10 @@
 #include <fstream>
 #include <span>
 
-#include "configs/policy.h"
-#include "configs/strategy_options.h"
-#include "dist_checkpointing/registry.h"
+#include "configs/policy/policy.h"
+#include "configs/policy/strategy_options.h"
 #include "mapping/state/dlpack.h"
+#include "strategies/registry/registry.h"
 #include "tests/support/expect_error.h"
 
 namespace dckpt::request_test {

@@ -6,10 +6,10 @@
 #include <fstream>
 #include <iterator>
 
-#include "configs/policy.h"
-#include "dist_checkpointing/conformance/planner_conformance.h"
-#include "dist_checkpointing/rewrite/convert.h"
+#include "configs/policy/policy.h"
+#include "conformance/planner_conformance.h"
 #include "mapping/state/sharded_tree.h"
+#include "operations/convert/convert.h"
 #include "tests/dist_checkpointing/save_load.h"
 
 namespace dckpt::testing::encryption_test {

@@ -4,7 +4,7 @@
 #include <functional>
 #include <string>
 
-#include "configs/policy.h"
+#include "configs/policy/policy.h"
 #include "dist_checkpointing/planner/load_planner.h"
 #include "examples/planners/load_planners.h"
 #include "tests/dist_checkpointing/save_load.h"

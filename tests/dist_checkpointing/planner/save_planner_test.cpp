@@ -7,14 +7,14 @@
 #include <atomic>
 #include <set>
 
-#include "configs/policy.h"
-#include "dist_checkpointing/conformance/planner_conformance.h"
-#include "dist_checkpointing/inspect/diff.h"
+#include "configs/policy/policy.h"
+#include "conformance/planner_conformance.h"
 #include "dist_checkpointing/load/select_keys.h"
-#include "dist_checkpointing/open.h"
+#include "dist_checkpointing/open/open.h"
 #include "dist_checkpointing/planner/planner_registry.h"
 #include "dist_checkpointing/save/key_paths.h"
 #include "dist_checkpointing/save/save_async.h"
+#include "operations/inspect/diff.h"
 #include "strategies/contract/common_state.h"
 #include "tests/dist_checkpointing/planner/save_planners.h"
 #include "tests/support/code_of.h"

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "configs/policy.h"
-#include "dist_checkpointing/open.h"
+#include "configs/policy/policy.h"
+#include "dist_checkpointing/open/open.h"
 #include "examples/planners/planners.h"
 #include "tests/dist_checkpointing/save_load.h"
 

@@ -8,9 +8,9 @@
 #include <mutex>
 #include <set>
 
-#include "configs/policy.h"
-#include "dist_checkpointing/checkpointer.h"
-#include "dist_checkpointing/conformance/planner_conformance.h"
+#include "configs/policy/policy.h"
+#include "conformance/planner_conformance.h"
+#include "dist_checkpointing/checkpointer/checkpointer.h"
 #include "dist_checkpointing/load/load_async.h"
 #include "dist_checkpointing/planner/planner_registry.h"
 #include "mapping/state/sharded_tree.h"

@@ -13,10 +13,10 @@
 #include <string>
 #include <thread>
 
-#include "dist_checkpointing/inspect/verify.h"
 #include "dist_checkpointing/load/load.h"
-#include "dist_checkpointing/open.h"
-#include "dist_checkpointing/registry.h"
+#include "dist_checkpointing/open/open.h"
+#include "operations/inspect/verify.h"
+#include "strategies/registry/registry.h"
 #include "strategies/torch_dist/save_strategy.h"
 #include "tests/support/temp_dir.h"
 

@@ -2,7 +2,7 @@
 
 #include "dist_checkpointing/save/replica_comparison.h"
 
-#include "configs/policy.h"
+#include "configs/policy/policy.h"
 #include "dist_checkpointing/save/check_replicas.h"
 #include "dist_checkpointing/save/save_async.h"
 #include "dist_checkpointing/save/warm_plan_cache.h"

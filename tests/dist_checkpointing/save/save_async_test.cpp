@@ -13,10 +13,10 @@
 #include <thread>
 #include <utility>
 
-#include "dist_checkpointing/inspect/diff.h"
 #include "dist_checkpointing/load/load.h"
-#include "dist_checkpointing/open.h"
+#include "dist_checkpointing/open/open.h"
 #include "dist_checkpointing/save/save.h"
+#include "operations/inspect/diff.h"
 #include "strategies/comm/agree.h"
 #include "strategies/comm/threads.h"
 #include "tests/dist_checkpointing/save/gated_saves.h"

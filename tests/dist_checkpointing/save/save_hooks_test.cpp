@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "dist_checkpointing/checkpointer.h"
+#include "dist_checkpointing/checkpointer/checkpointer.h"
 #include "dist_checkpointing/load/load.h"
 #include "dist_checkpointing/save/common_comparison.h"
 #include "dist_checkpointing/save/save.h"

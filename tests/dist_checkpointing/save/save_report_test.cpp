@@ -9,13 +9,13 @@
 #include <thread>
 
 #include "dist_checkpointing/load/load.h"
-#include "dist_checkpointing/registry.h"
 #include "dist_checkpointing/save/rank_save_report.h"
 #include "dist_checkpointing/save/report_file.h"
 #include "dist_checkpointing/save/save.h"
 #include "dist_checkpointing/save/save_async.h"
 #include "mapping/base/log.h"
 #include "strategies/comm/threads.h"
+#include "strategies/registry/registry.h"
 #include "strategies/storage/posix.h"
 #include "strategies/torch_dist/save_strategy.h"
 #include "tests/support/expect_error.h"

@@ -12,7 +12,7 @@
 #include <utility>
 #include <vector>
 
-#include "dist_checkpointing/open.h"
+#include "dist_checkpointing/open/open.h"
 #include "dist_checkpointing/save/save.h"
 #include "dist_checkpointing/save/save_async.h"
 #include "dist_checkpointing/save/warm_plan_cache.h"

@@ -5,12 +5,12 @@
 
 #include <fstream>
 
-#include "dist_checkpointing/open.h"
-#include "dist_checkpointing/registry.h"
-#include "dist_checkpointing/rewrite/remove_sharded_tensors.h"
+#include "dist_checkpointing/open/open.h"
 #include "dist_checkpointing/save/save.h"
 #include "mapping/planning/save/plan_file.h"
+#include "operations/convert/remove_sharded_tensors.h"
 #include "strategies/comm/threads.h"
+#include "strategies/registry/registry.h"
 #include "tests/support/code_of.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"

@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "dist_checkpointing/integrity.h"
+#include "dist_checkpointing/verify/integrity.h"
 #include "mapping/base/error.h"
 #include "mapping/base/hash.h"
 #include "strategies/storage/memory.h"

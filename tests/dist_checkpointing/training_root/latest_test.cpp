@@ -5,7 +5,7 @@
 #include <filesystem>
 #include <stdexcept>
 
-#include "dist_checkpointing/registry.h"
+#include "strategies/registry/registry.h"
 #include "tests/support/code_of.h"
 #include "tests/support/temp_dir.h"
 

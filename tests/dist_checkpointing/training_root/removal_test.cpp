@@ -7,10 +7,10 @@
 
 #include <fstream>
 
-#include "dist_checkpointing/rewrite/convert.h"
 #include "dist_checkpointing/save/save.h"
 #include "dist_checkpointing/training_root/staging_token.h"
 #include "mapping/base/text.h"
+#include "operations/convert/convert.h"
 #include "strategies/storage/posix.h"
 #include "tests/support/code_of.h"
 #include "tests/support/temp_dir.h"

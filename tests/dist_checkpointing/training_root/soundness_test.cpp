@@ -2,7 +2,7 @@
 
 #include <gmock/gmock.h>
 
-#include "tests/dist_checkpointing/upkeep/kept_root.h"
+#include "tests/operations/upkeep/kept_root.h"
 
 namespace dckpt::testing::soundness_test {
 namespace {

@@ -2,10 +2,10 @@
 
 #include <gmock/gmock.h>
 
-#include "dist_checkpointing/upkeep/diagnosis.h"
+#include "operations/upkeep/diagnosis.h"
 #include "strategies/storage/forwarding.h"
 #include "strategies/storage/posix.h"
-#include "tests/dist_checkpointing/upkeep/kept_root.h"
+#include "tests/operations/upkeep/kept_root.h"
 
 namespace dckpt::testing::still_root_test {
 namespace {

@@ -1,6 +1,7 @@
 // Four ranks: two trainers with halves of the rows of one weight, two ranks of an engine with halves
 // of its columns.
 #include <dckpt/dist_checkpointing.h>
+#include <dckpt/transfer.h>
 
 #include <cstdio>
 

@@ -2,6 +2,7 @@
 // containers: no compiler may suspect the headers when all of this is inlined.
 #include <dckpt/dist_checkpointing.h>
 #include <dckpt/dlpack.h>
+#include <dckpt/operations.h>
 #include <dckpt/strategy.h>
 
 #include <any>

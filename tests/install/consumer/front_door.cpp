@@ -1,5 +1,6 @@
 // Every part of the library that programs use, through its public headers.
 #include <dckpt/dist_checkpointing.h>
+#include <dckpt/operations.h>
 #include <dckpt/strategy.h>
 
 #include <cstdio>

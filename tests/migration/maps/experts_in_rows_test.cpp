@@ -3,7 +3,7 @@
 
 #include <cstring>
 
-#include "configs/key_map.h"
+#include "configs/maps/key_map.h"
 #include "tests/migration/maps/small_model.h"
 
 namespace dckpt::experts_in_rows_test {

@@ -4,7 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "configs/key_map.h"
+#include "configs/maps/key_map.h"
 #include "mapping/base/format.h"
 #include "migration/maps/mapped_reader.h"
 #include "strategies/storage/memory.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "configs/key_map.h"
+#include "configs/maps/key_map.h"
 #include "tests/migration/maps/small_model.h"
 
 namespace dckpt::map_direction_test {

@@ -6,7 +6,7 @@
 
 #include <fstream>
 
-#include "configs/key_map.h"
+#include "configs/maps/key_map.h"
 #include "strategies/storage/memory.h"
 #include "strategies/views/rearranged_reader.h"
 #include "tests/migration/maps/small_model.h"

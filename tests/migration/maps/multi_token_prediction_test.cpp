@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "configs/key_map.h"
+#include "configs/maps/key_map.h"
 #include "migration/maps/map_numbers.h"
 #include "migration/maps/mapped_reader.h"
 #include "tests/migration/maps/small_model.h"

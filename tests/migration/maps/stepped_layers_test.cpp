@@ -1,7 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "configs/key_map.h"
+#include "configs/maps/key_map.h"
 #include "tests/migration/maps/small_model.h"
 
 namespace dckpt::stepped_layers_test {

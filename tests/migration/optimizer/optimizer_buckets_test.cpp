@@ -5,7 +5,7 @@
 
 #include <bit>
 
-#include "dist_checkpointing/open.h"
+#include "dist_checkpointing/open/open.h"
 #include "mapping/geometry/cast.h"
 #include "mapping/megatron/run_args.h"
 #include "migration/optimizer/optimizer_conversion.h"

@@ -3,10 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "dist_checkpointing/inspect/diff.h"
-#include "dist_checkpointing/open.h"
-#include "dist_checkpointing/rewrite/convert.h"
+#include "dist_checkpointing/open/open.h"
 #include "mapping/megatron/optimizer_keys.h"
+#include "operations/convert/convert.h"
+#include "operations/inspect/diff.h"
 #include "strategies/tensor_io/read_tensors.h"
 #include "tests/dist_checkpointing/fake_reader.h"
 #include "tests/support/expect_error.h"

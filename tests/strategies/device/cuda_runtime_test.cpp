@@ -15,7 +15,7 @@
 #include <string>
 #include <utility>
 
-#include "dist_checkpointing/conformance/device_conformance.h"
+#include "conformance/device_conformance.h"
 #include "dist_checkpointing/load/load.h"
 #include "dist_checkpointing/save/save.h"
 #include "mapping/base/huge_pages.h"

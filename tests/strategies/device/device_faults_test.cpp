@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "dist_checkpointing/load/load.h"
-#include "dist_checkpointing/open.h"
+#include "dist_checkpointing/open/open.h"
 #include "dist_checkpointing/save/save.h"
 #include "dist_checkpointing/save/save_async.h"
 #include "strategies/comm/threads.h"

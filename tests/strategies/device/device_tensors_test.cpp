@@ -15,9 +15,9 @@
 #include <utility>
 #include <vector>
 
-#include "dist_checkpointing/conformance/device_conformance.h"
+#include "conformance/device_conformance.h"
 #include "dist_checkpointing/load/load.h"
-#include "dist_checkpointing/open.h"
+#include "dist_checkpointing/open/open.h"
 #include "dist_checkpointing/save/save.h"
 #include "dist_checkpointing/save/save_async.h"
 #include "strategies/comm/threads.h"

@@ -7,7 +7,7 @@
 #include <memory>
 #include <numeric>
 
-#include "dist_checkpointing/conformance/device_conformance.h"
+#include "conformance/device_conformance.h"
 #include "dist_checkpointing/load/load.h"
 #include "dist_checkpointing/save/save.h"
 #include "strategies/device/cuda/runtime.h"

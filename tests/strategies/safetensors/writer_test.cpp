@@ -3,11 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "configs/policy.h"
-#include "dist_checkpointing/registry.h"
+#include "configs/policy/policy.h"
 #include "mapping/base/error.h"
 #include "mapping/planning/save/global_plan.h"
 #include "strategies/formats/safetensors/header.h"
+#include "strategies/registry/registry.h"
 #include "strategies/safetensors/safetensors_reader.h"
 #include "strategies/storage/buffered_file.h"
 #include "strategies/storage/memory.h"

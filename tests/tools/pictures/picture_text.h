@@ -4,8 +4,8 @@
 
 #include <string>
 
-#include "tools/dckpt/pictures/picture.h"
-#include "tools/dckpt/text_layout.h"
+#include "tools/dckpt/render/picture.h"
+#include "tools/dckpt/render/text_layout.h"
 
 namespace dckpt::testing {
 

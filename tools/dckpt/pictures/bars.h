@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/dckpt/pictures/picture.h"
+#include "tools/dckpt/render/picture.h"
 
 namespace dckpt::tool {
 

@@ -5,7 +5,7 @@
 
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
-#include "tools/dckpt/text_layout.h"
+#include "tools/dckpt/render/text_layout.h"
 
 namespace dckpt::tool {
 namespace {

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "mapping/base/format.h"
-#include "tools/dckpt/text_layout.h"
+#include "tools/dckpt/render/text_layout.h"
 
 namespace dckpt::tool {
 namespace {

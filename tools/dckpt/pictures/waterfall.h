@@ -3,7 +3,7 @@
 #include <span>
 #include <string>
 
-#include "tools/dckpt/pictures/picture.h"
+#include "tools/dckpt/render/picture.h"
 
 namespace dckpt::tool {
 

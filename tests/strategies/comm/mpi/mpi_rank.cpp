@@ -6,7 +6,7 @@
 #include <string>
 #include <thread>
 
-#include "dist_checkpointing/conformance/communicator_conformance.h"
+#include "conformance/communicator_conformance.h"
 #include "dist_checkpointing/load/load.h"
 #include "dist_checkpointing/save/save_async.h"
 #include "mapping/base/error.h"

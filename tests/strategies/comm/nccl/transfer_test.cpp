@@ -8,7 +8,6 @@
 #include <memory>
 #include <vector>
 
-#include "dist_checkpointing/transfer.h"
 #include "strategies/comm/nccl/communicator.h"
 #include "strategies/comm/threads.h"
 #include "strategies/device/cuda/current_device.h"
@@ -16,6 +15,7 @@
 #include "tests/strategies/comm/nccl/fake_nccl.h"
 #include "tests/support/arange.h"
 #include "tests/support/random_transfer.h"
+#include "transfer/transfer.h"
 
 namespace dckpt::transfer_test {
 namespace {

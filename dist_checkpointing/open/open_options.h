@@ -1,0 +1,24 @@
+#pragma once
+
+#include <optional>
+
+#include "configs/policy/options.h"
+#include "dist_checkpointing/open/tracker.h"
+#include "mapping/base/api.h"
+
+namespace DCKPT_API dckpt {
+
+struct OpenOptions {
+  /// The iteration to open: under a training root, instead of the tracker's; in a directory with
+  /// files of several iterations (local), instead of the newest.
+  std::optional<IterationName> iteration{};
+  /// If the metadata has lost the original shapes of flattened tensors, takes them from the model
+  /// tensors of the same checkpoint where possible.
+  bool recover_flattened_shapes = true;
+  /// The strategy that opens the checkpoint; see LoadOptions::strategy.
+  StrategySpec strategy{.name = std::string(kAutoStrategy)};
+  /// Gives the checkpoint other keys; see LoadOptions::map.
+  KeyMapOptions map{};
+};
+
+}  // namespace dckpt

@@ -1,0 +1,9 @@
+#pragma once
+
+/// What people do with checkpoints: inspect and compare, convert and merge, look after training
+/// roots. The headers below can be included one by one.
+
+#include "dckpt/convert.h"
+#include "dckpt/inspect.h"
+#include "dckpt/json.h"
+#include "dckpt/upkeep.h"

@@ -1,0 +1,352 @@
+#include "operations/convert/convert.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "dist_checkpointing/open/open.h"
+#include "dist_checkpointing/training_root/removal.h"
+#include "dist_checkpointing/training_root/target.h"
+#include "mapping/base/counted.h"
+#include "mapping/base/error.h"
+#include "mapping/base/error_boundary.h"
+#include "mapping/base/format.h"
+#include "mapping/base/text.h"
+#include "mapping/megatron/optimizer_keys.h"
+#include "operations/convert/conversion_findings.h"
+#include "operations/convert/conversion_steps.h"
+#include "operations/convert/convert_target.h"
+#include "operations/convert/copy_contents.h"
+#include "operations/convert/interrupted.h"
+#include "operations/convert/model/model_folder.h"
+#include "operations/convert/planned_copy.h"
+#include "operations/convert/source/conversion_source.h"
+#include "operations/convert/source/copy_source.h"
+#include "operations/convert/source/source_check.h"
+#include "operations/convert/workers/pooled_copy.h"
+#include "operations/convert/write_copy.h"
+#include "operations/inspect/inspect.h"
+#include "strategies/registry/registry.h"
+#include "strategies/storage/hidden_sibling.h"
+
+namespace dckpt {
+namespace {
+
+/// Returns the bytes in each data file; parts that are made while reading are in none.
+std::vector<HeldBytes> held_by_files(const Metadata& metadata) {
+  std::vector<HeldBytes> held(metadata.files.size());
+  for (std::size_t i = 0; i < held.size(); ++i) held[i].file = metadata.files[i];
+  for (const TensorStorageMetadata& tensor : metadata.tensors) {
+    for (std::size_t i = 0; i < tensor.places.size(); ++i)
+      held[tensor.places[i].file].bytes +=
+          static_cast<std::uint64_t>(numel(tensor.chunks.sizes(i))) *
+          item_size(tensor.properties.dtype);
+  }
+  for (const BytesStorageMetadata& object : metadata.objects)
+    held[object.place.file].bytes += object.place.length;
+  std::erase_if(held, [](const HeldBytes& file) { return !is_stored_file(file.file); });
+  return held;
+}
+
+/// Megatron 0.8 to 0.15 resume from flattened state beside a common.pt, and from nothing else.
+void require_resumable(const CopyContents& contents, const ChosenTarget& target,
+                       const ConvertOptions& options) {
+  const std::string sharding = optimizer_sharding(contents.common);
+  if (options.optimizer.sharding || !target.format->conventions.megatron_keys ||
+      sharding != name_of(kOptimizerShardingNames, OptimizerSharding::kFullyShardedModelSpace) ||
+      std::ranges::none_of(contents.metadata.tensors, [](const TensorStorageMetadata& tensor) {
+        return tensor.flattened_shape && is_optimizer_key(tensor.key);
+      }))
+    return;
+  const bool newest = target.save.compat == Compat::kMegatron019;
+  if (!newest && target.save.flattened == FlattenedForm::kMegatron) return;
+  if (!target.format->capabilities.flattened_form && !newest) return;  // zarr, which has no other
+  throw CheckpointError(
+      ErrorCode::kInvalidArgument,
+      str_format(
+          "Megatron-Core 0.8 to 0.15 resume from the source's flattened optimizer state, and no "
+          "release would from {}; --optimizer fully_reshardable makes what {} and newer resume "
+          "from, and without {} it stays what 0.8 to 0.15 do (--exclude 'optimizer.*' takes the "
+          "model alone)",
+          newest ? "it with a common state that is an object" : "its boxes",
+          newest ? "0.19" : "0.15", newest ? "--compat megatron-0.19" : "--flattened boxes"));
+}
+
+/// Refuses codes of findings that no conversion makes, on which nothing would ever fail.
+void require_findable(const std::vector<FindingCode>& errors) {
+  std::vector<std::string> never, others;
+  for (const auto& [code, name] : kFindingCodeNames) {
+    if (is_of_conversions(code))
+      others.emplace_back(name);
+    else if (std::ranges::find(errors, code) != errors.end())
+      never.emplace_back(name);
+  }
+  if (never.empty()) return;
+  throw CheckpointError(ErrorCode::kInvalidArgument,
+                        str_format("conversions make no findings of the kind {}, so these cannot "
+                                   "be errors; they make {}",
+                                   quoted_list(never), quoted_list(others, others.size())));
+}
+
+/// Throws if there are findings that `errors` names.
+void require_none(const std::vector<FindingCode>& errors, const Findings& findings) {
+  refuse(findings, errors,
+         "findings of these kinds are to be errors (--error-on, or error_on of the policy), so "
+         "nothing was written:");
+}
+
+/// Throws if a config.json would go along that must not differ from the tensors, and does.
+void require_right_config(Findings findings) {
+  std::erase_if(findings,
+                [](const Finding& finding) { return finding.severity != Severity::kError; });
+  refuse(findings, {FindingCode::kConfigDiffers},
+         "nothing was written, since transformers would make up what differs, or fail; correct a "
+         "copy of config.json and give its folder with --model-files, or let this one go along "
+         "with --allow-other-config:");
+}
+
+/// Tells why there is nothing to resume.
+std::string why_none_left(const Location& destination) {
+  const std::vector<std::string> elsewhere = attempts_elsewhere(destination);
+  if (elsewhere.empty()) return "no interrupted conversion has left anything";
+  HiddenSibling kept = parse_hidden_sibling(elsewhere.front()).value_or(HiddenSibling{});
+  kept.purpose = "interrupted";
+  return str_format(
+      "{} may still be written by another host or container; if that one has ended, as when this "
+      "host was restarted, rename it to {} and resume again",
+      quoted_list(elsewhere), quote(to_string(kept)));
+}
+
+/// Writes the copy, or checks what a dry run checks. With `keeps_records`, records that are not
+/// plain tensors may be copied as they are. Returns the findings of writing.
+Findings carry_out(PlannedCopy& copy, const CheckpointReader& reader, const Location& source,
+                   const std::shared_ptr<FileWatch>& watch, const Location& destination,
+                   const CopyMemory& memory, bool keeps_records, const Progress& progress,
+                   const ConvertOptions& options, ConvertReport& report) {
+  const ConversionFacts facts =
+      conversion_facts(source, options, copy.target, copy.folder, copy.items, *watch);
+  std::optional<Interrupted> left;
+  Findings findings;
+  if (options.target.resume) {
+    left = find_left(destination, facts, copy, report);
+    if (!left)
+      findings.push_back(
+          {FindingCode::kNoEffect, "nothing to resume: " + why_none_left(destination)});
+    require_none(options.checks.error_on, findings);
+  }
+  const auto go_on = [&] { require_not_stopped(options); };
+  if (options.workers.directory) {
+    share_copy(
+        {copy, reader, destination, options, memory, watch, facts, keeps_records, progress, go_on},
+        report);
+    return std::exchange(copy.contents.findings, {});
+  }
+  if (!options.dry_run)
+    require_space(destination, report.disk_bytes - std::min(report.disk_bytes, bytes_of(left)));
+  const int readers = options.limits.read_threads.value_or(options.limits.io.threads);
+  const auto attempt = [&] {
+    SourceCheck check(
+        reader, options.checks.source,
+        manifest_to_compare(reader, copy.contents, options.checks.source, options.checks.integrity),
+        watch);
+    if (options.dry_run) {
+      if (options.checks.integrity) check.check_manifest(readers);
+      return;
+    }
+    CopySource from(reader, copy.contents, check, *copy.target.format, memory, progress,
+                    bytes_of(copy.items), go_on);
+    const auto check_source = [&] {
+      check.check_rest(readers, go_on);
+      check.check_manifest(readers);
+    };
+    write_copy(copy, destination, from,
+               {.writers = memory.io.threads,
+                .resume = options.target.resume,
+                .left = std::move(left),
+                .facts = facts,
+                .check_source = check_source,
+                .go_on = go_on},
+               report);
+  };
+  try {
+    attempt();
+  } catch (const CheckpointError& error) {
+    if (error.code() != ErrorCode::kUnsupported || options.target.resume || options.dry_run ||
+        !keeps_records || !keep_records(copy, reader))
+      throw;
+    require_none(options.checks.error_on, copy.contents.findings);
+    attempt();
+  }
+  append(findings, std::exchange(copy.contents.findings, {}));
+  return findings;
+}
+
+/// Tells whether records that are no plain tensors may be copied as they are.
+bool keeps_records(const CheckpointReader& source, const ChosenTarget& target,
+                   const ConvertOptions& options) {
+  return !has_map(options) && !options.optimizer.sharding &&
+         (source.info().conventions.megatron_fsdp || !target.format->conventions.megatron_fsdp);
+}
+
+std::uint64_t bytes_on_disk(const Location& checkpoint) {
+  std::uint64_t bytes = 0;
+  for (const FileSummary& file : list_files(*checkpoint.directory())) bytes += file.bytes;
+  return bytes;
+}
+
+/// Returns the files of a checkpoint of rank folders that Megatron writes beside its folder.
+std::vector<std::string> files_beside(const Location& checkpoint) {
+  std::vector<std::string> files;
+  if (checkpoint.name().empty()) return files;
+  for (const FileInfo& entry : checkpoint.storage()->list("")) {
+    if (glob_match("layer_wise_optimizer_*.pt", entry.name)) files.push_back("../" + entry.name);
+  }
+  return files;
+}
+
+void choose_format(Draft& draft, const std::string& usual, const ConvertOptions& options,
+                   ConvertReport& report) {
+  draft.target = choose_target(*draft.reader, report.source, usual, options);
+  report.to = draft.target.format->name;
+  const std::string same = report.to == report.from ? ", as the source has it" : "";
+  add_step(report, "format", str_format("chooses {}{}", quote(report.to), same),
+           std::exchange(draft.target.findings, {}));
+}
+
+PlannedCopy plan(Draft& draft, const ConvertOptions& options, ConvertReport& report) {
+  PlannedCopy copy = plan_copy(std::move(draft.contents), std::move(draft.target),
+                               std::move(draft.folder), options.target.ranks);
+  Findings findings = describe(copy, draft.reader->metadata(), report);
+  measure(copy, report);
+  add_step(report, "plan",
+           str_format("{} {} for {}, in {}", options.target.ranks ? "cuts" : "takes",
+                      counted(report.chunks_after, "chunk"), counted(copy.items.size(), "rank"),
+                      counted(report.files, "file")),
+           std::move(findings));
+  return copy;
+}
+
+void note_writing(const PlannedCopy& copy, const ConvertOptions& options, Findings findings,
+                  ConvertReport& report) {
+  add_step(report, "write",
+           str_format("copies {} within {} of memory, {}", human_bytes(bytes_of(copy.items)),
+                      human_bytes(options.limits.memory),
+                      options.checks.source ? "compared with the checksums of the source"
+                                            : "not compared with checksums"),
+           std::move(findings));
+}
+
+Location watched(const Location& location, const std::shared_ptr<FileWatch>& watch) {
+  return Location(watched_storage(location.storage(), watch), location.name());
+}
+
+/// Puts every location that the conversion reads from under the watch.
+ConvertOptions watched(ConvertOptions options, const std::shared_ptr<FileWatch>& watch) {
+  for (Location& model : options.source.average) model = watched(model, watch);
+  for (Location& model : options.source.join) model = watched(model, watch);
+  for (std::optional<Location>* const folder :
+       {&options.source.merge_adapter, &options.target.model_files})
+    if (*folder) *folder = watched(**folder, watch);
+  return options;
+}
+
+ConvertReport convert_checkpoint(const Location& source, const Location& destination,
+                                 const ConvertOptions& options,
+                                 const std::shared_ptr<FileWatch>& watch) {
+  require_outside(source, destination);
+  ConvertReport report;
+  report.source = source.display();
+  report.destination = destination.display();
+  OpenedSource opened = open_source(source, options, report);
+  report.held_before = held_by_files(opened.reader->metadata());
+  report.from = opened.reader->info().format;
+  append(report.findings, opened.reader->info().findings);
+  Draft draft{.reader = std::move(opened.reader),
+              .keys = std::move(opened.keys),
+              .source_keys = std::move(opened.source_keys),
+              .target = {},
+              .contents = {},
+              .config = std::move(opened.config),
+              .beside = files_beside(source),
+              .folder = {},
+              .memory = opened.memory};
+  choose_format(draft, opened.usual_format, options, report);
+  require_map_for_models(*draft.reader, source, draft.target, options);
+  if (options.dry_run) require_free_name(destination, options.target.overwrite);
+  const bool keeps = keeps_records(*draft.reader, draft.target, options);
+  const CopyMemory memory = share_memory(options.limits.io, draft.memory, options.limits.staging,
+                                         draft.reader->metadata());
+  draft.target.save.io = memory.io;
+
+  take_steps(draft, options, report);
+  require_resumable(draft.contents, draft.target, options);
+  PlannedCopy copy = plan(draft, options, report);
+  require_none(options.checks.error_on, report.findings);
+  require_right_config(report.findings);
+  Findings written = carry_out(copy, *draft.reader, source, watch, destination, memory, keeps,
+                               opened.progress, options, report);
+  note_writing(copy, options, std::move(written), report);
+  if (!options.dry_run) report.disk_bytes = bytes_on_disk(destination);
+  return report;
+}
+
+/// Sets `flattened` to the value implied by the form of the optimizer state.
+ConvertOptions with_flattened_form(ConvertOptions options) {
+  if (options.optimizer.sharding == OptimizerSharding::kFullyShardedModelSpace) {
+    // Other formats have the model's shapes, and Megatron flattens what it reads from them.
+    if (options.target.strategy.empty() ||
+        find_save_strategy(options.target.strategy, options.target.version)
+            .capabilities.flattened_form) {
+      if (options.optimizer.flattened == FlattenedForm::kBoxes)
+        throw CheckpointError(ErrorCode::kInvalidArgument,
+                              "fully_sharded_model_space optimizer state is flattened, and "
+                              "--flattened boxes contradicts it; leave one of them out");
+      options.optimizer.flattened = FlattenedForm::kMegatron;
+    }
+  } else if (options.optimizer.sharding &&
+             options.optimizer.flattened == FlattenedForm::kMegatron) {
+    throw CheckpointError(
+        ErrorCode::kInvalidArgument,
+        str_format("{} optimizer state is not flattened; leave --flattened at "
+                   "'boxes'",
+                   name_of(kOptimizerShardingNames, *options.optimizer.sharding)));
+  }
+  return options;
+}
+
+/// Refuses what a pool of workers cannot do.
+void require_shareable(const ConvertOptions& options) {
+  const auto refuse = [](const std::string& option, const std::string& instead) {
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          str_format("--workers and {} exclude each other; {}", option, instead));
+  };
+  if (options.dry_run) refuse("a dry run", "run it without --workers first");
+  if (options.target.resume)
+    refuse("--resume", "workers always go on with what others of the same pool have finished");
+  if (options.checks.round_trip)
+    refuse("--roundtrip-check", "run it with --dry-run and without --workers first");
+}
+
+}  // namespace
+
+ConvertReport convert(const Location& source, const Location& destination,
+                      const ConvertOptions& options) try {
+  if (options.target.ranks && (*options.target.ranks < 1 || *options.target.ranks > kMaxRanks)) {
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          str_format("the number of ranks must be between 1 and {}, got {}",
+                                     grouped(kMaxRanks), *options.target.ranks));
+  }
+  require_target_name(destination);
+  require_findable(options.checks.error_on);
+  if (options.workers.directory) require_shareable(options);
+  const auto watch = std::make_shared<FileWatch>();
+  ConvertOptions to_do = watched(with_flattened_form(options), watch);
+  std::optional<IterationName>& iteration = to_do.source.iteration;
+  // It is resolved once: a tracker that moves on meanwhile must not lead to another checkpoint.
+  const Location found = resolve_checkpoint(source, {.iteration = iteration});
+  if (iteration && found.name() == iteration->directory()) iteration.reset();
+  return convert_checkpoint(watched(found, watch), destination, to_do, watch);
+} catch (...) {
+  throw_checkpoint_error();
+}
+
+}  // namespace dckpt

@@ -1,0 +1,156 @@
+#include "operations/convert/convert_target.h"
+
+#include <algorithm>
+
+#include "dist_checkpointing/training_root/target.h"
+#include "mapping/base/error.h"
+#include "mapping/base/format.h"
+#include "mapping/base/text.h"
+#include "strategies/formats/dcp/megatron_json.h"
+
+namespace dckpt {
+namespace {
+
+/// Requires a writable format. The error lists the existing ones, even if the source's own format
+/// cannot be written.
+void require_writable(const std::string& format, bool is_sources_own) {
+  std::vector<std::string> names;
+  for (const SaveStrategyEntry& entry : save_strategies()) names.push_back(entry.name);
+  if (std::ranges::find(names, format) != names.end()) return;
+  std::string hint = is_sources_own ? " (the source's format); name one of them" : "";
+  if (const auto close = nearest(format, names); close && !is_sources_own)
+    hint = str_format("; did you mean {}?", quote(*close));
+  throw CheckpointError(ErrorCode::kUnsupported,
+                        str_format("checkpoints can be written as {}, not as {}{}",
+                                   quoted_list(names, names.size()), quote(format), hint));
+}
+
+void require_convertible(const CheckpointReader& reader, const std::string& source) {
+  if (!reader.info().conventions.per_rank) return;
+  throw CheckpointError(
+      ErrorCode::kUnsupported,
+      "the rank folders (mp_rank_*) hold no model whose tensors could be joined, and no Megatron "
+      "finds their keys as they are; take single tensors out with dckpt extract",
+      {.file = source});
+}
+
+}  // namespace
+
+ChosenTarget choose_target(const CheckpointReader& reader, const std::string& source,
+                           const std::string& usual, const ConvertOptions& options) {
+  require_convertible(reader, source);
+  ChosenTarget target;
+  SaveOptions& save = target.save;
+  const std::string named =
+      options.target.strategy.empty() && !options.target.compat ? usual : options.target.strategy;
+  const bool asks_nothing = (named.empty() || named == reader.info().format) &&
+                            !options.target.compat && !options.optimizer.flattened &&
+                            !options.optimizer.sharding;
+  if (asks_nothing && !reader.info().common_places.empty() &&
+      !reader.info().conventions.keys_are_paths)
+    save.compat = Compat::kMegatron019;
+  save.compat = options.target.compat.value_or(save.compat);
+  if (!named.empty())
+    save.strategy = {named, options.target.version, {}};
+  else if (!options.target.compat)
+    save.strategy.name = reader.info().format;
+  save.strategy.options = options.target.options;
+  const std::string asked = save.strategy.name;
+  require_writable(asked, named.empty());
+  save = canonical(save);
+  target.format = &find_save_strategy(save.strategy.name, save.strategy.version);
+  const std::string& format = target.format->name;
+  const bool keys_are_paths = target.format->conventions.keys_are_paths;
+  if ((!named.empty() && format != asked) ||
+      (options.target.compat && save.compat != *options.target.compat)) {
+    throw CheckpointError(
+        ErrorCode::kInvalidArgument,
+        str_format(
+            "the format {} and --compat {} contradict each other; {}", quote(asked),
+            to_string(*options.target.compat),
+            keys_are_paths && format == asked
+                ? "Megatron-Core reads 'torch_dist', and plain DCP has only --compat dcp"
+                : "for PyTorch DCP alone say --to dcp, for Megatron-Core --compat megatron or "
+                  "megatron-0.19"));
+  }
+  if (options.target.compat == Compat::kMegatron019 && !target.format->capabilities.compat) {
+    throw CheckpointError(
+        ErrorCode::kUnsupported,
+        str_format("the format {} is written for no other readers: it has one form only; leave out "
+                   "compat (--compat)",
+                   quote(format)));
+  }
+  if (keys_are_paths && options.optimizer.flattened == FlattenedForm::kMegatron) {
+    throw CheckpointError(
+        ErrorCode::kInvalidArgument,
+        str_format("only Megatron-Core reads its flattened form, and not from plain DCP; {}, or "
+                   "write 'torch_dist'",
+                   options.optimizer.sharding ? "take --optimizer fully_reshardable"
+                                              : "leave --flattened at boxes"));
+  }
+  if (options.target.ranks && !target.format->capabilities.cut_tensors) {
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          str_format("the format {} stores each tensor whole and has no shards of "
+                                     "ranks; leave out the number of ranks",
+                                     quote(format)));
+  }
+  if (options.target.ranks && target.format->capabilities.equal_chunks) {
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          str_format("the format {} stores chunks of one size, so tensors are not "
+                                     "cut anew for ranks; leave out the number of ranks",
+                                     quote(format)));
+  }
+  const bool keeps_form =
+      (format == reader.info().format || target.format->conventions.megatron_keys) &&
+      !options.optimizer.sharding && target.format->capabilities.flattened_form;
+  save.flattened = options.optimizer.flattened.value_or(keeps_form ? FlattenedForm::kMegatron
+                                                                   : FlattenedForm::kBoxes);
+  save.separation_hint = options.target.separation_hint;
+  save.overwrite = options.target.overwrite;
+  const bool source_has_one = reader.storage().stat(kIntegrityFile).has_value();
+  const bool can_have_one = target.format->capabilities.integrity;
+  save.integrity = options.target.integrity.value_or(
+      can_have_one && (source_has_one || !target.format->conventions.records));
+  if (source_has_one && !can_have_one)
+    target.findings.push_back(
+        {FindingCode::kModelFilesLeftOut,
+         str_format("the source has a manifest (integrity.json), but the format {} can have none",
+                    quote(format))});
+  return target;
+}
+
+void require_outside(const Location& source, const Location& destination) {
+  if (!source.is_directory() || !destination.absolute().starts_with(source.absolute() + '/'))
+    return;
+  throw CheckpointError(ErrorCode::kInvalidArgument,
+                        "the destination is inside the source, whose files it would be among; "
+                        "choose a name outside",
+                        {.file = destination.display()});
+}
+
+void require_free_name(const Location& destination, bool overwrite) {
+  std::optional<FileInfo> found = destination.stat();
+  // Finds a link that leads nowhere, and throws (io) if a component of the path is a file.
+  if (!found) found = destination.storage()->stat(destination.name());
+  if (!found ||
+      (found->kind == FileInfo::Kind::kDirectory && destination.directory()->list("").empty()))
+    return;
+  if (overwrite && found->kind == FileInfo::Kind::kDirectory) return check_replaceable(destination);
+  throw CheckpointError(ErrorCode::kAlreadyExists,
+                        overwrite
+                            ? "the destination exists and is not a directory; choose another "
+                              "name"
+                            : "the destination exists and is not to be replaced (--overwrite)",
+                        {.file = destination.display()});
+}
+
+void require_space(const Location& destination, std::uint64_t bytes) {
+  const std::optional<std::uint64_t> available = destination.storage()->available_space();
+  if (!available || bytes <= *available) return;
+  throw CheckpointError(ErrorCode::kIo,
+                        str_format("the result needs about {}, but only {} are free",
+                                   human_bytes(bytes), human_bytes(*available)),
+                        {.file = destination.storage()->display_path("")});
+}
+
+}  // namespace dckpt

@@ -1,0 +1,76 @@
+#include "operations/convert/source/adapter_to_merge.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "mapping/base/counted.h"
+#include "mapping/base/error.h"
+#include "mapping/base/format.h"
+#include "mapping/base/text.h"
+#include "mapping/megatron/model_keys.h"
+#include "mapping/megatron/optimizer_keys.h"
+#include "migration/adapters/merged_adapter.h"
+#include "operations/convert/conversion_steps.h"
+#include "operations/convert/source/other_models.h"
+
+namespace dckpt {
+
+namespace {
+
+bool has_megatron_keys(const Metadata& model) {
+  return std::ranges::any_of(model.tensors, [](const TensorStorageMetadata& tensor) {
+    return !is_optimizer_key(tensor.key) && is_megatron_key(tensor.key);
+  });
+}
+
+/// Requires the model's keys to be Hugging Face's, which adapters name. Messages about single
+/// modules would not show this reason.
+void require_models_keys(const Metadata& model, const AdapterToMerge& adapter) {
+  if (adapter.is_for(model)) return;
+  throw CheckpointError(ErrorCode::kInvalidArgument,
+                        "the model has Megatron's keys, and the adapter is for a model with "
+                        "Hugging Face's; name a map to these keys (--map), and convert the result "
+                        "back if Megatron is to load it",
+                        {.file = adapter.folder});
+}
+
+}  // namespace
+
+bool AdapterToMerge::is_for(const Metadata& model) const {
+  return fits_adapter(model, adapter) || !has_megatron_keys(model);
+}
+
+std::optional<AdapterToMerge> adapter_to_merge(const ConvertOptions& options) {
+  if (!options.source.merge_adapter) return std::nullopt;
+  const Location& folder = *options.source.merge_adapter;
+  if (!folder.is_directory())
+    throw CheckpointError(ErrorCode::kIo,
+                          "there is no such folder of an adapter; name the folder that holds "
+                          "adapter_config.json",
+                          {.file = folder.display()});
+  AdapterToMerge opened{.adapter = open_peft_adapter(folder.directory()),
+                        .folder = folder.display(),
+                        .memory = std::min(kDefaultFactorMemory, options.limits.memory / 8)};
+  compare_beside(*opened.adapter.reader, options);
+  return opened;
+}
+
+std::unique_ptr<CheckpointReader> merge(std::unique_ptr<CheckpointReader> model,
+                                        const AdapterToMerge& adapter, ConvertReport& report) {
+  if (holds_peft_adapter(model->metadata()))
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          "the source is an adapter, and adapters are merged into models; name the "
+                          "folder of the base model as the source",
+                          {.file = model->storage().display_path("")});
+  require_models_keys(model->metadata(), adapter);
+  View view = with_context({.file = adapter.folder}, [&] {
+    return merged_adapter(std::move(model), adapter.adapter, adapter.memory);
+  });
+  add_step(report, "adapter",
+           str_format("merges {} of the adapter {}",
+                      counted(adapter.adapter.modules.size(), "module"), quote(adapter.folder)),
+           std::move(view.findings));
+  return std::move(view.reader);
+}
+
+}  // namespace dckpt

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "mapping/planning/metadata.h"
+#include "migration/adapters/peft_adapter.h"
+#include "operations/convert/convert_options.h"
+#include "strategies/contract/reader.h"
+
+namespace dckpt {
+
+/// The adapter that a conversion merges.
+struct AdapterToMerge {
+  PeftAdapter adapter;
+  std::string folder;        ///< as messages name it
+  std::uint64_t memory = 0;  ///< that merging takes of ConvertLimits::memory
+
+  /// Returns whether the adapter is merged into a model with these keys, rather than into the
+  /// result of a map.
+  bool is_for(const Metadata& model) const;
+};
+
+/// Opens ConvertSource::merge_adapter, if it is set. If the folder has an integrity.json, the
+/// adapter is compared with it, unless ConvertChecks::source is off. Throws CheckpointError as
+/// open_peft_adapter() and compare_digests() do.
+std::optional<AdapterToMerge> adapter_to_merge(const ConvertOptions& options);
+
+/// Returns the model with the adapter merged; `report` gets the step. Throws CheckpointError as
+/// merged_adapter() does, and (invalid argument) for a model that is an adapter itself.
+std::unique_ptr<CheckpointReader> merge(std::unique_ptr<CheckpointReader> model,
+                                        const AdapterToMerge& adapter, ConvertReport& report);
+
+}  // namespace dckpt

@@ -1,0 +1,428 @@
+#include "operations/convert/workers/worker_pool.h"
+
+#include <algorithm>
+#include <array>
+#include <exception>
+
+#include "dist_checkpointing/training_root/staging_token.h"
+#include "mapping/base/error.h"
+#include "mapping/base/format.h"
+#include "mapping/base/storage_name.h"
+#include "mapping/base/text.h"
+#include "mapping/base/warn_if_possible.h"
+#include "mapping/state/value.h"
+#include "operations/convert/interrupted.h"
+#include "operations/convert/noted_json.h"
+#include "strategies/formats/json/json.h"
+#include "strategies/storage/hidden_sibling.h"
+
+// The files in the directory of a pool. U is the number of a unit, G counts from 1, T is the token
+// of a worker.
+//
+//     id/              holds a directory that is named by a random number, the end of the name of
+//                      the staging directory
+//     job.json         facts, units, and the staging directory. They follow from the conversion and
+//                      the id, so that all workers would write the same bytes: whoever finds none
+//                      writes it
+//     U.claim-G        a lease, with the token of its owner, the time of the claim, and the period
+//                      of the lease: its owner works on the unit. G + 1 may be claimed if the lease
+//                      has expired, if its owner is a process of this host that has ended, or if
+//                      it was killed before it wrote its token, for which it has a quarter of a
+//                      period. Claims are created exclusively and never taken away from an owner,
+//                      so that none is ever removed under a new owner's hands
+//     U.done           the path and the places of the finished file; it appears whole
+//     publish.claim-G  the same lease for the publication. Its owner has renamed the staging
+//                      directory S to that of its own token
+//     T.pieces         the parts of the source's records that the worker has read, which have no
+//                      checksum of their own: the publisher compares whole records
+//     records          the copy contains records as they are stored
+//     T.commit         the files that the owner of the publication is about to make visible. Each
+//                      publisher has its own, since one that was stopped may write it late
+//     .conversion-…    the journal of a publication. It is here, and not in S, so that one that
+//                      is begun late is not among the published files
+//     published        the destination is complete
+//
+// A worker writes into a folder of its own in S. Two workers on one unit, as when one was stopped
+// until its lease had expired, therefore never write the same file: each would write the same
+// bytes, and the note that is written last counts. A worker that died after
+//
+//     its claim       leaves a claim that expires, and part of a file that nobody refers to
+//     `U.done`        leaves a claim that nobody looks at
+//     renaming S      leaves S under its token; the next publisher renames that to its own
+//     `T.commit`      either leaves the checkpoint visible, which the sizes and times of its files
+//                     tell, or S as before: the renames so far are undone, and it is finished again
+//
+// Leases and ages are judged by the clock of the storage alone.
+
+namespace dckpt {
+namespace {
+
+constexpr const char* kRecordsFile = "records";
+constexpr const char* kPiecesSuffix = ".pieces";
+constexpr const char* kCommitSuffix = ".commit";
+constexpr const char* kIdDirectory = "id";
+constexpr std::uint64_t kMaxOwnerBytes = 4096;
+constexpr std::size_t kMaxGenerations = 1'000'000;
+
+/// Returns what `read` makes of the content of a file; an error says what to do.
+template <typename Read>
+auto read_pool_file(const std::string& file, const Read& read) try {
+  return read();
+} catch (const CheckpointError& error) {
+  throw CheckpointError(ErrorCode::kCorrupt,
+                        str_format("this file of a pool of workers is damaged ({}); stop the "
+                                   "workers, remove the pool (dckpt workers DIR --remove), and "
+                                   "start them again",
+                                   error.message()),
+                        {.file = file});
+}
+
+std::string job_text(const PooledJob& job) {
+  ValueList units;
+  for (const WorkUnit& unit : job.units) units.push_back(Value::list({unit.name, unit.bytes}));
+  return to_json(Value::dict({{"destination", job.destination},
+                              {"staging", job.staging},
+                              {"facts", to_value(job.facts)},
+                              {"units", Value::list(std::move(units))}}));
+}
+
+PooledJob parse_job(ByteView text, const std::string& file) {
+  return read_pool_file(file, [&] {
+    const Value json = parse_json(text, file, {kMaxPoolFileBytes});
+    PooledJob job{.facts = pairs_from(json.at("facts")),
+                  .destination = json.at("destination").as_str(),
+                  .staging = name_from(json.at("staging")),
+                  .units = {}};
+    for (const Value& unit : json.at("units").items())
+      job.units.push_back({part(unit, 0).as_str(), count_from(part(unit, 1))});
+    return job;
+  });
+}
+
+}  // namespace
+
+std::string done_name(std::size_t unit) {
+  return str_format("{}.done", unit);
+}
+
+std::string claim_prefix(std::size_t unit) {
+  return str_format("{}.claim-", unit);
+}
+
+bool is_pool_file(std::string_view name) {
+  static constexpr std::array<std::string_view, 5> kNames{
+      kJobFile, kRecordsFile, kIdDirectory, kPublishedFile,
+      "commit.json"};  // the last: earlier releases
+  return std::ranges::find(kNames, name) != kNames.end() || name.ends_with(".done") ||
+         name.ends_with(kCommitSuffix) || is_journal(name) ||
+         name.find(".claim-") != std::string_view::npos || name.ends_with(kPiecesSuffix) ||
+         name.starts_with(kProbePrefix) || parse_hidden_sibling(name);
+}
+
+std::vector<std::string> publishers_in(const Storage& pool) {
+  std::vector<std::string> tokens;
+  for (std::size_t generation = 1;; ++generation) {
+    const std::string name = kClaimOfPublication + std::to_string(generation);
+    if (!pool.stat(name)) break;
+    tokens.push_back(parse_claim(read_file(*pool.open(name), kMaxOwnerBytes)).token);
+  }
+  std::ranges::reverse(tokens);
+  return tokens;
+}
+
+ClaimText parse_claim(ByteView content) {
+  const std::vector<std::string> words = split(as_text(content), ' ');
+  if (words.size() != 3) return {};
+  return {words[0], static_cast<std::int64_t>(parse_u64(words[1]).value_or(0) & INT64_MAX),
+          Lease::Period(parse_u64(words[2]).value_or(0) & INT64_MAX)};
+}
+
+Commitment parse_commitment(ByteView content, const std::string& file) {
+  return read_pool_file(file, [&] {
+    const Value json = parse_json(content, file, {kMaxPoolFileBytes});
+    Commitment commitment{
+        .token = json.at("token").as_str(), .files = {}, .renamed = pairs_from(json.at("renamed"))};
+    for (const Value& named : json.at("files").items()) {
+      const Value& facts = part(named, 1);
+      commitment.files.push_back({part(named, 0).as_str(), count_from(part(facts, 0)),
+                                  static_cast<std::int64_t>(count_from(part(facts, 1)))});
+    }
+    return commitment;
+  });
+}
+
+FinishedUnit parse_done(ByteView content, const std::string& name) {
+  if (content.empty()) return {};
+  return read_pool_file(name, [&] {
+    JournalContent noted = parse_journal(content, name);
+    if (noted.files.size() != 1)
+      throw CheckpointError(ErrorCode::kCorrupt, "it does not describe one file");
+    return FinishedUnit{noted.files.begin()->first, std::move(noted.files.begin()->second)};
+  });
+}
+
+PooledJob read_job(const Location& directory) {
+  const std::shared_ptr<Storage> storage = directory.directory();
+  if (!directory.is_directory() || !storage->stat(kJobFile))
+    throw CheckpointError(ErrorCode::kInvalidArgument,
+                          "no workers have begun here: there is no job.json; give the directory "
+                          "that convert --workers was given",
+                          {.file = directory.display()});
+  return parse_job(read_file(*storage->open(kJobFile), kMaxPoolFileBytes),
+                   storage->display_path(kJobFile));
+}
+
+WorkerPool::Claim::~Claim() {
+  if (!lease_ || !lease_->is_current()) return;
+  try {
+    lease_->release();
+  } catch (const std::exception& error) {
+    warn_if_possible([&] {
+      return str_format("a claim cannot be given back, so it has to expire: {}", error.what());
+    });
+  }
+}
+
+WorkerPool::WorkerPool(const Location& directory, PooledJob job, Lease::Period lease)
+    : storage_(directory.directory()),
+      job_(std::move(job)),
+      period_(lease),
+      token_(staging_token()) {
+  if (!storage_->capabilities().rename)
+    throw CheckpointError(ErrorCode::kUnsupported,
+                          "this storage cannot rename files, so workers cannot agree in it; give "
+                          "--workers a directory of a file system",
+                          {.file = directory.display()});
+  for (std::size_t i = 0; i < job_.units.size(); ++i) numbers_.emplace(job_.units[i].name, i);
+  begin_or_join(directory);
+}
+
+void WorkerPool::begin_or_join(const Location& directory) {
+  if (!storage_->stat(kJobFile)) {
+    const auto is_foreign = [](const FileInfo& entry) {
+      return !parse_hidden_sibling(entry.name) && entry.name != kIdDirectory;
+    };
+    if (directory.is_directory() && std::ranges::any_of(storage_->list(""), is_foreign) &&
+        !storage_->stat(kJobFile))
+      throw CheckpointError(ErrorCode::kInvalidArgument,
+                            "the directory for workers is not empty and has no job.json; give them "
+                            "a new directory",
+                            {.file = directory.display()});
+    job_.staging += identifier();
+    storage_->put(kJobFile, as_bytes(job_text(job_)));
+  }
+  PooledJob found = read_job(directory);
+  const std::string others = differences(found.facts, job_.facts);
+  if (!others.empty())
+    throw CheckpointError(ErrorCode::kMismatch,
+                          str_format("the workers here do another job; start all with the same "
+                                     "arguments and release, or give this one another directory. "
+                                     "What differs:{}",
+                                     others),
+                          {.file = directory.display()});
+  job_.staging = std::move(found.staging);
+  if (now() == 0)
+    throw CheckpointError(ErrorCode::kUnsupported,
+                          "this storage has no times, so nobody could tell that a worker has died; "
+                          "give --workers a directory of a file system",
+                          {.file = directory.display()});
+}
+
+/// Returns the identifier of the pool, on which the workers agree that begin at the same time: the
+/// name of a directory in one that appears whole, and that only one of them can make.
+std::string WorkerPool::identifier() {
+  if (!storage_->stat(kIdDirectory)) {
+    std::string number = random_id();
+    std::erase(number, '-');
+    const std::string mine = hidden_sibling(kIdDirectory, "tmp", token_);
+    storage_->make_directory(join_name(mine, number));
+    try {
+      storage_->rename(mine, kIdDirectory);
+    } catch (const CheckpointError&) {
+      if (!storage_->stat(kIdDirectory)) throw;
+    }
+    storage_->remove_all(mine);
+  }
+  const std::vector<FileInfo> names = storage_->list(kIdDirectory);
+  if (names.size() == 1) return names.front().name;
+  throw CheckpointError(ErrorCode::kCorrupt,
+                        "this directory of a pool of workers is damaged; remove the pool (dckpt "
+                        "workers DIR --remove) and start the workers again",
+                        {.file = storage_->display_path(kIdDirectory)});
+}
+
+std::int64_t WorkerPool::now() {
+  const std::lock_guard lock(mutex_);
+  const auto since = std::chrono::steady_clock::now() - asked_;
+  if (now_ != 0 && since < period_ / 8) return now_;
+  now_ = storage_time(*storage_, kProbePrefix + token_);
+  asked_ = std::chrono::steady_clock::now();
+  return now_;
+}
+
+bool WorkerPool::is_expired(const std::string& claim) {
+  const auto found = storage_->stat(claim);
+  return found && is_expired(claim, found->modified);  // else it was given back just now
+}
+
+bool WorkerPool::is_expired(const std::string& claim, std::int64_t modified) {
+  if (now() - modified > std::chrono::nanoseconds(period_).count()) return true;
+  SeenClaim seen;
+  {
+    const std::lock_guard lock(mutex_);
+    seen = seen_[claim];
+  }
+  if (seen.modified != modified) {
+    try {
+      seen = {modified, parse_claim(read_file(*storage_->open(claim), kMaxOwnerBytes)).token};
+    } catch (const CheckpointError& error) {
+      if (error.code() != ErrorCode::kCorrupt) return false;  // given back, or renewed just now
+      seen = {modified, ""};
+    }
+    if (seen.token.empty()) return now() - modified > std::chrono::nanoseconds(writing()).count();
+    const std::lock_guard lock(mutex_);
+    seen_[claim] = seen;
+  }
+  return made_by_ended_process(seen.token);
+}
+
+void WorkerPool::look() {
+  std::map<std::string, std::int64_t> listed;
+  for (FileInfo& entry : storage_->list("")) listed.emplace(std::move(entry.name), entry.modified);
+  const std::lock_guard lock(mutex_);
+  listed_ = std::move(listed);
+}
+
+bool WorkerPool::was_busy(const std::string& unit) {
+  const std::size_t number = numbers_.at(unit);
+  const std::string prefix = claim_prefix(number);
+  std::vector<std::pair<std::string, std::int64_t>> claims;
+  {
+    const std::lock_guard lock(mutex_);
+    if (listed_.contains(done_name(number))) return false;
+    for (auto file = listed_.lower_bound(prefix);
+         file != listed_.end() && file->first.starts_with(prefix); ++file)
+      claims.push_back(*file);
+  }
+  return std::ranges::any_of(
+      claims, [&](const auto& claim) { return !is_expired(claim.first, claim.second); });
+}
+
+std::optional<WorkerPool::Claim> WorkerPool::claim_first_free(const std::string& prefix) {
+  for (std::size_t generation = 1; generation < kMaxGenerations; ++generation) {
+    const std::string name = prefix + std::to_string(generation);
+    const std::string text = str_format("{} {} {}", token_, now(), period_.count());
+    const auto begun = std::chrono::steady_clock::now();
+    if (auto lease = Lease::take(storage_, name, text, period_, false)) {
+      Claim claim(std::move(lease));
+      if (std::chrono::steady_clock::now() - begun < writing()) return claim;
+      return std::nullopt;  // others may have found it without a token
+    }
+    if (!is_expired(name)) return std::nullopt;
+  }
+  return std::nullopt;
+}
+
+std::optional<WorkerPool::Claim> WorkerPool::claim(const std::string& unit) {
+  if (is_done(unit)) return std::nullopt;
+  std::optional<Claim> claim = claim_first_free(claim_prefix(numbers_.at(unit)));
+  if (claim && is_done(unit)) claim.reset();  // its last owner has finished it meanwhile
+  return claim;
+}
+
+bool WorkerPool::is_done(const std::string& unit) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (done_.contains(unit)) return true;
+  }
+  const std::string name = done_name(numbers_.at(unit));
+  if (!storage_->stat(name)) return false;
+  FinishedUnit finished =
+      parse_done(read_file(*storage_->open(name), kMaxPoolFileBytes), storage_->display_path(name));
+  const std::lock_guard lock(mutex_);
+  done_.emplace(unit, std::move(finished));
+  return true;
+}
+
+void WorkerPool::finish(const std::string& unit, const FinishedUnit& finished) {
+  const std::string content =
+      finished.path.empty() ? "" : journal_line(journal_record(finished.path, finished.file));
+  if (is_done(unit)) return;  // by another worker, after the claim of this one had expired
+  storage_->put(done_name(numbers_.at(unit)), as_bytes(content));
+  const std::lock_guard lock(mutex_);
+  done_[unit] = finished;
+}
+
+void WorkerPool::forget(const std::string& unit) {
+  storage_->remove_all(done_name(numbers_.at(unit)));
+  const std::lock_guard lock(mutex_);
+  done_.erase(unit);
+}
+
+std::size_t WorkerPool::open_units() {
+  const std::lock_guard lock(mutex_);
+  return job_.units.size() - done_.size();
+}
+
+void WorkerPool::note_pieces(ByteView pieces) {
+  storage_->put(token_ + kPiecesSuffix, pieces);
+}
+
+std::vector<std::pair<std::string, Bytes>> WorkerPool::pieces_of_others() {
+  std::vector<std::pair<std::string, Bytes>> pieces;
+  for (const FileInfo& entry : storage_->list("")) {
+    if (!entry.name.ends_with(kPiecesSuffix) || entry.name == token_ + kPiecesSuffix) continue;
+    pieces.emplace_back(storage_->display_path(entry.name),
+                        read_file(*storage_->open(entry.name), kMaxPoolFileBytes));
+  }
+  return pieces;
+}
+
+std::optional<std::map<std::string, FinishedUnit>> WorkerPool::all_done() {
+  for (const WorkUnit& unit : job_.units)
+    if (!is_done(unit.name)) return std::nullopt;
+  const std::lock_guard lock(mutex_);
+  return done_;
+}
+
+std::optional<WorkerPool::Claim> WorkerPool::claim_publication() {
+  return claim_first_free(kClaimOfPublication);
+}
+
+void WorkerPool::note_commitment(const Commitment& commitment) {
+  ValueList files;
+  for (const PublishedFile& file : commitment.files)
+    files.push_back(Value::list({file.name, Value::list({file.size, file.modified})}));
+  storage_->put(commitment.token + kCommitSuffix,
+                as_bytes(to_json(Value::dict({{"token", commitment.token},
+                                              {"files", Value::list(std::move(files))},
+                                              {"renamed", to_value(commitment.renamed)}}))));
+}
+
+std::vector<Commitment> WorkerPool::commitments() {
+  std::vector<Commitment> found;
+  for (const FileInfo& entry : storage_->list("")) {
+    if (entry.name.ends_with(kCommitSuffix))
+      found.push_back(parse_commitment(read_file(*storage_->open(entry.name), kMaxPoolFileBytes),
+                                       storage_->display_path(entry.name)));
+  }
+  return found;
+}
+
+void WorkerPool::note_published() {
+  storage_->put(kPublishedFile, as_bytes(token_));
+}
+
+bool WorkerPool::is_published() {
+  return storage_->stat(kPublishedFile).has_value();
+}
+
+void WorkerPool::note_records() {
+  storage_->put(kRecordsFile, {});
+}
+
+bool WorkerPool::has_records() {
+  return storage_->stat(kRecordsFile).has_value();
+}
+
+}  // namespace dckpt

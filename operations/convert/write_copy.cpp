@@ -1,0 +1,134 @@
+#include "operations/convert/write_copy.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "dist_checkpointing/save/write_checkpoint.h"
+#include "dist_checkpointing/training_root/staging_token.h"
+#include "mapping/base/error.h"
+#include "mapping/base/format.h"
+#include "mapping/base/parallel_for.h"
+#include "mapping/base/text.h"
+
+namespace dckpt {
+namespace {
+
+/// Restores the source's order of keys, whichever ranks hold them now.
+template <typename Entries>
+void restore_order(Entries& entries, const Entries& source) {
+  std::unordered_map<std::string_view, std::size_t> position;
+  for (std::size_t i = 0; i < source.size(); ++i) position.emplace(source[i].key, i);
+  const auto rank = [&](const auto& entry) {
+    const auto found = position.find(entry.key);
+    return found == position.end() ? source.size() : found->second;
+  };
+  std::stable_sort(entries.begin(), entries.end(),
+                   [&](const auto& a, const auto& b) { return rank(a) < rank(b); });
+  for (auto& entry : entries) {
+    const auto found = position.find(entry.key);
+    entry.order =
+        (found == position.end() ? typename Entries::value_type() : source[found->second]).order;
+  }
+}
+
+}  // namespace
+
+void finish_copy(const PlannedCopy& copy, CopySource& source, Publication publication,
+                 ConversionJournal& journal, const WriteSteps& steps,
+                 const std::function<void()>& check, ConvertReport& report) {
+  const auto& [contents, target, folder, strategy, items, plan] = copy;
+  source.goes_on_with(journal);
+  // The journal digests the data files.
+  const WriteTarget data_target{journal.storage(), publication.staging(), false};
+  const WriteTarget to{journal.storage(), publication.staging(), target.save.integrity};
+  std::vector<WrittenItems> written(items.size());
+  parallel_for(items.size(), steps.writers, [&](std::size_t rank) {
+    written[rank] =
+        write_items(data_target, *copy.strategy, static_cast<int>(rank), copy.items[rank], source)
+            .items;
+  });
+  try {
+    steps.check_source();
+  } catch (const CheckpointError& error) {
+    if (steps.discards && error.code() != ErrorCode::kCancelled) publication.discard_unfinished();
+    throw;
+  }
+
+  Metadata metadata = metadata_of(plan, std::move(written));
+  restore_order(metadata.tensors, contents.metadata.tensors);
+  restore_order(metadata.objects, contents.metadata.objects);
+  metadata.paths = contents.metadata.paths;
+  metadata.common_paths = contents.metadata.common_paths;
+  metadata.storage_meta = contents.metadata.storage_meta;
+  metadata.version = contents.metadata.version;
+  ManifestDigests all = journal.digests();
+  if (!folder.files.empty())
+    all.merge(copy_files(to, *folder.storage, folder.files, target.save.io.fsync).digests);
+  publish_checkpoint(std::move(publication), to, *strategy, metadata,
+                     contents.common_file ? &*contents.common_file : nullptr, all,
+                     target.save.io.fsync, [&] {
+                       source.require_unchanged();
+                       check();
+                     });
+  report.files = metadata.files.size();
+}
+
+void write_copy(const PlannedCopy& copy, const Location& destination, CopySource& source,
+                WriteSteps steps, ConvertReport& report) {
+  const SaveOptions& save = copy.target.save;
+  Publication publication =
+      steps.resume
+          ? begin_resumable(destination, save, steps.left ? steps.left->directory : std::string(),
+                            staging_token(), true)
+          : begin_publication(destination, save);
+  std::map<std::string, FinishedFile> kept;
+  if (steps.left)
+    kept = keep_finished(*destination.storage(), publication.staging(), steps.left->journal,
+                         save.integrity, steps.writers);
+  report.kept_files = kept.size();
+  ConversionJournal journal(destination.storage(), publication.staging(), steps.facts,
+                            std::move(kept), save.integrity, save.io.fsync);
+  const auto check = [&] {
+    steps.go_on();
+    journal.remove();
+  };
+  finish_copy(copy, source, std::move(publication), journal, steps, check, report);
+}
+
+void require_resumable(const PlannedCopy& copy, const Location& destination,
+                       const std::string& option) {
+  if (!copy.target.format->capabilities.resume)
+    throw CheckpointError(ErrorCode::kUnsupported,
+                          str_format("the format {} is written in one go by one process; leave out "
+                                     "{}",
+                                     quote(copy.target.format->name), option));
+  if (!destination.storage()->capabilities().rename)
+    throw CheckpointError(ErrorCode::kUnsupported,
+                          str_format("this storage cannot rename, so nothing in it can wait for "
+                                     "another process to go on; leave out {}",
+                                     option),
+                          {.file = destination.display()});
+}
+
+std::optional<Interrupted> find_left(const Location& destination, const ConversionFacts& facts,
+                                     const PlannedCopy& copy, ConvertReport& report) {
+  require_resumable(copy, destination, "--resume");
+  std::optional<Interrupted> left = find_interrupted(destination, facts);
+  if (left) report.kept_files = left->journal.files.size();
+  return left;
+}
+
+std::uint64_t bytes_of(const std::optional<Interrupted>& left) {
+  std::uint64_t bytes = 0;
+  if (left) {
+    for (const auto& [name, file] : left->journal.files) bytes += file.size;
+  }
+  return bytes;
+}
+
+}  // namespace dckpt

@@ -1,0 +1,35 @@
+#include "strategies/registry/map_support.h"
+
+#include <utility>
+
+#include "mapping/base/error.h"
+#include "mapping/base/format.h"
+#include "mapping/base/text.h"
+
+namespace dckpt {
+namespace {
+
+// Never destroyed, because threads may outlive static destruction.
+MapSupport& registered() {
+  static auto* const instance = new MapSupport;
+  return *instance;
+}
+
+}  // namespace
+
+void register_map_support(MapSupport support) {
+  registered() = std::move(support);
+}
+
+std::unique_ptr<CheckpointReader> with_map(std::unique_ptr<CheckpointReader> source,
+                                           const KeyMapOptions& options, std::string& text) {
+  if (options.name.empty()) return source;
+  if (!registered())
+    throw CheckpointError(ErrorCode::kUnsupported,
+                          str_format("the map {} needs dckpt::maps, which this program does not "
+                                     "link; link it, or leave out load.map",
+                                     quote(options.name)));
+  return registered()(std::move(source), options, text);
+}
+
+}  // namespace dckpt

@@ -1,0 +1,310 @@
+// Conversions that are interrupted and resumed.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <sys/stat.h>
+
+#include <array>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <map>
+
+#include "dist_checkpointing/training_root/removal.h"
+#include "operations/convert/conversion_journal.h"
+#include "operations/convert/convert.h"
+#include "strategies/registry/registry.h"
+#include "strategies/storage/posix.h"
+#include "tests/operations/convert/conversions.h"
+#include "tests/support/child_process.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/faulty_storage.h"
+#include "tests/support/golden.h"
+#include "tests/support/random.h"
+#include "tests/support/temp_dir.h"
+
+namespace dckpt::resume_test {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::Contains;
+using testing::content;
+using testing::Ended;
+using testing::golden;
+using ::testing::HasSubstr;
+using testing::kForThree;
+using testing::kHf;
+using testing::killed_at;
+using testing::kRanks;
+using testing::kZarr;
+using testing::kZstd;
+
+void expect_error(const std::function<void()>& body, ErrorCode code, const std::string& text) {
+  const CheckpointError error = testing::error_of(body);
+  EXPECT_EQ(error.code(), code) << error.what();
+  EXPECT_THAT(error.what(), HasSubstr(text));
+}
+
+class Resume : public ::testing::Test {
+ protected:
+  Resume() {
+    fs::copy(golden("mcore-0.14-flattened-tp2pp2dp2"), at("source"), fs::copy_options::recursive);
+  }
+
+  fs::path at(const std::string& name) const { return directory_ / name; }
+
+  ConvertReport run(ConvertOptions options, bool resume) const {
+    options.target.resume = resume;
+    return convert(at("source"), at("out"), options);
+  }
+
+  /// Runs the conversion in a process that is killed before its `number`-th change of a file.
+  Ended run_until(std::uint64_t number, const ConvertOptions& options, bool resume) const {
+    return killed_at(number, [&](const std::function<void()>& start) {
+      start();
+      run(options, resume);
+    });
+  }
+
+  /// Returns the data files that an interrupted conversion has left, according to its journal, and
+  /// their inodes.
+  std::map<std::string, ino_t> finished() const {
+    std::map<std::string, ino_t> files;
+    for (const std::string& left : unfinished_attempts(at("out"))) {
+      const auto journal = read_journals(*posix_storage(directory_.path()), left);
+      if (!journal) continue;
+      for (const auto& [name, file] : journal->files) {
+        struct ::stat status {};
+        if (::stat((directory_ / left / name).c_str(), &status) == 0) files[name] = status.st_ino;
+      }
+    }
+    return files;
+  }
+
+  std::size_t hidden() const {
+    std::size_t count = 0;
+    for (const auto& entry : fs::directory_iterator(directory_.path()))
+      count += entry.path().filename().string().starts_with(".");
+    return count;
+  }
+
+  TempDir directory_;
+};
+
+struct Format {
+  const char* name;
+  ConvertOptions options;
+  std::int64_t longest_gap = 21;  ///< changes between two kills
+};
+void PrintTo(const Format& format, std::ostream* out) {
+  *out << format.name;
+}
+
+class ResumeTo : public Resume, public ::testing::WithParamInterface<Format> {};
+
+const ConvertOptions kAsStored{.target = {.ranks = {}}};
+
+TEST_P(ResumeTo, AfterAKillAtAnyPointTheRestIsWrittenAndTheBytesAreTheSame) {
+  run(GetParam().options, false);
+  const auto expected = content(at("out"));
+  fs::remove_all(at("out"));
+  std::uint64_t most_kept = 0;
+  std::uint64_t files = 0;
+  testing::Sweep sweep(GetParam().longest_gap);
+  for (std::uint64_t call = 1;; call = sweep.after(call)) {
+    SCOPED_TRACE(sweep.trace(call));
+    const Ended ended = run_until(call, GetParam().options, false);
+    if (ended == Ended::kNotTraceable)
+      GTEST_SKIP() << "this system does not let a process trace its children";
+    ASSERT_NE(ended, Ended::kFailed);
+    if (!fs::exists(at("out"))) {
+      const auto before = finished();
+      const ConvertReport report = run(GetParam().options, true);
+      EXPECT_GE(report.kept_files, before.size());
+      EXPECT_LE(report.kept_files, report.files);
+      most_kept = std::max(most_kept, report.kept_files);
+      files = report.files;
+    }
+    ASSERT_EQ(content(at("out")), expected);
+    fs::remove_all(at("out"));
+    if (ended == Ended::kFinished) break;
+    run(GetParam().options, false);  // removes what the dead process left after publishing
+    ASSERT_EQ(hidden(), 0U);
+    fs::remove_all(at("out"));
+  }
+  EXPECT_GT(files, 2U);
+  EXPECT_GE(most_kept + 2, files) << "late kills leave little to write";
+}
+
+TEST_P(ResumeTo, AConversionThatIsKilledAgainAndAgainArrives) {
+  run(GetParam().options, false);
+  const auto expected = content(at("out"));
+  fs::remove_all(at("out"));
+  testing::Random random;
+  SCOPED_TRACE(random.trace(0));
+  Ended ended = Ended::kKilled;
+  for (int round = 0; ended == Ended::kKilled && !fs::exists(at("out")); ++round) {
+    const auto limit = round < 10 ? 80 : 1000;
+    ended =
+        run_until(static_cast<std::uint64_t>(random.between(1, limit)), GetParam().options, true);
+  }
+  if (ended == Ended::kNotTraceable) GTEST_SKIP();
+  ASSERT_NE(ended, Ended::kFailed);
+  EXPECT_EQ(content(at("out")), expected);
+}
+
+TEST_P(ResumeTo, AfterAnOperationFailedAnywhereTheRestIsWritten) {
+  run(GetParam().options, false);
+  const auto expected = content(at("out"));
+  fs::remove_all(at("out"));
+  ConvertOptions options = GetParam().options;
+  options.target.resume = true;
+  testing::Sweep sweep(GetParam().longest_gap);
+  for (std::uint64_t number = 1;; number = sweep.after(number)) {
+    SCOPED_TRACE(sweep.trace(number));
+    const auto faulty = std::make_shared<FaultyStorage>(posix_storage(directory_.path()),
+                                                        Fault{Fault::Kind::kError, number});
+    try {
+      convert(at("source"), Location(faulty, "out"), options);
+    } catch (const CheckpointError& error) {
+      ASSERT_THAT(error.what(), HasSubstr("injected"));
+    }
+    if (!fs::exists(at("out"))) run(options, true);
+    ASSERT_EQ(content(at("out")), expected);
+    ASSERT_EQ(hidden(), 0U);
+    fs::remove_all(at("out"));
+    if (!faulty->fired()) break;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, ResumeTo,
+                         ::testing::Values(Format{"ForThree", kForThree},
+                                           Format{"AsStored", kAsStored}, Format{"Hf", kHf},
+                                           Format{"Ranks", kRanks, 9}, Format{"Zarr", kZarr},
+                                           Format{"Zstd", kZstd}),
+                         [](const auto& format) { return format.param.name; });
+
+/// A conversion interrupted when some of its files are finished.
+class InterruptedConversion : public Resume {
+ protected:
+  void SetUp() override {
+    for (std::uint64_t call = 5; finished().size() < 3; call += 5) {
+      const Ended ended = run_until(call, kAsStored, false);
+      if (ended == Ended::kNotTraceable) GTEST_SKIP();
+      ASSERT_EQ(ended, Ended::kKilled);
+    }
+  }
+  fs::path left() const { return directory_ / unfinished_attempts(at("out")).at(0); }
+};
+
+TEST_F(InterruptedConversion, WhatIsFinishedIsNotWrittenAgain) {
+  const auto before = finished();
+  ConvertOptions dry = kAsStored;
+  dry.dry_run = true;
+  EXPECT_EQ(run(dry, true).kept_files, before.size());
+  EXPECT_EQ(run(kAsStored, true).kept_files, before.size());
+  for (const auto& [name, inode] : before) {
+    struct ::stat status {};
+    ASSERT_EQ(::stat((at("out") / name).c_str(), &status), 0);
+    EXPECT_EQ(status.st_ino, inode) << name;
+  }
+  EXPECT_EQ(hidden(), 0U);
+}
+
+TEST_F(InterruptedConversion, JournalsOfEarlierBuildsNoteNoTimes) {
+  const auto before = finished();
+  const fs::path journal = left() / ".conversion-1.journal";
+  std::ifstream file(journal);
+  std::string line, older;
+  const std::string time = R"("modified": 0, )";
+  while (std::getline(file, line)) {
+    std::string record = line.substr(33);  // behind the checksum
+    if (const std::size_t at = record.find(time); at != record.npos) record.erase(at, time.size());
+    older += journal_line(record);
+  }
+  EXPECT_EQ(older.find("modified"), older.npos);
+  std::ofstream(journal) << older;
+  EXPECT_EQ(run(kAsStored, true).kept_files, before.size());
+}
+
+TEST_F(InterruptedConversion, AnotherSourceOrOtherOptionsAreRefusedAndSaid) {
+  ConvertOptions other = kAsStored;
+  other.target.ranks = 2;
+  expect_error([&] { run(other, true); }, ErrorCode::kMismatch, "ranks: as stored then, 2 now");
+  EXPECT_EQ(hidden(), 1U) << "it is still there";
+  const fs::path file = at("source") / "common.pt";
+  fs::last_write_time(file, fs::last_write_time(file) + std::chrono::seconds(1));
+  expect_error([&] { run(kAsStored, true); }, ErrorCode::kMismatch,
+               "file 'common.pt' has been changed, or copied anew");
+  EXPECT_EQ(run(kAsStored, false).kept_files, 0U);
+  EXPECT_EQ(hidden(), 0U) << "without resume it is removed";
+}
+
+TEST_F(InterruptedConversion, AFileThatIsNotAsItWasLeftIsWrittenAnew) {
+  const auto before = finished();
+  const fs::path file = left() / before.begin()->first;
+  std::fstream(file, std::ios::in | std::ios::out | std::ios::binary).seekp(300) << "damage";
+  EXPECT_EQ(run(kAsStored, true).kept_files, before.size() - 1);
+  EXPECT_EQ(run({.target = {.overwrite = true}}, false).kept_files, 0U) << "the result is sound";
+}
+
+TEST_F(InterruptedConversion, AJournalThatBreaksOffLosesItsEnd) {
+  const std::size_t before = finished().size();
+  const fs::path journal = left() / ".conversion-1.journal";
+  fs::resize_file(journal, fs::file_size(journal) - 1);
+  EXPECT_EQ(run(kAsStored, true).kept_files, before - 1);
+}
+
+TEST_F(Resume, WithoutALeftoverItConvertsAndSaysSo) {
+  const ConvertReport report = run({}, true);
+  EXPECT_EQ(report.kept_files, 0U);
+  EXPECT_THAT(messages_of(report.findings), Contains(HasSubstr("nothing to resume")));
+  expect_error([&] { run({}, true); }, ErrorCode::kAlreadyExists, "");
+}
+
+TEST_F(Resume, WhatIsStoppedIsKeptForTheNext) {
+  ConvertOptions options = kAsStored;
+  std::stop_source stop;
+  options.stop = stop.get_token();
+  options.limits.io.threads = 1;
+  options.progress = [&](std::uint64_t done, std::uint64_t total) {
+    if (done > total / 2) stop.request_stop();
+  };
+  expect_error([&] { run(options, true); }, ErrorCode::kCancelled, "resume goes on with it");
+  EXPECT_GT(finished().size(), 0U);
+  EXPECT_GT(run(kAsStored, true).kept_files, 0U);
+}
+
+TEST_F(Resume, DamageOfTheSourceIsFoundThoughTheFileMadeOfItIsKept) {
+  ConvertOptions options{.target = {.ranks = 3}};  // no file holds a whole record
+  for (std::uint64_t call = 5; finished().empty(); call += 5) {
+    const Ended ended = run_until(call, options, false);
+    if (ended == Ended::kNotTraceable) GTEST_SKIP();
+    ASSERT_EQ(ended, Ended::kKilled);
+  }
+  for (const auto& entry : fs::directory_iterator(at("source"))) {
+    if (entry.path().extension() != ".distcp") continue;
+    const auto time = fs::last_write_time(entry.path());
+    std::fstream file(entry.path(), std::ios::in | std::ios::out | std::ios::binary);
+    for (std::uint64_t at = 1000; at < entry.file_size() - 1000; at += 500)
+      file.seekp(at) << "\x55";
+    file.close();
+    fs::last_write_time(entry.path(), time);
+  }
+  expect_error([&] { run(options, true); }, ErrorCode::kCorrupt, "");
+  EXPECT_FALSE(fs::exists(at("out")));
+}
+
+TEST_F(Resume, AFormatThatAlwaysStartsAnewRefusesIt) {
+  SaveStrategyEntry entry = find_save_strategy("torch_dist");
+  entry.name = "anew";
+  entry.plain_dcp = "";
+  entry.capabilities.resume = false;
+  register_strategy(entry);
+  expect_error([&] { run({.target = {.strategy = "anew"}}, true); }, ErrorCode::kUnsupported,
+               "is written in one go by one process; leave out --resume");
+}
+
+}  // namespace
+}  // namespace dckpt::resume_test

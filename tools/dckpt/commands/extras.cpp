@@ -1,0 +1,44 @@
+#include <filesystem>
+#include <system_error>
+
+#include "mapping/base/error.h"
+#include "mapping/base/format.h"
+#include "tools/dckpt/commands/program.h"
+#include "tools/dckpt/grammar/completion_scripts.h"
+#include "tools/dckpt/grammar/exit_code.h"
+#include "tools/dckpt/grammar/man_page.h"
+#include "tools/dckpt/render/output_file.h"
+
+namespace dckpt::tool {
+namespace {
+
+namespace fs = std::filesystem;
+
+void write_text(const fs::path& path, std::string_view text) {
+  std::error_code error;
+  fs::create_directories(path.parent_path(), error);
+  if (error)
+    throw CheckpointError(ErrorCode::kIo, "cannot create the folder: " + error.message(),
+                          {.file = path.parent_path().string()});
+  OutputFile file(path.string());
+  file.write(as_bytes(text));
+  file.commit();
+}
+
+}  // namespace
+
+int write_extras(Program& program, const std::string& folder) {
+  const fs::path share = folder;
+  CLI::App& app = *program.app;
+  const auto page = [&](CLI::App& command) {
+    write_text(share / "man" / "man1" / (man_page_name(app, command) + ".1"),
+               man_page(app, command));
+  };
+  page(app);
+  for (CLI::App* const command : app.get_subcommands({})) page(*command);
+  for (const CompletionScript& script : completion_scripts())
+    write_text(share / script.file, script.text);
+  return kOk;
+}
+
+}  // namespace dckpt::tool

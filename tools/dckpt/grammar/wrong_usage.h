@@ -1,0 +1,37 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+
+#include <optional>
+#include <span>
+#include <string>
+
+#include "mapping/base/error.h"
+#include "tools/dckpt/grammar/command_line.h"
+
+namespace dckpt::tool {
+
+/// An error about words that the parser refuses, with what may have been meant.
+struct Refusal {
+  std::string message{};
+  bool of_arguments = false;  ///< arguments are missing, or there are too many
+};
+Refusal explain_refusal(CLI::App& program, const CommandLine& line, const CLI::ParseError& error);
+
+/// Refuses mistakes that the parser would silently accept: a value of a flag, an empty value, an
+/// option with one value that is given twice. Returns nothing if there is none.
+std::optional<Refusal> refuse_silent(const CommandLine& line);
+
+/// Returns the message for an unknown word in place of a command.
+std::string unknown_command(CLI::App& program, const std::string& word);
+
+/// Returns the same error. If a path of the line does not exist, adds an existing one that may have
+/// been meant.
+CheckpointError with_suggested_path(const CheckpointError& error, const CommandLine& line);
+
+/// Returns the same error. If the command is merge or join, which make conversions, and the advice
+/// names options of dckpt convert that it lacks, the result says where they can be given.
+CheckpointError with_place_of_options(const CheckpointError& error, CLI::App& program,
+                                      const CommandLine& line);
+
+}  // namespace dckpt::tool
