@@ -40,8 +40,8 @@ struct Registry {
   std::vector<SaveStrategyEntry> save{};
   std::vector<LoadStrategyEntry> load{};
 
-  Registry() { add_all(torch_dist_strategies()); }
-  void add_all(StrategyEntries entries);
+  Registry() { add_all(torch_dist_strategies(), false); }
+  void add_all(StrategyEntries entries, bool replaces);
 };
 
 // The registry is never destroyed, because readers may outlive static destruction.
@@ -79,13 +79,13 @@ std::string described(const LoadStrategyEntry& entry) {
 }
 
 template <typename Entry>
-void add(std::vector<Entry>& entries, Entry entry) {
+void add(std::vector<Entry>& entries, Entry entry, bool replaces) {
   const auto same = std::ranges::find_if(
       entries, [&](const Entry& existing) { return same_place(existing, entry); });
-  if (same != entries.end())
-    *same = std::move(entry);
-  else
+  if (same == entries.end())
     entries.push_back(std::move(entry));
+  else if (replaces)
+    *same = std::move(entry);
   std::ranges::stable_sort(entries, {}, [](const Entry& each) { return place_of(each); });
 }
 
@@ -136,31 +136,31 @@ Factory never_null(Factory factory, const std::string& name) {
   };
 }
 
-void Registry::add_all(StrategyEntries entries) {
+void Registry::add_all(StrategyEntries entries, bool replaces) {
   for (SaveStrategyEntry& entry : entries.save) {
     check_entry(entry.name, static_cast<bool>(entry.make));
     entry.make = never_null(std::move(entry.make), entry.name);
-    add(save, std::move(entry));
+    add(save, std::move(entry), replaces);
   }
   for (LoadStrategyEntry& entry : entries.load) {
     check_entry(entry.name, static_cast<bool>(entry.open));
     entry.open = never_null(std::move(entry.open), entry.name);
-    add(load, std::move(entry));
+    add(load, std::move(entry), replaces);
   }
 }
 
 }  // namespace
 
 void register_strategy(SaveStrategyEntry entry) {
-  register_format({.save = {std::move(entry)}});
+  registry().add_all({.save = {std::move(entry)}}, true);
 }
 
 void register_strategy(LoadStrategyEntry entry) {
-  register_format({.load = {std::move(entry)}});
+  registry().add_all({.load = {std::move(entry)}}, true);
 }
 
 void register_format(StrategyEntries entries) {
-  registry().add_all(std::move(entries));
+  registry().add_all(std::move(entries), false);
 }
 
 bool is_builtin(const LoadStrategyEntry& strategy) {

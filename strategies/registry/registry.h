@@ -23,7 +23,7 @@ void register_strategy(SaveStrategyEntry entry);
 void register_strategy(LoadStrategyEntry entry);
 
 /// Registers strategies of dckpt itself: they keep their place in the order of detection, whatever
-/// is registered first.
+/// is registered first, and replace none that a program has registered.
 void register_format(StrategyEntries entries);
 
 /// Returns whether dckpt itself has a strategy of this name for loads.

@@ -5,6 +5,7 @@
 
 #include "configs/policy/policy.h"
 #include "configs/policy/strategy_options.h"
+#include "migration/registration/register_formats.h"
 #include "tests/support/expect_error.h"
 
 namespace dckpt::registry_test {
@@ -160,6 +161,27 @@ TEST_F(StrategyRegistry, EntriesNeedANameAndAFactory) {
         }});
       }).code(),
       ErrorCode::kInvalidArgument);
+}
+
+std::vector<std::string> names_of_loads() {
+  std::vector<std::string> names;
+  for (const LoadStrategyEntry& strategy : load_strategies()) names.push_back(strategy.name);
+  return names;
+}
+
+TEST(FormatsOfDckpt, KeepTheirPlaceAndReplaceNothingOfTheProgram) {
+  const std::vector<std::string> before = names_of_loads();
+  EXPECT_THAT(before, ::testing::IsSupersetOf({"torch_dist", "zarr", "torch", "local",
+                                               "torch_checkpointing", "dcp", "safetensors"}));
+  EXPECT_EQ(missing_formats(), "");
+  const LoadStrategyEntry shipped = find_load_strategy("zarr");
+  LoadStrategyEntry own = shipped;
+  own.about = "of this program";
+  register_strategy(own);
+  register_formats();
+  EXPECT_EQ(find_load_strategy("zarr").about, "of this program");
+  EXPECT_EQ(names_of_loads(), before);
+  register_strategy(shipped);
 }
 
 }  // namespace
