@@ -11,10 +11,10 @@
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/megatron/model_keys.h"
-#include "migration/maps/map_findings.h"
-#include "migration/maps/map_settings.h"
-#include "migration/maps/quantization_config.h"
-#include "migration/maps/shipped_map.h"
+#include "migration/maps/findings/map_findings.h"
+#include "migration/maps/numbers/quantization_config.h"
+#include "migration/maps/numbers/shipped_map.h"
+#include "migration/maps/sides/map_settings.h"
 #include "strategies/contract/common_state.h"
 #include "strategies/views/converted_reader.h"
 #include "strategies/views/dequantized_reader.h"
@@ -57,15 +57,15 @@ void set_layout(Value& content_metadata, MegatronLayout layout) {
 /// Returns the common state that Megatron needs to start from weights (--finetune), and from which
 /// the way back takes numbers. Flags that no configuration gives are as the tensors show them.
 Value megatron_common(MapNumbers numbers, const MappedKeys& keys) {
-  for (const auto& [name, value] : keys.flags) numbers.guess(name, value);
+  for (const auto& [name, value] : keys.sides.flags) numbers.guess(name, value);
   Value args = numbers.as_args();
   args["tensor_model_parallel_size"] = 1;
   args["pipeline_model_parallel_size"] = 1;
-  if (keys.padded_rows) args["padded_vocab_size"] = *keys.padded_rows;
-  if (keys.mtp_layers)  // Megatron says none for none, whatever config.json says
-    args["mtp_num_layers"] = *keys.mtp_layers > 0 ? Value(*keys.mtp_layers) : Value();
+  if (keys.counts.padded_rows) args["padded_vocab_size"] = *keys.counts.padded_rows;
+  if (keys.counts.mtp_layers)  // Megatron says none for none, whatever config.json says
+    args["mtp_num_layers"] = *keys.counts.mtp_layers > 0 ? Value(*keys.counts.mtp_layers) : Value();
   Value content_metadata = Value::dict();
-  set_layout(content_metadata, keys.to_layout);
+  set_layout(content_metadata, keys.sides.to_layout);
   return Value::dict({{"args", namespace_of(std::move(args))},
                       {"checkpoint_version", 3.0},
                       {"iteration", 0},
@@ -111,7 +111,7 @@ std::unique_ptr<CheckpointReader> converted(
 std::vector<bool> linear_weights(const KeyMap& map, const MappedKeys& keys,
                                  const std::vector<TensorStorageMetadata>& tensors) {
   std::vector<bool> chosen(tensors.size(), false);
-  for (std::size_t i = 0; i < tensors.size() && keys.to == KeyNames::kHf; ++i) {
+  for (std::size_t i = 0; i < tensors.size() && keys.sides.to == KeyNames::kHf; ++i) {
     const std::string& name = map.tensors[keys.rows.at(i)].megatron;
     chosen[i] = name.find(".linear_") != name.npos && name.ends_with(".weight") &&
                 !map.towers.have(name) && tensors[i].key.ends_with(".weight") &&
@@ -160,7 +160,7 @@ class Mapping {
   /// that it does not use. Throws if the map does not fit.
   std::pair<std::ptrdiff_t, std::ptrdiff_t> closeness(const Metadata& source) const {
     const MappedKeys keys = apply_key_map(map_, *numbers_, source, settings_.target);
-    if (keys.from != KeyNames::kMegatron || keys.to != KeyNames::kHf)
+    if (keys.sides.from != KeyNames::kMegatron || keys.sides.to != KeyNames::kHf)
       throw CheckpointError(ErrorCode::kMismatch, "the keys are not Megatron's");
     const std::set<std::size_t> used(keys.rows.begin(), keys.rows.end());
     return {
@@ -227,10 +227,11 @@ class Mapping {
   std::unique_ptr<CheckpointReader> undo(std::unique_ptr<CheckpointReader> mapped,
                                          const MapReport& report) const {
     MapNumbers numbers = *numbers_;
-    if (report.keys.padded_rows) numbers.set("padded_vocab_size", *report.keys.padded_rows);
+    if (report.keys.counts.padded_rows)
+      numbers.set("padded_vocab_size", *report.keys.counts.padded_rows);
     MappedKeys back = undone(numbers, mapped->metadata(), report.keys);
     for (RearrangedTensor& tensor : back.tensors)
-      tensor.key = report.keys.prefix.stored_key(tensor.key);
+      tensor.key = report.keys.sides.prefix.stored_key(tensor.key);
     return rearranged_reader(converted(std::move(mapped), std::move(back.conversions)),
                              {.tensors = std::move(back.tensors), .common = Value()});
   }
@@ -270,7 +271,7 @@ class Mapping {
         rule.from.insert(rule.from.end(), parts->second.begin(), parts->second.end());
     }
     if (!rule.to.empty()) return rule;
-    for (const AlikeKeys& dropped : keys.dropped) {
+    for (const AlikeKeys& dropped : keys.left.dropped) {
       if (stored.contains(key) && std::ranges::find(dropped.keys, key) != dropped.keys.end())
         rule.dropped = dropped.why;
     }
@@ -301,8 +302,9 @@ class Mapping {
   /// Refuses a map for norms of the other kind, and notes those that can be probed. A map of one's
   /// own for the model type decides what Megatron's weights are to mean.
   void check_norms(MapReport& report) const {
-    if (report.keys.from == report.keys.to || settings_.numbers.contains(kLayerNorm1p)) return;
-    const bool to_megatron = report.keys.to == KeyNames::kMegatron;
+    if (report.keys.sides.from == report.keys.sides.to || settings_.numbers.contains(kLayerNorm1p))
+      return;
+    const bool to_megatron = report.keys.sides.to == KeyNames::kMegatron;
     const auto shipped = shipped_map_of_text(config_.hf);
     if (shipped && !(to_megatron && names_type_of(*shipped)))
       require_norms_like(map_, *numbers_, *shipped);
@@ -311,9 +313,9 @@ class Mapping {
 
   /// Notes what config.json must say for a result with Hugging Face's keys.
   void note_config(MapReport& report) const {
-    if (report.keys.to != KeyNames::kHf) return;
+    if (report.keys.sides.to != KeyNames::kHf) return;
     MapNumbers numbers = *numbers_;
-    for (const auto& [name, value] : report.keys.flags) numbers.guess(name, value);
+    for (const auto& [name, value] : report.keys.sides.flags) numbers.guess(name, value);
     report.config = numbers.config_entries();
   }
 
@@ -330,15 +332,12 @@ class Mapping {
 
   MappedKeys undone(const MapNumbers& numbers, const Metadata& mapped,
                     const MappedKeys& keys) const {
-    const MapTarget source{.from = keys.to,
-                           .names = keys.from,
-                           .layout = keys.from_layout,
+    const MapTarget source{.from = keys.sides.to,
+                           .names = keys.sides.from,
+                           .layout = keys.sides.from_layout,
                            .local_names = false,
                            .keys_of_map = true,
-                           .spelled = keys.spelled,
-                           .forms = keys.forms,
-                           .dtypes = keys.dtypes,
-                           .absent = keys.absent};
+                           .way_back = keys.spelling};
     try {
       return apply_key_map(map_, numbers, mapped, source);
     } catch (const CheckpointError& error) {
@@ -358,16 +357,17 @@ class Mapping {
     const Metadata& metadata = source->metadata();
     report.map = map_.family;
     report.tensors = keys.tensors.size();
-    report.dropped = keys.dropped;
+    report.dropped = keys.left.dropped;
     RearrangedContents contents{
         .tensors = std::exchange(keys.tensors, {}),
         .conventions = Conventions{.model_folder = source->info().conventions.model_folder}};
-    const bool stays = keys.from == KeyNames::kMegatron && keys.to == KeyNames::kMegatron;
+    const bool stays =
+        keys.sides.from == KeyNames::kMegatron && keys.sides.to == KeyNames::kMegatron;
     std::map<std::string, std::vector<std::string>> dropped;
     std::map<std::string, std::size_t> extra_states;
     for (std::size_t i = 0; i < metadata.objects.size(); ++i) {
       const std::string& key = metadata.objects[i].key;
-      const auto of_map = keys.prefix.key(key);
+      const auto of_map = keys.sides.prefix.key(key);
       if (stays && of_map && is_extra_state(key))
         extra_states.emplace(*of_map, i);
       else if (stays && !is_extra_state(key))
@@ -403,18 +403,18 @@ class Mapping {
 
   void set_common(const CheckpointReader& source, const MappedKeys& keys,
                   RearrangedContents& contents) const {
-    if (keys.to == KeyNames::kHf) {
+    if (keys.sides.to == KeyNames::kHf) {
       contents.common = Value();
-    } else if (keys.from == KeyNames::kHf) {
+    } else if (keys.sides.from == KeyNames::kHf) {
       contents.common = megatron_common(*numbers_, keys);
-    } else if (keys.from_layout != keys.to_layout) {
+    } else if (keys.sides.from_layout != keys.sides.to_layout) {
       Value common = source.common_state();
       if (common.is_none()) common = Value::dict();
       Value content_metadata = Value::dict();
       if (const Value* const found = common.find(kContentMetadataKey);
           found != nullptr && found->is_dict())
         content_metadata = *found;
-      set_layout(content_metadata, keys.to_layout);
+      set_layout(content_metadata, keys.sides.to_layout);
       common[kContentMetadataKey] = std::move(content_metadata);
       contents.common = std::move(common);
     }
@@ -499,7 +499,7 @@ RoundTrip round_trip(const std::function<std::unique_ptr<CheckpointReader>()>& o
   auto mapped = mapping.apply(std::move(source), report);
   source = rounded(mapping.dequantized(open()), report.keys.conversions);
   RearrangedContents kept;
-  for (const auto& [position, rows] : report.keys.kept)
+  for (const auto& [position, rows] : report.keys.left.kept)
     kept.tensors.push_back(without_padding(source->metadata(), position, rows));
   kept.common = Value();
   return {rearranged_reader(std::move(source), std::move(kept)),

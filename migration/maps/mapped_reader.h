@@ -9,26 +9,12 @@
 #include "configs/maps/key_map.h"
 #include "configs/policy/options.h"
 #include "mapping/base/finding.h"
-#include "migration/maps/apply_key_map.h"
-#include "migration/maps/dropped_copies.h"
-#include "migration/maps/map_rule.h"
-#include "migration/maps/norm_probe.h"
+#include "migration/maps/arrangement/apply_key_map.h"
+#include "migration/maps/findings/map_report.h"
+#include "migration/maps/sides/map_rule.h"
 #include "strategies/contract/reader.h"
 
 namespace dckpt {
-
-/// A report of what a map did.
-struct MapReport {
-  std::string map;  ///< the map's family
-  MappedKeys keys;  ///< without tensors
-  std::uint64_t tensors = 0;
-  std::uint64_t dequantized = 0;      ///< weights with scales
-  std::vector<AlikeKeys> dropped;     ///< of tensors and objects
-  std::vector<ConfigEntry> config{};  ///< MapNumbers::config_entries(), if `keys.to` is HF's
-  DroppedCopies copies{};             ///< for compare_copies()
-  NormKeys norms{};                   ///< for probe_norms(); none if apply_layernorm_1p is set
-  Findings findings{};                ///< all of this, for people too
-};
 
 /// A caller may know more than the options of a map say.
 struct MapContext {

@@ -8,7 +8,7 @@
 
 #include "dist_checkpointing/open/open.h"
 #include "mapping/base/api.h"
-#include "migration/maps/map_rule.h"
+#include "migration/maps/sides/map_rule.h"
 #include "operations/inspect/inspect.h"
 #include "strategies/contract/reader.h"
 

@@ -6,7 +6,7 @@
 
 #include "mapping/base/error.h"
 #include "mapping/megatron/run_args.h"
-#include "migration/maps/map_numbers.h"
+#include "migration/maps/numbers/map_numbers.h"
 
 namespace dckpt {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "configs/maps/key_map.h"
 #include "mapping/base/error.h"
-#include "migration/maps/apply_key_map.h"
+#include "migration/maps/arrangement/apply_key_map.h"
 
 namespace {
 

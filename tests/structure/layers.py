@@ -59,7 +59,16 @@ FLOORS = {
     "strategies/registry": CONTRACT + ["strategies/torch_dist"],
     # What one of Megatron's checkpoints is to another kind of run: a reader that shows it so.
     "migration/rank_folders": STRATEGIES + ["strategies"],
+    # The floors of a map: what is named, what is known of the model, which tensor belongs to which
+    # row, and what is made of them; findings read all.
     "migration/maps": MAPS,
+    "migration/maps/sides": MAPS,
+    "migration/maps/numbers": MAPS + ["migration/maps/sides"],
+    "migration/maps/assignment": MAPS + ["migration/maps/sides", "migration/maps/numbers"],
+    "migration/maps/arrangement": MAPS + [
+        f"migration/maps/{room}" for room in ("sides", "numbers", "assignment")],
+    "migration/maps/findings": MAPS + [
+        f"migration/maps/{room}" for room in ("sides", "numbers", "assignment", "arrangement")],
     "migration/adapters": MAPS,
     "migration/models": MAPS,
     "migration/optimizer": MAPS,

@@ -12,7 +12,7 @@
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
-#include "migration/maps/config_agreement.h"
+#include "migration/maps/findings/config_agreement.h"
 #include "migration/maps/mapped_reader.h"
 #include "operations/convert/source/conversion_source.h"
 #include "strategies/formats/json/json.h"

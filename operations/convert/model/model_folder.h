@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "mapping/base/finding.h"
-#include "migration/maps/map_numbers.h"
+#include "migration/maps/numbers/map_numbers.h"
 #include "operations/convert/convert_options.h"
 #include "operations/convert/convert_target.h"
 #include "strategies/contract/reader.h"

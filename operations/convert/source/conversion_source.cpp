@@ -168,7 +168,7 @@ OpenedSource open_source(const Location& source, const ConvertOptions& options,
   MappedSource mapped = map_source(request);
   if (options.checks.round_trip)
     opened.progress = check_round_trip(request, mapped, opened.memory, options);
-  const bool to_hf = mapped.report.keys.to == KeyNames::kHf;
+  const bool to_hf = mapped.report.keys.sides.to == KeyNames::kHf;
   opened.usual_format = to_hf ? "hf" : "torch_dist";
   std::ranges::move(before.steps, std::back_inserter(report.steps));
   append(report.findings, std::move(before.findings));

@@ -1,4 +1,4 @@
-#include "migration/maps/key_prefix.h"
+#include "migration/maps/sides/key_prefix.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

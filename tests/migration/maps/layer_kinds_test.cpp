@@ -1,4 +1,4 @@
-#include "migration/maps/layer_kinds.h"
+#include "migration/maps/assignment/layer_kinds.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -129,7 +129,7 @@ TEST(MapDirectionOfOtherKeys, IsToldByTheKeysWhateverTheWriter) {
   for (const Writer writer : {Writer::kUnknown, Writer::kMegatron, Writer::kTransformers}) {
     MapReport report;
     mapped_reader(written_by(writer).open(), {"other", {}}, &report, {.map = &map, .to = kHf});
-    EXPECT_EQ(report.keys.from, kHf);
+    EXPECT_EQ(report.keys.sides.from, kHf);
     EXPECT_THAT(error_of([&] {
                   mapped_reader(written_by(writer).open(), {"other", {"from=megatron"}}, nullptr,
                                 {.map = &map});

@@ -1,4 +1,4 @@
-#include "migration/maps/map_numbers.h"
+#include "migration/maps/numbers/map_numbers.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

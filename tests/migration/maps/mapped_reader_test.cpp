@@ -1,5 +1,5 @@
 #include "migration/maps/mapped_reader.h"
-#include "migration/maps/map_numbers.h"
+#include "migration/maps/numbers/map_numbers.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -148,8 +148,9 @@ TEST(MappedReader, ParametersInAndOutAreCounted) {
   MapReport report;
   const auto contents = llama().mapped({"auto", {"make_vocab_size_divisible_by=4"}}, &report);
   EXPECT_THAT(contents.at("output_layer.weight"), HasSubstr("int32 (12, 8)"));
-  EXPECT_EQ(report.keys.elements_in, report.keys.elements_out - report.keys.padding_out);
-  EXPECT_EQ(report.keys.padding_out, 2 * 8);
+  EXPECT_EQ(report.keys.counts.elements_in,
+            report.keys.counts.elements_out - report.keys.counts.padding_out);
+  EXPECT_EQ(report.keys.counts.padding_out, 2 * 8);
   EXPECT_THAT(messages_of(report.findings),
               Contains(HasSubstr("16 that pad the vocabulary after")));
 }
@@ -302,9 +303,9 @@ ignore: {megatron: ["optimizer.*"]}
   const auto source = model.open();
   const MapTarget target{.names = KeyNames::kMegatron, .layout = MegatronLayout::kSingleton};
   const MappedKeys mapped = apply_key_map(map, MapNumbers(map, {}, {}), source->metadata(), target);
-  EXPECT_EQ(mapped.state_elements, 4 + 48);
-  ASSERT_EQ(mapped.dropped.size(), 1);
-  EXPECT_THAT(mapped.dropped[0].keys, ElementsAre("optimizer.other"));
+  EXPECT_EQ(mapped.counts.state_elements, 4 + 48);
+  ASSERT_EQ(mapped.left.dropped.size(), 1);
+  EXPECT_THAT(mapped.left.dropped[0].keys, ElementsAre("optimizer.other"));
   const auto contents = contents_of(*rearranged_reader(model.open(), {.tensors = mapped.tensors}));
   EXPECT_EQ(contents.size(), 10);
   EXPECT_TRUE(

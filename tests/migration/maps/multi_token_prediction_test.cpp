@@ -4,8 +4,8 @@
 #include <gtest/gtest.h>
 
 #include "configs/maps/key_map.h"
-#include "migration/maps/map_numbers.h"
 #include "migration/maps/mapped_reader.h"
+#include "migration/maps/numbers/map_numbers.h"
 #include "tests/migration/maps/small_model.h"
 
 namespace dckpt::multi_token_prediction_test {
@@ -111,7 +111,7 @@ TEST_F(MultiTokenPrediction, LayersBehindTheModelsAreMegatronsOwn) {
   MapReport report;
   const auto there = mapped_reader(hugging_face(2), {"auto", {}}, &report);
   EXPECT_EQ(contents_of(*there), contents_of(*megatron()));
-  EXPECT_EQ(report.keys.mtp_layers, 2);
+  EXPECT_EQ(report.keys.counts.mtp_layers, 2);
   EXPECT_THAT(messages_of(report.findings),
               Contains("dropped: 'model.layers.{}.embed_tokens.weight' (2 keys), "
                        "as the map ignores them"));
@@ -144,7 +144,7 @@ TEST_F(MultiTokenPrediction, CopiesOfEmbeddingAndHeadInGlm45AreDropped) {
   const auto megatron =
       mapped_reader(std::make_unique<FakeReader>(std::move(published)), {"auto", {}}, &report);
   EXPECT_EQ(contents_of(*megatron), contents_of(*megatron_of("glm4_moe")));
-  EXPECT_EQ(report.keys.mtp_layers, 1);
+  EXPECT_EQ(report.keys.counts.mtp_layers, 1);
   EXPECT_THAT(messages_of(report.findings),
               Contains("dropped: 'model.layers.3.embed_tokens.weight', as the map "
                        "ignores them"));
@@ -188,8 +188,9 @@ tensors: [{megatron: "decoder.layers.{l}.up", hf: "layers.{l}.up"}]
   const auto source = model.open();
   const MappedKeys mapped = apply_key_map(map, MapNumbers(map, {}, {}), source->metadata());
   EXPECT_EQ(mapped.tensors.size(), 1);
-  EXPECT_EQ(mapped.dropped.size(), 2);
-  EXPECT_EQ(mapped.dropped[0].why, "layers behind num_hidden_layers, for multi-token prediction");
+  EXPECT_EQ(mapped.left.dropped.size(), 2);
+  EXPECT_EQ(mapped.left.dropped[0].why,
+            "layers behind num_hidden_layers, for multi-token prediction");
 }
 
 /// Qwen 3 Next is published with keys that have no number beside those of its layer.

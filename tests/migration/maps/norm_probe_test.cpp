@@ -1,4 +1,4 @@
-#include "migration/maps/norm_probe.h"
+#include "migration/maps/findings/norm_probe.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

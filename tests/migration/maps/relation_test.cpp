@@ -1,4 +1,4 @@
-#include "migration/maps/relation.h"
+#include "migration/maps/assignment/relation.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "migration/maps/weight_arguments.h"
+#include "migration/maps/arrangement/known_meaning.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

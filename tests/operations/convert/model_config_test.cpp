@@ -8,9 +8,9 @@
 #include <functional>
 
 #include "mapping/base/format.h"
-#include "migration/maps/config_agreement.h"
-#include "migration/maps/dropped_copies.h"
-#include "migration/maps/map_numbers.h"
+#include "migration/maps/findings/config_agreement.h"
+#include "migration/maps/findings/dropped_copies.h"
+#include "migration/maps/numbers/map_numbers.h"
 #include "operations/convert/model/model_config.h"
 #include "tests/dist_checkpointing/fake_reader.h"
 #include "tests/migration/maps/small_model.h"

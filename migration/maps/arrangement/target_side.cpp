@@ -1,0 +1,90 @@
+#include "migration/maps/arrangement/target_side.h"
+
+#include <algorithm>
+
+#include "mapping/base/error.h"
+#include "mapping/base/format.h"
+#include "mapping/base/text.h"
+
+namespace dckpt {
+namespace {
+
+/// Megatron's hybrid models have a tensor for each layer even if all layers are alike.
+constexpr std::string_view kNormOfHybrid = "decoder.final_norm.";
+
+/// Returns why no tensor can have an axis for layers; empty if it can.
+std::string mixed_layers(const KeyMap& map, const SourceRows& rows) {
+  const bool has_steps = std::ranges::any_of(
+      map.tensors, [](const MapRow& row) { return KeyPattern(row.megatron).has_steps(); });
+  if (has_steps) return "there are several layers of Megatron for one of Hugging Face";
+  const bool is_hybrid = std::ranges::any_of(
+      map.tensors, [](const MapRow& row) { return row.megatron.starts_with(kNormOfHybrid); });
+  const std::string mixed = rows.kinds.mixed();
+  return mixed.empty() && is_hybrid ? str_format("{} is the last norm of a hybrid model",
+                                                 quote(std::string(kNormOfHybrid) + "weight"))
+                                    : mixed;
+}
+
+}  // namespace
+
+TargetSide::TargetSide(const KeyMap& map, const SourceRows& rows, const MapTarget& target,
+                       Completeness& completeness)
+    : map_(map), rows_(rows), target_(target) {
+  const bool was_hf = rows.side.names == KeyNames::kHf;
+  const KeyNames names = target.names.value_or(was_hf ? KeyNames::kMegatron : KeyNames::kHf);
+  const std::string mixed = mixed_layers(map, rows);
+  const MegatronLayout usual = !mixed.empty() || !map.kinds.empty()
+                                   ? MegatronLayout::kNonHomogeneous
+                                   : MegatronLayout::kHomogeneous;
+  const MegatronLayout layout = target.layout.value_or(was_hf ? usual : rows.side.layout);
+  if (!mixed.empty() && names == KeyNames::kMegatron && layout == MegatronLayout::kHomogeneous)
+    completeness.problems.push_back(mixed +
+                                    ", which Megatron's homogeneous layout cannot hold; choose "
+                                    "layout=non-homogeneous or layout=singleton");
+  const auto layers = rows.counts.find(kLayer);
+  side_ = side_of(map, names, layout, layers == rows.counts.end() ? 0 : layers->second);
+}
+
+const SideForm& TargetSide::form(std::size_t row) const {
+  const auto form = target_.way_back.forms.find(map_.tensors[row].megatron);
+  return side_.rows[row][form == target_.way_back.forms.end() || is_megatron() ? 0 : form->second];
+}
+
+const KeyPattern& TargetSide::pattern(std::size_t row, std::size_t tensor) const {
+  const MapRow& entry = map_.tensors[row];
+  const std::vector<KeyPattern>& names = form(row).tensors[tensor].names;
+  if (!is_megatron()) return names.front();
+  if (rows_.side.names == KeyNames::kMegatron && !target_.local_names)
+    return names[rows_.rows[row].name];
+  const auto spelled = target_.way_back.spelled.find(entry.megatron);
+  for (std::size_t name = 1; name < names.size() && spelled != target_.way_back.spelled.end();
+       ++name) {
+    if (spelling(entry, name) == spelled->second) return names[name];
+  }
+  return target_.local_names.value_or(false) && !entry.local.empty() ? names[1] : names.front();
+}
+
+KeyPrefix TargetSide::prefix() const {
+  if (target_.keys_of_map) return {};
+  std::string text = target_.prefix;
+  if (text.empty() && !map_.towers.keys.empty() && !target_.text_only)
+    text = is_megatron() ? kTextPrefix : map_.towers.hf_text_prefix;
+  if (text.empty() || text == kTextPrefix) return text_prefix(map_, text);
+  const std::string behind_models = map_.hf_prefix + kTextPrefix;
+  if (!is_megatron() && text == behind_models) return text_prefix(map_, text, map_.hf_prefix);
+  throw CheckpointError(
+      ErrorCode::kInvalidArgument,
+      str_format("keys cannot start with {} here, but with {}{}", quote(text), quote(kTextPrefix),
+                 is_megatron() ? std::string() : " or " + quote(behind_models)));
+}
+
+const std::string& spelling(const MapRow& row, std::size_t name) {
+  if (name == 0) return row.megatron;
+  if (!row.local.empty()) {
+    if (name == 1) return row.local;
+    --name;
+  }
+  return row.aliases[name - 1];
+}
+
+}  // namespace dckpt
