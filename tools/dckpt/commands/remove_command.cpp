@@ -19,7 +19,7 @@ struct RemoveArguments {
   bool json = false;
 };
 
-void print_report(const RemovedTensors& removed, bool dry_run) {
+void print_removed(const RemovedTensors& removed, bool dry_run) {
   print(str_format("keys   {} and {}\n", counted(removed.tensors, "tensor"),
                    counted(removed.objects, "object")));
   print(str_format("files  {} of {}\n", counted(removed.files.size(), "data file"),
@@ -43,7 +43,7 @@ int run_remove(const RemoveArguments& options, const std::stop_token& stop) {
   if (options.json)
     print_json(to_json(removed, options.checkpoint.resolved(), options.prefix, options.dry_run));
   else
-    print_report(removed, options.dry_run);
+    print_removed(removed, options.dry_run);
   return kOk;
 }
 

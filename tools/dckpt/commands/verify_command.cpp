@@ -101,7 +101,7 @@ void print_problems(const Verified& verified) {
                      grouped(groups.size() - kShownProblems)));
 }
 
-void print_report(const Verified& verified) {
+void print_verified(const Verified& verified) {
   const VerifyReport& report = verified.report;
   print_problems(verified);
   if (report.format.empty()) return;  // the checkpoint could not be opened
@@ -211,7 +211,7 @@ class FoldedReport {
     end_row();
     if (report.ok()) return print_findings(verified, is_empty);
     print(styled(Style::kBold, shown(verified.path)) + "\n");
-    print_report(verified);
+    print_verified(verified);
     damaged_.push_back(name_of(verified.path));
   }
 
@@ -307,7 +307,7 @@ int run_verify(const VerifyArguments& options, Communicator& ranks) {
   if (options.json)
     print_json(to_json(checkpoint.report));
   else
-    print_report(checkpoint);
+    print_verified(checkpoint);
   return checkpoint.report.ok() ? kOk : failed(checkpoint, !options.json);
 }
 
