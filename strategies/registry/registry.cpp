@@ -82,11 +82,13 @@ template <typename Entry>
 void add(std::vector<Entry>& entries, Entry entry, bool replaces) {
   const auto same = std::ranges::find_if(
       entries, [&](const Entry& existing) { return same_place(existing, entry); });
-  if (same == entries.end())
-    entries.push_back(std::move(entry));
-  else if (replaces)
-    *same = std::move(entry);
-  std::ranges::stable_sort(entries, {}, [](const Entry& each) { return place_of(each); });
+  if (same != entries.end()) {
+    if (replaces) *same = std::move(entry);
+    return;
+  }
+  const auto behind = std::ranges::upper_bound(entries, place_of(entry), {},
+                                               [](const Entry& each) { return place_of(each); });
+  entries.insert(behind, std::move(entry));
 }
 
 template <typename Entry>
