@@ -1,4 +1,4 @@
-// What takes the place of rename.cpp in a build without RE2.
+// This file takes the place of rename.cpp in a build without RE2.
 
 #include "configs/policy/rename.h"
 #include "mapping/base/error.h"

@@ -120,6 +120,7 @@ class Verifier {
     check_files();
     std::ranges::move(problems_of_metadata(reader_), std::back_inserter(report_.problems));
     manifest_.emplace(reader_, report_.problems);
+    if (options_.deep && !manifest_->sizes().empty()) require_sha256();
     report_.manifest_files = manifest_->sizes().size();
     work_.expect(total_bytes());
     list_tasks();

@@ -46,8 +46,8 @@ struct VerifyReport {
 /// checked: every data file exists, every chunk lies inside its file and its tensor and matches the
 /// metadata, the chunks cover each tensor exactly, planner_data names only stored keys, objects and
 /// common state can be decoded, the manifest can be read, its files exist with the sizes that it
-/// records, and it lists every file that is read. Throws only for reasons outside the checkpoint
-/// (out of memory).
+/// records, and it lists every file that is read. Throws only for reasons outside the checkpoint:
+/// out of memory, and (unsupported) if `deep` needs SHA-256, which this build lacks.
 [[nodiscard]] VerifyReport check_stored(const CheckpointReader& reader,
                                         const StoredCheck& options = {});
 

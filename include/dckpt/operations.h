@@ -1,7 +1,7 @@
 #pragma once
 
-/// What people do with checkpoints: inspect and compare, convert and merge, look after training
-/// roots. The headers below can be included one by one.
+/// Everything that people do with checkpoints: they inspect and compare, convert and merge, and
+/// look after training roots. The headers below can be included one by one.
 
 #include "dckpt/convert.h"
 #include "dckpt/inspect.h"

@@ -26,11 +26,11 @@ struct RecordedCrc {
   std::uint32_t crc = 0;
 };
 
-/// Returns whether this build computes SHA-256, for which it needs OpenSSL.
-bool has_sha256() noexcept;
+/// Throws CheckpointError (unsupported) in a build without OpenSSL, which computes no SHA-256.
+void require_sha256();
 
 /// SHA-256 over bytes that arrive in pieces. Not safe to use from several threads. Its constructor
-/// throws CheckpointError (unsupported) where has_sha256() is false.
+/// throws as require_sha256() does.
 class Sha256 {
  public:
   using Digest = std::array<std::byte, 32>;

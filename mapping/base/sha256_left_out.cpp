@@ -1,21 +1,21 @@
-// What takes the place of sha256.cpp in a build without OpenSSL.
+// This file takes the place of sha256.cpp in a build without OpenSSL.
 
 #include "mapping/base/error.h"
 #include "mapping/base/hash.h"
 
 namespace dckpt {
 
-bool has_sha256() noexcept {
-  return false;
+void require_sha256() {
+  throw CheckpointError(
+      ErrorCode::kUnsupported,
+      "SHA-256 (save.integrity, load.verify: sha256) needs OpenSSL, without which this dckpt was "
+      "built; build it with -DDCKPT_OPENSSL=ON");
 }
 
 struct Sha256::Context {};
 
 Sha256::Sha256() {
-  throw CheckpointError(
-      ErrorCode::kUnsupported,
-      "SHA-256 (save.integrity, load.verify: sha256) needs OpenSSL, without which this "
-      "dckpt was built; build it with -DDCKPT_OPENSSL=ON");
+  require_sha256();
 }
 Sha256::Sha256(Sha256&&) noexcept = default;
 Sha256& Sha256::operator=(Sha256&&) noexcept = default;

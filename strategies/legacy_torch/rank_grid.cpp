@@ -13,8 +13,8 @@
 
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
+#include "mapping/base/fingerprint.h"
 #include "mapping/base/format.h"
-#include "mapping/base/hash.h"
 #include "mapping/base/text.h"
 #include "mapping/megatron/run_args.h"
 
@@ -74,14 +74,15 @@ void compare(const Storage& storage, std::vector<const RankFile*> files, std::ui
                      quote(files[0]->name()), kAdvice),
           files[1]->name());
     }
-    std::map<std::string, std::vector<const RankFile*>> by_content;
+    std::map<std::pair<std::uint64_t, std::uint64_t>, std::vector<const RankFile*>> by_content;
     Bytes bytes(std::min(kStep, size - at));
     for (const RankFile* file : files) {
       storage.open(file->name())->read(at, bytes);
-      by_content[sha256_hex(bytes)].push_back(file);
+      const Fingerprint content = fingerprint_of(bytes);
+      by_content[{content.low, content.high}].push_back(file);
     }
     if (by_content.size() == 1) continue;
-    for (auto& [digest, same] : by_content) compare(storage, std::move(same), size, at + kStep);
+    for (auto& [content, same] : by_content) compare(storage, std::move(same), size, at + kStep);
     return;
   }
 }

@@ -8,6 +8,7 @@
 #include "configs/policy/strategy_options.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
+#include "mapping/base/hash.h"
 #include "mapping/base/text.h"
 #include "strategies/torch_dist/strategy_entries.h"
 
@@ -240,6 +241,7 @@ std::unique_ptr<SaveStrategy> make_save_strategy(const SaveOptions& given) {
       find_save_strategy(options.strategy.name, options.strategy.version);
   const Backend backend = backend_of(entry);
   require_rules(Call::kSave, {.save = options}, &backend);
+  if (options.integrity) require_sha256();
   return entry.make(options);
 }
 

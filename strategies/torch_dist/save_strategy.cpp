@@ -1,6 +1,7 @@
 #include "strategies/torch_dist/save_strategy.h"
 
 #include "configs/policy/strategy_options.h"
+#include "strategies/formats/zstd/zstd.h"
 #include "strategies/torch_dist/writer.h"
 
 namespace dckpt {
@@ -9,7 +10,9 @@ namespace {
 class TorchDistSaveStrategy final : public SaveStrategy {
  public:
   TorchDistSaveStrategy(const SaveOptions& options, StorageCodec codec)
-      : options_(options), codec_(codec) {}
+      : options_(options), codec_(codec) {
+    if (codec == StorageCodec::kZstd) require_zstd();
+  }
 
   WrittenItems write_data(Storage& storage, const std::string& directory, int rank,
                           const SavePlan& plan, ItemSource& source) const override {

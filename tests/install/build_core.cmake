@@ -27,4 +27,5 @@ string(REGEX MATCHALL "lib(crypto|re2|zstd|isal)[.]so" unasked "${linked}")
 if(unasked)
   message(FATAL_ERROR "Nobody has asked for ${unasked}:\n${linked}")
 endif()
-run("${WORK}/build/trainer" "${WORK}/checkpoints" "${SOURCE}/tests/data/checkpoints/dcp-hf-safetensors")
+run("${WORK}/build/trainer" "${WORK}/checkpoints" "${SOURCE}/tests/data/checkpoints/dcp-hf-safetensors"
+    "${SOURCE}/tests/data/checkpoints/dcp-zstd-torch2.15/ckpt")

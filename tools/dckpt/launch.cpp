@@ -4,12 +4,14 @@
 
 #include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <string_view>
 #include <system_error>
+#include <thread>
 
 #include "tools/dckpt/grammar/exit_code.h"
 
@@ -58,7 +60,11 @@ std::optional<Launch> find_launch() {
 }
 
 void print_once(const Launch& launch, const std::string& message) {
-  if (launch.rank == 0) std::fprintf(stderr, "dckpt: error: %s\n", message.c_str());
+  if (launch.rank == 0) {
+    std::fprintf(stderr, "dckpt: error: %s\n", message.c_str());
+  } else {  // a launcher ends all as soon as one fails, rank 0 perhaps before it has printed
+    std::this_thread::sleep_for(std::chrono::seconds(2));
+  }
 }
 
 int become_rank(const Launch& launch, char** argv) {

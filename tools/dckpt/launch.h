@@ -18,7 +18,7 @@ struct Launch {
 /// variable has another value.
 std::optional<Launch> find_launch();
 
-/// Prints an error once for all processes.
+/// Prints an error once for all processes. Returns after rank 0 has had the time to print it.
 void print_once(const Launch& launch, const std::string& message);
 
 /// Replaces this program by dckpt-mpi beside it. Returns, with an exit code, only if that fails.

@@ -4,6 +4,7 @@
 #include <array>
 #include <chrono>
 #include <cstdio>
+#include <iostream>
 #include <string>
 #include <thread>
 
@@ -65,6 +66,7 @@ int main(int argc, char** argv) {
       end_all(error);
     }
   }
+  std::cout.flush();  // the first process that fails after this takes the others along
   MPI_Finalize();
   return code;
 }

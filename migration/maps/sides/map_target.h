@@ -29,8 +29,8 @@ inline constexpr EnumNames<MegatronLayout, 3> kMegatronLayoutNames{
      {MegatronLayout::kNonHomogeneous, "non-homogeneous"},
      {MegatronLayout::kSingleton, "singleton"}}};
 
-/// How a source of Hugging Face's or Megatron's keys spells what a map has several ways for; a
-/// target that gets it makes the same source again.
+/// The choices of a source where a map has several ways to spell the same. A target that gets them
+/// makes the same source again.
 struct SourceSpelling {
   std::map<std::string, std::string> spelled{};  ///< rows whose source has an alias: which
   std::map<std::string, std::size_t> forms{};    ///< rows whose source has another form: which

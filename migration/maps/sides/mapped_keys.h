@@ -30,7 +30,7 @@ struct AlikeKeys {
 /// Returns the kind, and of several keys their number: "'a.{}' (2 keys)".
 [[nodiscard]] std::string kind_and_count(const AlikeKeys& group);
 
-/// What was found and chosen of the two sides of a map.
+/// The two sides of a map, as they were found and chosen.
 struct MappedSides {
   KeyNames from = KeyNames::kMegatron;
   KeyNames to = KeyNames::kHf;
@@ -53,7 +53,7 @@ struct MappedCounts {
   std::optional<std::int64_t> padded_rows{};  ///< rows of the vocabulary as padded by Megatron
 };
 
-/// What stays as it is, or has no place, in the result.
+/// The keys that the result lacks, or has as they are.
 struct LeftKeys {
   std::vector<AlikeKeys> dropped{};      ///< of tensors
   std::vector<AlikeKeys> other_types{};  ///< of the result, that are not MapTarget::dtype

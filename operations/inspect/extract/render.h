@@ -32,7 +32,7 @@ namespace dckpt {
 ///     a class or function         {"__global__": "package.module.name"}
 ///     any other object            {"__opaque__": {"class": "package.module.Name", "args": […],
 ///                                 "state": …}}   and kwargs, items if it has any
-///     an object that contains     {"__reference__": 3}   the value 3 levels further out; null if it
+///     an object that contains     {"__reference__": 3}   the value 3 levels out; null if it
 ///     this place                  is not around this one
 ///
 /// Digests are over little-endian elements in C order. Nothing is imported or executed. Throws

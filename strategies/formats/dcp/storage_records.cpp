@@ -10,6 +10,7 @@
 #include "mapping/base/storage_name.h"
 #include "mapping/base/text.h"
 #include "strategies/formats/dcp/chunk_matcher.h"
+#include "strategies/formats/zstd/zstd.h"
 
 namespace dckpt::dcp {
 namespace {
@@ -120,7 +121,10 @@ class StorageRecords {
     const auto is_zstd = [&](Id transform) {
       return graph_.is_text(transform) && graph_.nodes().text(transform) == kZstdTransform;
     };
-    if (transforms.size() == 1 && is_zstd(transforms[0])) return StorageCodec::kZstd;
+    if (transforms.size() == 1 && is_zstd(transforms[0])) {
+      require_zstd();
+      return StorageCodec::kZstd;
+    }
     const auto unknown = std::find_if_not(transforms.begin(), transforms.end(), is_zstd);
     const Id named = unknown == transforms.end() ? transforms[0] : *unknown;
     throw_unsupported(str_format(

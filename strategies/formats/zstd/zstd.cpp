@@ -31,6 +31,8 @@ using EncodeContext = std::unique_ptr<ZSTD_CCtx, Deleter<ZSTD_CCtx, ZSTD_freeCCt
 
 }  // namespace
 
+void require_zstd() {}
+
 struct ZstdDecoder::State {
   DecodeContext zstd{ZSTD_createDCtx()};
   Bytes piece{};

@@ -10,6 +10,9 @@
 
 namespace dckpt {
 
+/// Throws CheckpointError (unsupported) in a build without zstd.
+void require_zstd();
+
 /// Decodes the zstd frames that fill `length` bytes of `file` from `offset` on, from front to back.
 /// Throws CheckpointError (corrupt) for damaged or incomplete frames, and for a frame that needs a
 /// window above 128 MiB. The file must outlive it.

@@ -4,6 +4,7 @@
 
 #include <cstdio>
 #include <exception>
+#include <fstream>
 #include <string>
 
 namespace {
@@ -80,5 +81,19 @@ int main(int, char** argv) {
                  (void)dckpt::Policy::from_text("version: 1\nload: {rename: [{from: a, to: b}]}");
                }),
                "DCKPT_RE2");
+  expect_error(error_of([&] { (void)dckpt::open_checkpoint(std::string(argv[3])); }), "DCKPT_ZSTD");
+  expect_error(error_of([&] {
+                 dckpt::save(state, root + "/compressed",
+                             dckpt::Policy::from_text("version: 1\nsave: {backend: {name: dcp, "
+                                                      "options: {compression: zstd}}}")
+                                 .save);
+               }),
+               "DCKPT_ZSTD");
+  const std::string last = root + "/iter_0000002";  // what cannot be compared is no damage
+  std::ofstream(last + "/integrity.json")
+      << R"({"algorithm": "sha256", "files": {".metadata": ")" << std::string(64, '0') << "\"}}";
+  const auto reader = dckpt::open_checkpoint(last);
+  expect_error(error_of([&] { (void)dckpt::check_stored(*reader, {.deep = true}); }),
+               "DCKPT_OPENSSL");
   return problems;
 }
