@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <set>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -14,7 +15,7 @@
 #include "mapping/base/finding.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
-#include "mapping/base/wire.h"
+#include "mapping/base/wire_fields.h"
 #include "strategies/comm/agree.h"
 
 namespace dckpt {
@@ -23,30 +24,63 @@ namespace {
 constexpr std::size_t kShownTensors = 10;
 constexpr std::size_t kShownPaths = 10;
 
-constexpr std::array<std::pair<Phase, PhaseReport LoadReport::*>, 3> kLoadPhases{
-    {{Phase::kOpen, &LoadReport::open},
-     {Phase::kExchange, &LoadReport::exchange},
-     {Phase::kRead, &LoadReport::read}}};
+/// A rank's report: use of the plan cache or why not, bytes by engine, and phases.
+struct RankLoadReport {
+  bool plan_cached = false;
+  std::string why_planned{};
+  std::uint64_t bytes_direct = 0;
+  std::uint64_t bytes_mapped = 0;
+  std::vector<ReplacedTensor> replaced{};
+  std::vector<std::string> truncated{};
+  PhaseClock::Taken open{};
+  PhaseClock::Taken exchange{};
+  PhaseClock::Taken read{};
+};
+constexpr auto fields(const RankLoadReport*) {
+  using R = RankLoadReport;
+  return std::tuple(Field(&R::plan_cached), Field(&R::why_planned), Field(&R::bytes_direct),
+                    Field(&R::bytes_mapped), Field(&R::replaced), Field(&R::truncated),
+                    Field(&R::open), Field(&R::exchange), Field(&R::read));
+}
 
-/// Encodes a rank's report: use of the plan cache or why not, bytes by engine, replaced and
-/// truncated tensors, and phases.
-Bytes told_by(LoadCall& load) {
-  Bytes bytes;
-  WireWriter writer(bytes);
+/// The report of the job: rank 0's elapsed time, and each phase merged over all ranks.
+struct JobLoadReport {
+  PhaseClock::Taken whole{};
+  bool plan_cached = true;
+  std::string why_planned{};
+  PhaseReport open{};
+  PhaseReport exchange{};
+  PhaseReport read{};
+  std::string engine{};
+  Findings findings{};
+};
+constexpr auto fields(const JobLoadReport*) {
+  using J = JobLoadReport;
+  return std::tuple(Field(&J::whole), Field(&J::plan_cached), Field(&J::why_planned),
+                    Field(&J::open), Field(&J::exchange), Field(&J::read), Field(&J::engine),
+                    Field(&J::findings));
+}
+
+RankLoadReport report_of(LoadCall& load) {
   const LoadPlanCache no_plans;
   const LoadPlanCache& plans = load.plan_cache != nullptr ? *load.plan_cache : no_plans;
-  writer.number(plans.cache_hit() ? 1 : 0);
-  writer.text(plans.why_planned());
-  writer.number(load.report.bytes_direct);
-  writer.number(load.report.bytes_mapped);
-  writer.number(load.report.replaced.size());
-  for (const ReplacedTensor& tensor : load.report.replaced)
-    for (const std::string* const text : {&tensor.name, &tensor.stored}) writer.text(*text);
-  writer.number(load.report.truncated.size());
-  for (const std::string& key : load.report.truncated) writer.text(key);
-  for (const auto& [phase, member] : kLoadPhases)
-    write_to(writer, load.phases.end(phase, phase == Phase::kRead ? load.report.bytes_read : 0));
-  return bytes;
+  const LoadReport& report = load.report;
+  return {.plan_cached = plans.cache_hit(),
+          .why_planned = plans.why_planned(),
+          .bytes_direct = report.bytes_direct,
+          .bytes_mapped = report.bytes_mapped,
+          .replaced = report.replaced,
+          .truncated = report.truncated,
+          .open = load.phases.end(Phase::kOpen),
+          .exchange = load.phases.end(Phase::kExchange),
+          .read = load.phases.end(Phase::kRead, report.bytes_read)};
+}
+
+PhaseReport phase_of(std::span<const RankLoadReport> ranks,
+                     PhaseClock::Taken RankLoadReport::*phase) {
+  std::vector<PhaseClock::Taken> taken;
+  for (const RankLoadReport& rank : ranks) taken.push_back(rank.*phase);
+  return over_ranks(taken);
 }
 
 /// `read` counts all bytes, including direct and mapped ones.
@@ -113,29 +147,27 @@ void tell_kept(const std::vector<std::string>& kept, Findings& findings) {
         kept});
 }
 
-/// Encodes the job-wide report: rank 0's elapsed time, use of the plan cache, each phase merged
-/// over all ranks, the engine and the findings.
-Bytes joined(LoadCall& load, const std::vector<Bytes>& ranks, double seconds) {
-  std::array<std::vector<PhaseClock::Taken>, kLoadPhases.size()> taken;
+JobLoadReport joined(LoadCall& load, const std::vector<Bytes>& messages, double seconds) {
+  std::vector<RankLoadReport> ranks;
+  for (std::size_t rank = 0; rank < messages.size(); ++rank)
+    ranks.push_back(
+        read_message<RankLoadReport>(messages[rank], "the report of rank " + std::to_string(rank)));
+  JobLoadReport job{.whole = {.seconds = seconds},
+                    .open = phase_of(ranks, &RankLoadReport::open),
+                    .exchange = phase_of(ranks, &RankLoadReport::exchange),
+                    .read = phase_of(ranks, &RankLoadReport::read)};
   std::vector<std::string> reasons;
-  bool cached = true;
   std::uint64_t direct = 0;
   std::uint64_t mapped = 0;
   std::map<std::string, std::string> replaced;
   std::set<std::string> truncated;
-  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
-    WireReader reader(ranks[rank], "the report of rank " + std::to_string(rank));
-    cached = reader.number(1) == 1 && cached;
-    reasons.push_back(reader.text());
-    direct += reader.number();
-    mapped += reader.number();
-    for (std::size_t count = reader.count(); count > 0; --count) {
-      std::string name = reader.text();
-      replaced.emplace(std::move(name), reader.text());
-    }
-    for (std::size_t count = reader.count(); count > 0; --count) truncated.insert(reader.text());
-    for (auto& phase : taken) phase.push_back(read_taken(reader));
-    reader.finish();
+  for (const RankLoadReport& rank : ranks) {
+    job.plan_cached = job.plan_cached && rank.plan_cached;
+    reasons.push_back(rank.why_planned);
+    direct += rank.bytes_direct;
+    mapped += rank.bytes_mapped;
+    for (const ReplacedTensor& tensor : rank.replaced) replaced.emplace(tensor.name, tensor.stored);
+    truncated.insert(rank.truncated.begin(), rank.truncated.end());
   }
   Findings& findings = load.report.findings;
   tell_replaced(replaced, findings);
@@ -144,20 +176,10 @@ Bytes joined(LoadCall& load, const std::vector<Bytes>& ranks, double seconds) {
   refuse(findings, load.options.error_on,
          "findings of these kinds are to be errors (load.error_on), so the state that was loaded "
          "is not returned; tensors in it are filled:");
-  Bytes bytes;
-  WireWriter writer(bytes);
-  write_to(writer, PhaseClock::Taken{.seconds = seconds});
-  writer.number(cached ? 1 : 0);
-  writer.text(cached ? "" : first_reason(reasons));
-  std::uint64_t read = 0;
-  for (std::size_t i = 0; i < taken.size(); ++i) {
-    const PhaseReport phase = over_ranks(taken[i]);
-    if (kLoadPhases[i].first == Phase::kRead) read = phase.bytes;
-    write_to(writer, phase);
-  }
-  writer.text(engine_text(read, direct, mapped));
-  write_to(writer, findings);
-  return bytes;
+  if (!job.plan_cached) job.why_planned = first_reason(reasons);
+  job.engine = engine_text(job.read.bytes, direct, mapped);
+  job.findings = findings;
+  return job;
 }
 
 }  // namespace
@@ -167,20 +189,21 @@ void finish_load(LoadCall& load, const std::function<void()>& work) {
     load.watch.check();
     work();
   });
-  const Bytes all = agree(load.comm, "putting the state together", failure, told_by(load),
-                          [&](const std::vector<Bytes>& ranks) {
+  const Bytes all = agree(load.comm, "putting the state together", failure,
+                          message_of(report_of(load)), [&](const std::vector<Bytes>& ranks) {
                             const std::chrono::duration<double> time =
                                 std::chrono::steady_clock::now() - load.begin;
-                            return joined(load, ranks, time.count());
+                            return message_of(joined(load, ranks, time.count()));
                           });
-  WireReader reader(all, "the report of a load from rank 0");
-  load.report.seconds = read_taken(reader).seconds;
-  load.report.plan_cached = reader.number(1) == 1;
-  load.report.why_planned = reader.text();
-  for (const auto& [phase, member] : kLoadPhases) load.report.*member = read_phase_report(reader);
-  load.report.engine = reader.text();
-  load.report.findings = read_findings(reader);
-  reader.finish();
+  auto job = read_message<JobLoadReport>(all, "the report of a load from rank 0");
+  load.report.seconds = job.whole.seconds;
+  load.report.plan_cached = job.plan_cached;
+  load.report.why_planned = std::move(job.why_planned);
+  load.report.open = job.open;
+  load.report.exchange = job.exchange;
+  load.report.read = job.read;
+  load.report.engine = std::move(job.engine);
+  load.report.findings = std::move(job.findings);
 }
 
 }  // namespace dckpt

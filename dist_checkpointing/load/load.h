@@ -11,6 +11,7 @@
 #include "dist_checkpointing/open/open_options.h"
 #include "dist_checkpointing/ranks/phase_report.h"
 #include "mapping/base/api.h"
+#include "mapping/base/fields.h"
 #include "mapping/base/finding.h"
 #include "mapping/planning/metadata.h"
 #include "mapping/state/sharded_object.h"
@@ -45,6 +46,9 @@ struct ReplacedTensor {
 
   friend bool operator==(const ReplacedTensor&, const ReplacedTensor&) = default;
 };
+constexpr auto fields(const ReplacedTensor*) {
+  return std::tuple(Field(&ReplacedTensor::name), Field(&ReplacedTensor::stored));
+}
 
 /// The outcome of a load on this rank. Phase times and `bytes` of phases cover all ranks.
 struct LoadReport {

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "mapping/base/api.h"
+#include "mapping/base/fields.h"
 #include "mapping/base/phase.h"
 
 namespace DCKPT_API dckpt {
@@ -23,6 +24,12 @@ struct PhaseReport {
   }
   friend bool operator==(const PhaseReport&, const PhaseReport&) = default;
 };
+constexpr auto fields(const PhaseReport*) {
+  using P = PhaseReport;
+  return std::tuple(Field("seconds", &P::seconds), Field("median", &P::median),
+                    Field("minimum", &P::minimum), Field("slowest_rank", &P::slowest_rank),
+                    Field("bytes", &P::bytes));
+}
 
 /// Returns "1.5 GiB/s", or "" if nothing was measured.
 [[nodiscard]] std::string rate_text(const PhaseReport& report);

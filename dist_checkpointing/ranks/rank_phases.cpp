@@ -1,24 +1,20 @@
 #include "dist_checkpointing/ranks/rank_phases.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
-#include <cstdint>
+#include <initializer_list>
 #include <vector>
 
 #include "mapping/base/format.h"
+#include "mapping/base/wire_fields.h"
 
 namespace dckpt {
 namespace {
 
-void write_seconds(WireWriter& writer, double seconds) {
-  writer.number(std::bit_cast<std::uint64_t>(seconds));
-}
-
-double read_seconds(WireReader& reader) {
-  const auto seconds = std::bit_cast<double>(reader.number());
-  if (!std::isfinite(seconds) || seconds < 0) reader.malformed("a time is negative or no number");
-  return seconds;
+void check_seconds(const WireReader& reader, std::initializer_list<double> times) {
+  for (const double seconds : times) {
+    if (!std::isfinite(seconds) || seconds < 0) reader.malformed("a time is negative or no number");
+  }
 }
 
 }  // namespace
@@ -49,30 +45,15 @@ std::string first_reason(std::span<const std::string> ranks) {
   return (everywhere ? "" : str_format("rank {}: ", first - ranks.begin())) + *first;
 }
 
-void write_to(WireWriter& writer, const PhaseClock::Taken& taken) {
-  write_seconds(writer, taken.seconds);
-  writer.number(taken.bytes);
+void read_from(WireReader& reader, PhaseClock::Taken& taken) {
+  read_fields(reader, taken);
+  check_seconds(reader, {taken.seconds});
 }
 
-PhaseClock::Taken read_taken(WireReader& reader) {
-  const double seconds = read_seconds(reader);
-  return {seconds, reader.number()};
-}
-
-void write_to(WireWriter& writer, const PhaseReport& report) {
-  for (const double seconds : {report.seconds, report.median, report.minimum})
-    write_seconds(writer, seconds);
-  writer.number(static_cast<std::uint64_t>(report.slowest_rank));
-  writer.number(report.bytes);
-}
-
-PhaseReport read_phase_report(WireReader& reader) {
-  PhaseReport report;
-  for (double* const seconds : {&report.seconds, &report.median, &report.minimum})
-    *seconds = read_seconds(reader);
-  report.slowest_rank = static_cast<int>(reader.number(INT32_MAX));
-  report.bytes = reader.number();
-  return report;
+void read_from(WireReader& reader, PhaseReport& report) {
+  read_fields(reader, report);
+  check_seconds(reader, {report.seconds, report.median, report.minimum});
+  if (report.slowest_rank < 0) reader.malformed("the number of a rank is too large");
 }
 
 }  // namespace dckpt

@@ -18,11 +18,9 @@ PhaseReport over_ranks(std::span<const PhaseClock::Taken> ranks);
 /// ones are left out: "first save", or "rank 3: key 'x' is new" if they do not all have the same.
 std::string first_reason(std::span<const std::string> ranks);
 
-// Encode and decode messages between ranks. Reading throws CheckpointError (corrupt) for invalid
-// times.
-void write_to(WireWriter& writer, const PhaseClock::Taken& taken);
-void write_to(WireWriter& writer, const PhaseReport& report);
-PhaseClock::Taken read_taken(WireReader& reader);
-PhaseReport read_phase_report(WireReader& reader);
+// Read from messages between ranks (mapping/base/wire_fields.h). Both throw CheckpointError
+// (corrupt) for invalid times.
+void read_from(WireReader& reader, PhaseClock::Taken& taken);
+void read_from(WireReader& reader, PhaseReport& report);
 
 }  // namespace dckpt

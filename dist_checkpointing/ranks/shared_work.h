@@ -11,7 +11,7 @@
 #include "mapping/base/bytes.h"
 #include "mapping/base/parallel_for.h"
 #include "mapping/base/progress.h"
-#include "mapping/base/wire.h"
+#include "mapping/base/wire_fields.h"
 #include "strategies/comm/communicator.h"
 #include "strategies/comm/heartbeat.h"
 
@@ -36,8 +36,8 @@ class SharedWork {
 
   /// Returns compute(i) for every unit i, of sizes[i] bytes; it is called on one rank, from up to
   /// `threads` threads, and passes add() the bytes done. If it throws on any rank, all throw an
-  /// error that names the rank. A Result can be written and read: write(WireWriter&),
-  /// read(WireReader&). Collective.
+  /// error that names the rank. A Result travels as mapping/base/wire_fields.h says.
+  /// Collective.
   template <typename Result, typename Compute>
   std::vector<Result> share(std::span<const std::uint64_t> sizes, Compute&& compute) {
     std::vector<Result> results(sizes.size());
@@ -47,11 +47,11 @@ class SharedWork {
     Bytes mine;
     WireWriter writer(mine);
     for (const std::size_t unit : shares[static_cast<std::size_t>(comm_.rank())])
-      results[unit].write(writer);
+      write_value(writer, results[unit]);
     const std::vector<Bytes> all = comm_.all_gather(mine);
     for (std::size_t rank = 0; rank < all.size(); ++rank) {
       WireReader reader(all[rank], what_ + ": the results of rank " + std::to_string(rank));
-      for (const std::size_t unit : shares[rank]) results[unit].read(reader);
+      for (const std::size_t unit : shares[rank]) read_value(reader, results[unit]);
       reader.finish();
     }
     return results;

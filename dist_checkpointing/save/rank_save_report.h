@@ -6,6 +6,7 @@
 
 #include "dist_checkpointing/save/save_report.h"
 #include "mapping/base/bytes.h"
+#include "mapping/base/fields.h"
 #include "mapping/base/phase_clock.h"
 
 namespace dckpt {
@@ -24,6 +25,12 @@ struct RankSaveReport {
 
   friend bool operator==(const RankSaveReport&, const RankSaveReport&) = default;
 };
+constexpr auto fields(const RankSaveReport*) {
+  using R = RankSaveReport;
+  return std::tuple(Field(&R::bytes), Field(&R::files), Field(&R::plan), Field(&R::stage),
+                    Field(&R::copy), Field(&R::write), Field(&R::sync), Field(&R::why_planned),
+                    Field(&R::engine));
+}
 
 /// Returns the job's report, given those of the ranks in their order.
 SaveReport sum_of(std::span<const RankSaveReport> ranks);

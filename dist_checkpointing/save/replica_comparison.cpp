@@ -19,7 +19,7 @@
 #include "mapping/base/format.h"
 #include "mapping/base/ranks_text.h"
 #include "mapping/base/text.h"
-#include "mapping/base/wire.h"
+#include "mapping/base/wire_fields.h"
 #include "mapping/planning/save/messages.h"
 #include "mapping/state/sharded_object.h"
 #include "strategies/comm/agree.h"
@@ -152,13 +152,9 @@ Findings check_replicas(const StateDict& state, const SaveOptions& given, Commun
       agree(comm, kComparingReplicas, failure, hashes, [&](const std::vector<Bytes>& ranks) {
         Findings findings;
         tell_differing_replicas(replicas, ranks, findings);
-        Bytes bytes;
-        WireWriter writer(bytes);
-        write_to(writer, findings);
-        return bytes;
+        return message_of(findings);
       });
-  WireReader reader(told, "the findings of rank 0");
-  return read_findings(reader);
+  return read_message<Findings>(told, "the findings of rank 0");
 } catch (...) {
   throw_checkpoint_error();
 }

@@ -4,7 +4,7 @@
 
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
-#include "mapping/base/wire.h"
+#include "mapping/base/wire_fields.h"
 #include "mapping/planning/save/replicas.h"
 #include "mapping/state/flatten.h"
 
@@ -67,24 +67,11 @@ Bytes encode(const WrittenByRank& written) {
   Bytes bytes;
   WireWriter writer(bytes);
   writer.text(as_text(encode(report)));
-  writer.number(items.files.size());
-  for (const std::string& file : items.files) writer.text(file);
-  writer.number(items.places.size());
-  for (const StorageInfo& place : items.places) {
-    writer.number(place.file);
-    writer.number(place.offset);
-    writer.number(place.length);
-    writer.number(static_cast<std::uint64_t>(place.codec));
-    writer.number(place.crc);
-  }
+  write_value(writer, items.files);
+  write_value(writer, items.places);
   writer.number(paths.size());
   for (const auto& [key, path] : paths) encode_path(writer, key, path);
-  writer.number(digests.size());
-  for (const auto& [file, digest] : digests) {
-    writer.text(file);
-    writer.text(digest.sha256);
-    writer.number(digest.size);
-  }
+  write_value(writer, digests);
   return bytes;
 }
 
@@ -92,29 +79,15 @@ WrittenByRank decode_written(ByteView bytes) {
   WireReader reader(bytes, "a rank's list of what it wrote");
   WrittenByRank written;
   const std::string report = reader.text();
-  const std::size_t files = reader.count();
-  for (std::size_t i = 0; i < files; ++i) written.items.files.push_back(reader.text());
-  const std::size_t places = reader.count();
-  for (std::size_t i = 0; i < places; ++i) {
-    StorageInfo place;
-    const std::uint64_t file = reader.number();
-    if (file >= files) reader.malformed("it names a file that is not in the list");
-    place.file = static_cast<std::uint32_t>(file);
-    place.offset = reader.number();
-    place.length = reader.number();
-    place.codec =
-        static_cast<StorageCodec>(reader.number(static_cast<std::uint64_t>(StorageCodec::kZstd)));
-    place.crc = static_cast<std::uint32_t>(reader.number(UINT32_MAX));
-    written.items.places.push_back(place);
+  read_value(reader, written.items.files);
+  read_value(reader, written.items.places);
+  for (const StorageInfo& place : written.items.places) {
+    if (place.file >= written.items.files.size())
+      reader.malformed("it names a file that is not in the list");
   }
   const std::size_t paths = reader.count();
   for (std::size_t i = 0; i < paths; ++i) written.paths.push_back(decode_path(reader));
-  const std::size_t digests = reader.count();
-  for (std::size_t i = 0; i < digests; ++i) {
-    FileDigest& digest = written.digests[reader.text()];
-    digest.sha256 = reader.text();
-    digest.size = reader.number();
-  }
+  read_value(reader, written.digests);
   reader.finish();
   written.report = decode_rank_report(as_bytes(report));
   return written;

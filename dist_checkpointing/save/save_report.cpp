@@ -1,7 +1,6 @@
 #include "dist_checkpointing/save/save_report.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <vector>
 
@@ -10,77 +9,10 @@
 #include "mapping/base/counted.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
-#include "mapping/base/wire.h"
+#include "mapping/base/wire_fields.h"
 
 namespace dckpt {
 namespace {
-
-/// Visits every field, in the order of the message.
-template <typename Report, typename Visit>
-requires std::same_as<std::remove_const_t<Report>, SaveReport>
-void visit_fields(Report& report, Visit&& visit) {
-  visit(report.bytes);
-  visit(report.files);
-  visit(report.seconds);
-  for (const auto& [phase, member] : kSavePhases) visit(report.*member);
-  visit(report.plan_cached);
-  visit(report.why_planned);
-  visit(report.engine);
-  visit(report.findings);
-}
-
-template <typename Report, typename Visit>
-requires std::same_as<std::remove_const_t<Report>, RankSaveReport>
-void visit_fields(Report& report, Visit&& visit) {
-  visit(report.bytes);
-  visit(report.files);
-  for (auto* const phase : {&report.plan, &report.stage, &report.copy, &report.write, &report.sync})
-    visit(*phase);
-  visit(report.why_planned);
-  visit(report.engine);
-}
-
-struct Encode {
-  WireWriter writer;
-  void operator()(std::uint64_t value) { writer.number(value); }
-  void operator()(double value) { writer.number(std::bit_cast<std::uint64_t>(value)); }
-  void operator()(bool value) { writer.number(value ? 1 : 0); }
-  void operator()(const std::string& value) { writer.text(value); }
-  void operator()(const Findings& value) { write_to(writer, value); }
-  void operator()(const PhaseReport& value) { write_to(writer, value); }
-  void operator()(const PhaseClock::Taken& value) { write_to(writer, value); }
-};
-
-struct Decode {
-  WireReader reader;
-  void operator()(std::uint64_t& value) { value = reader.number(); }
-  void operator()(double& value) {
-    value = std::bit_cast<double>(reader.number());
-    if (!std::isfinite(value)) reader.malformed("a time is no number");
-  }
-  void operator()(bool& value) { value = reader.number(1) == 1; }
-  void operator()(std::string& value) { value = reader.text(); }
-  void operator()(Findings& value) { value = read_findings(reader); }
-  void operator()(PhaseReport& value) { value = read_phase_report(reader); }
-  void operator()(PhaseClock::Taken& value) { value = read_taken(reader); }
-};
-
-template <typename Report>
-Bytes encoded(const Report& report) {
-  Bytes bytes;
-  Encode encode{WireWriter(bytes)};
-  visit_fields(report, encode);
-  return bytes;
-}
-
-template <typename Report>
-Report decoded(ByteView bytes, const char* what) {
-  Report report;
-  Decode decode{WireReader(bytes, what)};
-  visit_fields(report, decode);
-  decode.reader.finish();
-  return report;
-}
 
 PhaseReport phase_of(std::span<const RankSaveReport> ranks,
                      PhaseClock::Taken RankSaveReport::*phase) {
@@ -125,19 +57,22 @@ SaveReport sum_of(std::span<const RankSaveReport> ranks) {
 }
 
 Bytes encode(const RankSaveReport& report) {
-  return encoded(report);
+  return message_of(report);
 }
 
 RankSaveReport decode_rank_report(ByteView bytes) {
-  return decoded<RankSaveReport>(bytes, "a rank's report of its part of a save");
+  return read_message<RankSaveReport>(bytes, "a rank's report of its part of a save");
 }
 
 Bytes encode(const SaveReport& report) {
-  return encoded(report);
+  return message_of(report);
 }
 
 SaveReport decode_save_report(ByteView bytes) {
-  return decoded<SaveReport>(bytes, "the report of a save from rank 0");
+  const std::string what = "the report of a save from rank 0";
+  const auto report = read_message<SaveReport>(bytes, what);
+  if (!std::isfinite(report.seconds)) WireReader({}, what).malformed("a time is no number");
+  return report;
 }
 
 }  // namespace dckpt

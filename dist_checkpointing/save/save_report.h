@@ -7,6 +7,7 @@
 
 #include "dist_checkpointing/ranks/phase_report.h"
 #include "mapping/base/api.h"
+#include "mapping/base/fields.h"
 #include "mapping/base/finding.h"
 
 namespace DCKPT_API dckpt {
@@ -31,6 +32,13 @@ struct SaveReport {
 
   friend bool operator==(const SaveReport&, const SaveReport&) = default;
 };
+constexpr auto fields(const SaveReport*) {
+  using S = SaveReport;
+  return std::tuple(Field(&S::bytes), Field(&S::files), Field(&S::seconds), Field(&S::plan),
+                    Field(&S::stage), Field(&S::copy), Field(&S::write), Field(&S::sync),
+                    Field(&S::publish), Field(&S::plan_cached), Field(&S::why_planned),
+                    Field(&S::engine), Field(&S::findings));
+}
 
 inline constexpr std::array<std::pair<Phase, PhaseReport SaveReport::*>, 6> kSavePhases{
     {{Phase::kPlan, &SaveReport::plan},

@@ -39,23 +39,11 @@ struct Checked {
   Findings findings{};
   std::size_t without_checksum = 0;  ///< chunks, or objects
   std::string digest{};              ///< of the file, if it is compared with the manifest
-
-  void write(WireWriter& writer) const {
-    writer.number(problems.size());
-    for (const CheckpointError& problem : problems) write_to(writer, problem);
-    write_to(writer, findings);
-    writer.number(without_checksum);
-    writer.text(digest);
-  }
-  void read(WireReader& reader) {
-    problems.clear();
-    for (std::size_t left = reader.count(); left > 0; --left)
-      problems.push_back(read_error(reader));
-    findings = read_findings(reader);
-    without_checksum = reader.number();
-    digest = reader.text();
-  }
 };
+constexpr auto fields(const Checked*) {
+  return std::tuple(Field(&Checked::problems), Field(&Checked::findings),
+                    Field(&Checked::without_checksum), Field(&Checked::digest));
+}
 
 struct ChunkRef {
   std::uint32_t tensor;

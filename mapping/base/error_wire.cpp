@@ -42,4 +42,9 @@ CheckpointError read_error(WireReader& reader) {
   return {static_cast<ErrorCode>(code), message, context};
 }
 
+void read_from(WireReader& reader, std::vector<CheckpointError>& errors) {
+  errors.clear();
+  for (std::size_t left = reader.count(); left > 0; --left) errors.push_back(read_error(reader));
+}
+
 }  // namespace dckpt

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <string>
+#include <vector>
 
 #include "mapping/base/error.h"
 #include "mapping/base/wire.h"
@@ -16,5 +17,6 @@ void write_to(WireWriter& writer, const CheckpointError& error,
               std::size_t longest = std::string::npos);
 /// Throws CheckpointError (corrupt). An unknown code of another build becomes (internal).
 CheckpointError read_error(WireReader& reader);
+void read_from(WireReader& reader, std::vector<CheckpointError>& errors);
 
 }  // namespace dckpt

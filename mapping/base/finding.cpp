@@ -53,8 +53,8 @@ void write_to(WireWriter& writer, const Findings& findings) {
   }
 }
 
-Findings read_findings(WireReader& reader) {
-  Findings findings;
+void read_from(WireReader& reader, Findings& findings) {
+  findings.clear();
   for (std::size_t count = reader.count(); count > 0; --count) {
     Finding& finding = findings.emplace_back();
     finding.code = static_cast<FindingCode>(reader.number(kFindingCodeNames.size() - 1));
@@ -66,7 +66,6 @@ Findings read_findings(WireReader& reader) {
     const std::uint64_t offset = reader.number();
     if (has_offset) finding.offset = offset;
   }
-  return findings;
 }
 
 }  // namespace dckpt

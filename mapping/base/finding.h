@@ -183,6 +183,6 @@ void refuse(const Findings& findings, const std::vector<FindingCode>& errors,
 
 // The wire format between ranks. Reading throws CheckpointError (corrupt).
 void write_to(WireWriter& writer, const Findings& findings);
-Findings read_findings(WireReader& reader);
+void read_from(WireReader& reader, Findings& findings);
 
 }  // namespace dckpt

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "mapping/base/api.h"
+#include "mapping/base/fields.h"
 #include "mapping/base/phase.h"
 
 namespace DCKPT_API dckpt {
@@ -84,5 +85,9 @@ class PhaseClock {
   std::mutex mutex_;
   std::array<State, kPhaseNames.size()> states_{};
 };
+
+constexpr auto fields(const PhaseClock::Taken*) {
+  return std::tuple(Field(&PhaseClock::Taken::seconds), Field(&PhaseClock::Taken::bytes));
+}
 
 }  // namespace dckpt

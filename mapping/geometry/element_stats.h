@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "mapping/base/api.h"
+#include "mapping/base/fields.h"
 #include "mapping/geometry/dtype.h"
 
 namespace DCKPT_API dckpt {
@@ -37,6 +38,12 @@ struct ElementStats {
   /// Adds the elements of `other`.
   void merge(const ElementStats& other) noexcept;
 };
+constexpr auto fields(const ElementStats*) {
+  using S = ElementStats;
+  return std::tuple(Field(&S::count), Field(&S::nan), Field(&S::infinite), Field(&S::zero),
+                    Field(&S::denormal), Field(&S::mean), Field(&S::squares), Field(&S::min),
+                    Field(&S::max), Field(&S::exponent));
+}
 
 /// Returns whether elements of this type are real numbers: floating types, integers and bool. Not
 /// complex, packed, scale and quantized types.

@@ -9,6 +9,7 @@
 
 #include "mapping/base/api.h"
 #include "mapping/base/bytes.h"
+#include "mapping/base/fields.h"
 #include "mapping/base/key_path.h"
 #include "mapping/geometry/box.h"
 #include "mapping/geometry/dtype.h"
@@ -42,6 +43,14 @@ struct StorageInfo {
   std::uint32_t crc = 0;
   friend bool operator==(const StorageInfo&, const StorageInfo&) = default;
 };
+constexpr StorageCodec last_of(StorageCodec) {
+  return StorageCodec::kZstd;
+}
+constexpr auto fields(const StorageInfo*) {
+  using S = StorageInfo;
+  return std::tuple(Field(&S::file), Field(&S::offset), Field(&S::length), Field(&S::codec),
+                    Field(&S::crc));
+}
 
 /// One stored tensor. Invariants of metadata that a reader returns: dtype known, every extent ≥ 0,
 /// each chunk inside `size`, places.size() == chunks.size().

@@ -193,7 +193,7 @@ class CheckpointComparer {
       std::optional<Difference> found =
           with_context({.key = a_.metadata().tensors[a].key},
                        [&, a = a, b = b] { return compare_tensor(a, b); });
-      return found ? Differences{{std::move(*found)}} : Differences{};
+      return found ? Differences{.found = {std::move(*found)}} : Differences{};
     }
     unit -= tensors_.both.size();
     if (unit == objects_.both.size()) return compare_common();

@@ -7,6 +7,7 @@
 
 #include "dist_checkpointing/open/key_filter.h"
 #include "mapping/base/api.h"
+#include "mapping/base/fields.h"
 #include "mapping/base/progress.h"
 #include "strategies/comm/communicator.h"
 #include "strategies/contract/reader.h"
@@ -26,6 +27,11 @@ struct ElementDifferences {
   /// first axis, as Megatron stores them; else empty.
   std::vector<std::uint64_t> by_layer{};
 };
+constexpr auto fields(const ElementDifferences*) {
+  using D = ElementDifferences;
+  return std::tuple(Field(&D::count), Field(&D::elements), Field(&D::first), Field(&D::first_a),
+                    Field(&D::first_b), Field(&D::max_abs), Field(&D::by_layer));
+}
 
 struct Difference {
   enum class Kind : std::uint8_t { kOnlyInA, kOnlyInB, kDType, kShape, kValues, kObject, kCommon };
@@ -37,6 +43,14 @@ struct Difference {
   std::string b{};
   std::optional<ElementDifferences> elements{};  ///< kValues
 };
+constexpr Difference::Kind last_of(Difference::Kind) {
+  return Difference::Kind::kCommon;
+}
+constexpr auto fields(const Difference*) {
+  using D = Difference;
+  return std::tuple(Field(&D::kind), Field(&D::key), Field(&D::path), Field(&D::a), Field(&D::b),
+                    Field(&D::elements));
+}
 
 /// "only-in-a", "only-in-b", "dtype", "shape", "values", "object", "common"
 const char* to_string(Difference::Kind kind) noexcept;

@@ -2,19 +2,18 @@
 
 #include <vector>
 
-#include "mapping/base/wire.h"
+#include "mapping/base/fields.h"
 #include "operations/inspect/diff.h"
 
 namespace dckpt {
 
 /// The differences of a tensor, an object, or the common state, which travel between ranks.
 struct Differences {
-  std::vector<Difference> found{};
   bool compared = true;  ///< false if neither side has any
-
-  void write(WireWriter& writer) const;
-  /// Throws CheckpointError (corrupt).
-  void read(WireReader& reader);
+  std::vector<Difference> found{};
 };
+constexpr auto fields(const Differences*) {
+  return std::tuple(Field(&Differences::compared), Field(&Differences::found));
+}
 
 }  // namespace dckpt

@@ -16,13 +16,6 @@ namespace dckpt {
 
 namespace {
 
-struct Sha256Hex {
-  std::string text;
-
-  void write(WireWriter& writer) const { writer.text(text); }
-  void read(WireReader& reader) { text = reader.text(); }
-};
-
 /// The tensors to digest, then the objects, in the order of the metadata.
 struct Selection {
   std::vector<std::size_t> tensors{};
@@ -69,7 +62,7 @@ Digests digest(const CheckpointReader& reader, const DigestOptions& options,
         hash.update(piece->bytes());
         work.add(piece->nbytes());
       }
-      return Sha256Hex{hash.finish_hex()};
+      return hash.finish_hex();
     });
   };
   const auto of_object = [&](std::size_t object) {
@@ -77,9 +70,9 @@ Digests digest(const CheckpointReader& reader, const DigestOptions& options,
     const std::string text =
         with_context({.key = stored.key}, [&] { return to_json(render(reader.object(object))); });
     work.add(stored.place.length);
-    return Sha256Hex{sha256_hex(as_bytes(text))};
+    return sha256_hex(as_bytes(text));
   };
-  const auto found = work.share<Sha256Hex>(selection->sizes, [&](std::size_t i) {
+  const auto found = work.share<std::string>(selection->sizes, [&](std::size_t i) {
     return i < tensors.size() ? of_tensor(tensors[i]) : of_object(objects[i - tensors.size()]);
   });
 
@@ -88,10 +81,10 @@ Digests digest(const CheckpointReader& reader, const DigestOptions& options,
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     const TensorStorageMetadata& tensor = metadata.tensors[tensors[i]];
     digests.tensors.push_back(
-        {tensor.key, tensor.properties.dtype, tensor.global_shape(), found[i].text});
+        {tensor.key, tensor.properties.dtype, tensor.global_shape(), found[i]});
   }
   for (std::size_t i = 0; i < objects.size(); ++i)
-    digests.objects.push_back({metadata.objects[objects[i]].key, found[tensors.size() + i].text});
+    digests.objects.push_back({metadata.objects[objects[i]].key, found[tensors.size() + i]});
   return digests;
 } catch (...) {
   throw_checkpoint_error();

@@ -40,36 +40,7 @@ struct Piece {
 
 /// The statistics of the pieces that are read together, on the way between ranks. Pieces that
 /// cannot be read have none.
-struct PieceStats {
-  std::vector<std::optional<ElementStats>> pieces{};
-
-  void write(WireWriter& writer) const {
-    writer.number(pieces.size());
-    for (const std::optional<ElementStats>& piece : pieces) {
-      writer.number(piece ? 1 : 0);
-      if (!piece) continue;
-      for (const std::uint64_t count :
-           {piece->count, piece->nan, piece->infinite, piece->zero, piece->denormal})
-        writer.number(count);
-      for (const double value : {piece->mean, piece->squares, piece->min, piece->max})
-        writer.number(std::bit_cast<std::uint64_t>(value));
-      writer.number(static_cast<std::uint32_t>(piece->exponent));
-    }
-  }
-  void read(WireReader& reader) {
-    pieces.assign(reader.count(), {});
-    for (std::optional<ElementStats>& piece : pieces) {
-      if (reader.number() == 0) continue;
-      ElementStats& stats = piece.emplace();
-      for (std::uint64_t* const count :
-           {&stats.count, &stats.nan, &stats.infinite, &stats.zero, &stats.denormal})
-        *count = reader.number();
-      for (double* const value : {&stats.mean, &stats.squares, &stats.min, &stats.max})
-        *value = std::bit_cast<double>(reader.number());
-      stats.exponent = static_cast<int>(static_cast<std::uint32_t>(reader.number()));
-    }
-  }
-};
+using PieceStats = std::vector<std::optional<ElementStats>>;
 
 /// Each adds what is wrong with the values.
 void find_special(StatsReport& report);
@@ -197,8 +168,7 @@ class StatsReader {
       return stats;
     });
     for (std::size_t job = 0; job < jobs.size(); ++job) {
-      for (std::size_t i = 0; i < jobs[job].size(); ++i)
-        jobs[job][i].stats = found[job].pieces.at(i);
+      for (std::size_t i = 0; i < jobs[job].size(); ++i) jobs[job][i].stats = found[job].at(i);
     }
   }
 
@@ -218,9 +188,9 @@ class StatsReader {
   PieceStats read_readable(std::span<const Piece> pieces, std::uint64_t bytes) {
     PieceStats stats;
     if (read_past_damage([&] { stats = read_job(pieces, bytes); })) return stats;
-    if (pieces.size() == 1) return {{std::nullopt}};
+    if (pieces.size() == 1) return {std::nullopt};
     for (const Piece& piece : pieces)
-      stats.pieces.push_back(read_readable({&piece, 1}, bytes_of(piece)).pieces.front());
+      stats.push_back(read_readable({&piece, 1}, bytes_of(piece)).front());
     return stats;
   }
 
@@ -242,7 +212,7 @@ class StatsReader {
                  {.threads = 1, .engine = ReadEngine::kAuto, .staging = limit_});
     PieceStats stats;
     for (const Tensor& tensor : tensors)
-      add_elements(stats.pieces.emplace_back().emplace(), tensor.dtype(), tensor.data(),
+      add_elements(stats.emplace_back().emplace(), tensor.dtype(), tensor.data(),
                    static_cast<std::size_t>(tensor.numel()));
     const std::lock_guard lock(mutex_);
     buffers_.push_back(std::move(buffer));

@@ -6,6 +6,7 @@
 #include <mutex>
 #include <string>
 
+#include "mapping/base/fields.h"
 #include "strategies/storage/storage.h"
 
 namespace dckpt {
@@ -16,6 +17,9 @@ struct FileDigest {
   friend bool operator==(const FileDigest&, const FileDigest&) = default;
   friend auto operator<=>(const FileDigest&, const FileDigest&) = default;
 };
+constexpr auto fields(const FileDigest*) {
+  return std::tuple(Field(&FileDigest::sha256), Field(&FileDigest::size));
+}
 
 /// The digests of written files, by their names. Safe to use from several threads.
 class FileDigests {

@@ -7,7 +7,7 @@
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
-#include "mapping/base/wire.h"
+#include "mapping/base/wire_fields.h"
 #include "strategies/storage/forwarding.h"
 
 namespace dckpt {
@@ -16,73 +16,37 @@ namespace {
 /// Ends the name of a subtree in a key; no name contains it.
 constexpr std::string_view kSubtreeEnd = "//";
 
-void write_info(WireWriter& writer, const FileInfo& info) {
-  writer.text(info.name);
-  writer.number(static_cast<std::uint64_t>(info.kind));
-  writer.number(info.size);
-  writer.number(static_cast<std::uint64_t>(std::max<std::int64_t>(info.modified, 0)));
-}
-
-FileInfo read_info(WireReader& reader) {
-  FileInfo info;
-  info.name = reader.text();
-  info.kind = static_cast<FileInfo::Kind>(
-      reader.number(static_cast<std::uint64_t>(FileInfo::Kind::kOther)));
-  info.size = reader.number();
-  info.modified = reader.signed_number();
-  return info;
-}
-
-void write_answer(WireWriter& writer, const std::optional<FileInfo>& info) {
-  writer.number(info ? 1 : 0);
-  if (info) write_info(writer, *info);
-}
-
-void read_answer(WireReader& reader, std::optional<FileInfo>& info) {
-  if (reader.number(1) == 1) info = read_info(reader);
-}
-
-void write_answer(WireWriter& writer, const std::vector<FileInfo>& entries) {
-  writer.number(entries.size());
-  for (const FileInfo& entry : entries) write_info(writer, entry);
-}
-
-void read_answer(WireReader& reader, std::vector<FileInfo>& entries) {
-  for (std::size_t left = reader.count(); left > 0; --left) entries.push_back(read_info(reader));
-}
-
-template <typename Answers>
-void write_answers(WireWriter& writer, const Answers& answers) {
-  writer.number(answers.size());
-  for (const auto& [key, answer] : answers) {
-    writer.text(key);
-    write_answer(writer, answer);
-  }
-}
-
-template <typename Answers>
-void read_answers(WireReader& reader, Answers& answers) {
-  for (std::size_t left = reader.count(); left > 0; --left) {
-    const std::string key = reader.text();
-    read_answer(reader, answers[key]);
-  }
-}
-
 bool is_same_file(const FileInfo& a, const FileInfo& b) {
   return a.kind == b.kind && a.size == b.size && a.modified == b.modified && a.modified > 0;
 }
 
 }  // namespace
 
+// These are found where FileInfo is, by the functions of wire_fields.h.
+static void write_to(WireWriter& writer, const FileInfo& info) {
+  writer.text(info.name);
+  writer.number(static_cast<std::uint64_t>(info.kind));
+  writer.number(info.size);
+  writer.number(static_cast<std::uint64_t>(std::max<std::int64_t>(info.modified, 0)));
+}
+
+static void read_from(WireReader& reader, FileInfo& info) {
+  info.name = reader.text();
+  info.kind = static_cast<FileInfo::Kind>(
+      reader.number(static_cast<std::uint64_t>(FileInfo::Kind::kOther)));
+  info.size = reader.number();
+  info.modified = reader.signed_number();
+}
+
 StorageRecord::StorageRecord(ByteView head) : grows_(false) {
   WireReader reader(head, "what another rank has read (do all ranks run the same build?)");
-  read_answers(reader, entries_);
-  read_answers(reader, targets_);
-  read_answers(reader, lists_);
+  read_value(reader, entries_);
+  read_value(reader, targets_);
+  read_value(reader, lists_);
   for (std::size_t files = reader.count(); files > 0; --files) {
     const std::string key = reader.text();
     File& file = files_[key];
-    file.info = read_info(reader);
+    read_from(reader, file.info);
     for (std::size_t ranges = reader.count(); ranges > 0; --ranges) {
       const std::uint64_t offset = reader.number(file.info.size);
       const std::uint64_t length = reader.number(file.info.size - offset);
@@ -99,13 +63,13 @@ Bytes StorageRecord::head() const {
   const std::lock_guard lock(mutex_);
   Bytes bytes;
   WireWriter writer(bytes);
-  write_answers(writer, entries_);
-  write_answers(writer, targets_);
-  write_answers(writer, lists_);
+  write_value(writer, entries_);
+  write_value(writer, targets_);
+  write_value(writer, lists_);
   writer.number(files_.size());
   for (const auto& [key, file] : files_) {
     writer.text(key);
-    write_info(writer, file.info);
+    write_to(writer, file.info);
     writer.number(file.ranges.size());
     for (const auto& [offset, range] : file.ranges) {
       writer.number(offset);

@@ -29,9 +29,10 @@ using ::testing::HasSubstr;
 
 struct Number {
   std::uint64_t value = 0;
-  void write(WireWriter& writer) const { writer.number(value); }
-  void read(WireReader& reader) { value = reader.number(); }
 };
+constexpr auto fields(const Number*) {
+  return std::tuple(Field(&Number::value));
+}
 
 /// Returns what each rank makes of `job`, or its error.
 std::vector<std::string> on_ranks(int size, const std::function<std::string(Communicator&)>& job) {

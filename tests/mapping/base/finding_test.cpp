@@ -18,7 +18,9 @@ TEST(Findings, TravelBetweenRanks) {
   WireWriter writer(bytes);
   write_to(writer, findings);
   WireReader reader(bytes, "findings");
-  EXPECT_EQ(read_findings(reader), findings);
+  Findings arrived;
+  read_from(reader, arrived);
+  EXPECT_EQ(arrived, findings);
   EXPECT_NO_THROW(reader.finish());
 }
 
@@ -28,7 +30,8 @@ TEST(Findings, WithUnknownCodesAreRefused) {
   writer.number(1);
   writer.number(kFindingCodeNames.size());
   WireReader reader(bytes, "findings");
-  EXPECT_THROW(read_findings(reader), CheckpointError);
+  Findings arrived;
+  EXPECT_THROW(read_from(reader, arrived), CheckpointError);
 }
 
 TEST(Findings, AreAsSeriousAsTheirCodesUnlessTheySayOtherwise) {
