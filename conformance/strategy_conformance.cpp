@@ -14,7 +14,6 @@
 #include "dist_checkpointing/open/open.h"
 #include "dist_checkpointing/save/save.h"
 #include "dist_checkpointing/save/save_async.h"
-#include "dist_checkpointing/save/warm_plan_cache.h"
 #include "dist_checkpointing/verify/integrity.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
@@ -275,24 +274,6 @@ struct StoredFiles : StrategyTrial {
     verify_integrity(*open_checkpoint(path("manifest")), 0, 1, 1);
   }
 
-  void plans() {
-    SaveOptions options = options_;
-    options.planner.keep_plans = can_.plans;
-    run_ranks(2, [&](Communicator& comm) {
-      StateDict state = saved_by(comm.rank(), comm.size());
-      Tensor trained = Tensor::zeros(DType::kFloat32, {3});
-      trained.requires_grad = true;
-      state["trained"] = ShardedTensor::whole("trained", trained, {.replica_id = comm.rank()});
-      save(state, path("plans"), options, comm);
-      SavePlanCache next_job;
-      warm_plan_cache(next_job, path("plans"), comm);
-      const SaveReport report = save(state, path("plans"), options, comm, next_job);
-      expect(report.plan_cached,
-             str_format("a job that resumes does not reuse the plans that were kept: {}",
-                        report.why_planned));
-    });
-  }
-
   /// Returns all files that are not data files, and a sample of those that are.
   std::vector<std::string> files_to_damage(const std::vector<std::string>& files) {
     const auto reader = open_checkpoint(path("shards"));
@@ -354,8 +335,6 @@ ConformanceReport check_strategy(const SaveOptions& options, const Location& scr
   if (can.objects) trips.check("objects", [&] { trips.objects(); });
   if (can.common_state && options.compat != Compat::kDcp)
     trips.check("common state", [&] { trips.common_state(); });
-  if (can.plans != KeepPlans::kOff)
-    files.check("plans that are kept for the next job", [&] { files.plans(); });
   if (can.integrity) files.check("a manifest of its files", [&] { files.manifest(); });
   trips.check("a save in the background", [&] { trips.in_background(); });
   trips.check("two saves at the same time", [&] { trips.at_the_same_time(); });

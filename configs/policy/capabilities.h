@@ -1,7 +1,6 @@
 #pragma once
 
 #include "mapping/base/api.h"
-#include "mapping/planning/planner_options.h"
 
 namespace DCKPT_API dckpt {
 
@@ -22,11 +21,6 @@ struct Capabilities {
   /// need a storage with rename.
   bool marker = true;
   bool separation_hint = false;  ///< separate files for some keys: SaveOptions::separation_hint
-
-  /// The most that PlannerOptions::keep_plans may be. kFile requires that the metadata come back as
-  /// planned, with the properties and the order of tensors and of their chunks, to which the file
-  /// refers.
-  KeepPlans plans = KeepPlans::kOff;
 
   friend bool operator==(const Capabilities&, const Capabilities&) = default;
 };

@@ -128,20 +128,6 @@ constexpr std::array kRules{
                  return backend != nullptr && !backend->capabilities.integrity &&
                         policy.save.integrity;
                }},
-    OptionRule{kSave, "save.planner.keep_plans", "strategy {strategy} cannot keep plans; say off",
-               kUnsupported,
-               [](const Policy& policy, const Backend* backend) {
-                 return backend != nullptr &&
-                        policy.save.planner.keep_plans > backend->capabilities.plans;
-               }},
-    OptionRule{kSave, "save.planner.keep_plans",
-               "the plans of planner {planner} cannot be kept, since another job may decide "
-               "otherwise; say off, or take a built-in kind",
-               kUnsupported,
-               [](const Policy& policy, const Backend*) {
-                 return !policy.save.registered_planner.name.empty() &&
-                        policy.save.planner.keep_plans != KeepPlans::kOff;
-               }},
     OptionRule{kSave, "save.separation_hint",
                "strategy {strategy} keeps no keys in files of their own; leave out separation_hint",
                kUnsupported,
@@ -244,11 +230,6 @@ constexpr std::array kRules{
                "a conversion always checks that chunks cover their tensors; leave it at true",
                kInvalid,
                [](const Policy& policy, const Backend*) { return !policy.save.planner.validate; }},
-    OptionRule{kConvert, "save.planner.keep_plans",
-               "a conversion has no plans of ranks to keep; leave it at off", kInvalid,
-               [](const Policy& policy, const Backend*) {
-                 return policy.save.planner.keep_plans != KeepPlans::kOff;
-               }},
     OptionRule{kConvert, "load.planner",
                "a conversion copies what is stored and has no planner; leave it out", kInvalid,
                is_set<&LoadOptions::registered_planner>},

@@ -21,6 +21,17 @@ constexpr std::uint64_t kMiB = std::uint64_t{1} << 20;
 constexpr std::uint64_t kTiB = std::uint64_t{1} << 40;
 constexpr EnumNames<bool, 2> kIntegrityNames{{{false, "none"}, {true, "sha256"}}};
 
+/// A field that earlier builds had, so that policies written for them are told what to do.
+template <typename S>
+Field<S> gone(const std::string& name, const std::string& why) {
+  return {name,
+          [why](const YamlNode& node, const std::string& path, S&, ConfigProblems& problems) {
+            problems.push_back(
+                {node.place, str_format("{} is gone: {}; remove this field", path, why)});
+          },
+          [](const S&) { return std::optional<YamlNode>(); }};
+}
+
 Type<ParallelSaveOptions> parallel_save() {
   const Field<ParallelSaveOptions> exchange{
       "exchange",
@@ -119,7 +130,7 @@ Type<SaveOptions> planner() {
   const Type<PlannerFields> fields = section(Schema<PlannerFields>{
       {kind, own_options(&PlannerFields::registered), of_all(dedup),
        of_all(field("cache", &PlannerOptions::cache, flag())),
-       of_all(field("keep_plans", &PlannerOptions::keep_plans, choice(kKeepPlansNames))),
+       gone<PlannerFields>("keep_plans", "each job plans its first save itself"),
        of_all(field("validate", &PlannerOptions::validate, flag())),
        of_all(field("split_replicas", &PlannerOptions::split_replicas, flag()))},
       [](const YamlNode& node, const std::string& path, const PlannerFields& read,

@@ -27,7 +27,6 @@
 #include "dist_checkpointing/open/tracker.h"
 #include "dist_checkpointing/planner/planner_registry.h"
 #include "dist_checkpointing/ranks/same_on_all_ranks.h"
-#include "dist_checkpointing/save/warm_plan_cache.h"
 #include "dist_checkpointing/training_root/latest.h"
 #include "dist_checkpointing/training_root/removal.h"
 #include "dist_checkpointing/training_root/retention.h"
@@ -192,14 +191,11 @@ std::optional<std::uint64_t> Checkpointer::latest() try {
   throw_checkpoint_error();
 }
 
-/// Loads, and remembers data for the next save: the places of sharded leaves, and the plans.
+/// Loads, and remembers the places of sharded leaves for the next save.
 LoadReport Checkpointer::load_from(const Location& checkpoint, StateDict& state) {
   LoadReport report = load_more(state, checkpoint, policy_.load, comm_, load_plans_, found_.get());
   found_ = report.found;
   agree(comm_, "remembering what was loaded", [&] { sharded_paths_ = ShardedPaths(state); });
-  const PlannerOptions& planner = policy_.save.planner;
-  if (planner.cache && planner.keep_plans != KeepPlans::kOff)
-    warm_plan_cache(save_plans_, checkpoint, comm_, {.strategy = policy_.load.strategy});
   return report;
 }
 

@@ -255,32 +255,27 @@ class SaveNegotiation {
   std::vector<Bytes> decide(const std::vector<Bytes>& proposals) {
     decided_ = agreement_.create_global_plan(
         proposals, decision_of(*planner_, options_, call_.comm.rank(), compares_replicas()));
-    if (why_planned_.empty()) why_planned_ = decided_.why_planned;
+    begin_checkpoint();
     RankAssignment assignment;
-    if (decided_.global) {
-      begin_checkpoint();
-      assignment.directory = agreed_.checkpoint->publication.staging();
-      assignment.save_id = agreed_.checkpoint->save_id;
-    }
+    assignment.directory = agreed_.checkpoint->publication.staging();
+    assignment.save_id = agreed_.checkpoint->save_id;
     std::vector<Bytes> assignments;
     for (std::size_t rank = 0; rank < decided_.answers.size(); ++rank) {
       assignment.answer = std::move(decided_.answers[rank]);
-      if (decided_.global && compares_replicas())
-        assignment.compared = decided_.global->replicas->items[rank];
+      if (compares_replicas()) assignment.compared = decided_.global->replicas->items[rank];
       assignments.push_back(encode(assignment));
     }
     return assignments;
   }
 
-  /// Returns false if rank 0 requests another proposal.
-  bool accept(ByteView assignment) {
+  void accept(ByteView assignment) {
     RankAssignment assigned = decode_assignment(assignment, local_.items.size());
-    if (agreement_.propose_again(local_, assigned.answer)) return false;
     hashes_ = hash_replicas(described_, local_.items, assigned.compared, options_.check_replicas,
                             options_.io.threads);
     PlannedSave& mine = agreed_.mine;
     mine.target = {call_.target.storage(), std::move(assigned.directory), options_.integrity};
-    mine.report.why_planned = local_.why_planned.empty() ? why_planned_ : local_.why_planned;
+    mine.report.why_planned =
+        local_.why_planned.empty() ? decided_.why_planned : local_.why_planned;
     FinalPlan final = agreement_.finish_plan(std::move(local_), assigned.answer);
     mine.paths = paths_of(final.items, described_.paths);
     mine.items = std::move(final.items);
@@ -288,17 +283,15 @@ class SaveNegotiation {
       planner_->begin_save(assigned.save_id);
       finish_items(options_, *planner_, described_, mine);
     });
-    global_ = decided_.global;
-    agreed_.plans = agreement_.to_remember(std::move(final.local), std::move(decided_.global));
-    return true;
+    agreed_.plans = agreement_.to_remember(std::move(final.local), decided_.global);
   }
 
   /// The message with which accept() is agreed upon.
   const Bytes& hashes() const { return hashes_; }
   /// Called on rank 0 with those of all ranks, after accept().
   void compare_replicas(const std::vector<Bytes>& hashes) {
-    if (global_ && compares_replicas())
-      tell_differing_replicas(*global_->replicas, hashes, call_.findings);
+    if (compares_replicas())
+      tell_differing_replicas(*decided_.global->replicas, hashes, call_.findings);
   }
 
   AgreedSave agreed() && {
@@ -355,9 +348,7 @@ class SaveNegotiation {
   std::unique_ptr<SavePlanner> planner_;
   DescribedState described_;
   LocalPlan local_;
-  DecidedPlan decided_;
-  std::shared_ptr<const SavePlanCache::Global> global_;  ///< set on rank 0 by accept()
-  std::string why_planned_;                              ///< set on rank 0
+  DecidedPlan decided_;  ///< set on rank 0
   Bytes hashes_;
   AgreedSave agreed_;
 };
@@ -380,19 +371,16 @@ AgreedSave plan_save(SaveCall& call, const StateDict& state, SavePlanCache& cach
     });
   };
   refuse_findings();
-  bool accepted = false;
-  while (!accepted) {
-    const std::vector<Bytes> proposals = comm.gather(negotiation.proposal(), 0);
-    std::vector<Bytes> assignments;
-    decide(comm, [&] { assignments = negotiation.decide(proposals); });
-    const Bytes assignment = comm.scatter(assignments, 0);
-    const auto failure = failure_of([&] { accepted = negotiation.accept(assignment); });
-    agree(comm, "accepting the plan", failure, negotiation.hashes(),
-          [&](const std::vector<Bytes>& hashes) {
-            negotiation.compare_replicas(hashes);
-            return Bytes();
-          });
-  }
+  const std::vector<Bytes> proposals = comm.gather(negotiation.proposal(), 0);
+  std::vector<Bytes> assignments;
+  decide(comm, [&] { assignments = negotiation.decide(proposals); });
+  const Bytes assignment = comm.scatter(assignments, 0);
+  const auto failure = failure_of([&] { negotiation.accept(assignment); });
+  agree(comm, "accepting the plan", failure, negotiation.hashes(),
+        [&](const std::vector<Bytes>& hashes) {
+          negotiation.compare_replicas(hashes);
+          return Bytes();
+        });
   refuse_findings();
   AgreedSave agreed = std::move(negotiation).agreed();
   planning.reset();

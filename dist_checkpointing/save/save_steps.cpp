@@ -1,8 +1,7 @@
 // The protocol of a save. Between two collectives every rank does local work inside agree(), so
 // that no rank leaves alone.
 //
-//   1. Each rank plans its state. The plans, or fingerprints of them, go to rank 0, which asks
-//      again if it needs a plan that it does not know.
+//   1. Each rank plans its state. The plans, or fingerprints of them, go to rank 0.
 //   2. Rank 0 decides who writes what, begins the publication, and sends each rank its items and
 //      their destination. Each rank answers with hashes of what other ranks hold as well, which
 //      rank 0 compares.
@@ -18,6 +17,7 @@
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <span>
 #include <utility>
 
@@ -33,7 +33,6 @@
 #include "mapping/base/log.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/save/plan_agreement.h"
-#include "mapping/planning/save/plan_file.h"
 #include "strategies/comm/phase_label.h"
 #include "strategies/contract/common_state.h"
 #include "strategies/registry/registry.h"
@@ -71,10 +70,10 @@ SaveReport publish(SaveCall& call, const PlannedSave& planned, PlannedCheckpoint
     paths.push_back(std::move(written.paths));
     digests.merge(written.digests);
   }
-  Metadata metadata = written_metadata(*checkpoint.global->plan, places, files);
+  Metadata metadata = written_metadata(checkpoint.global->plan, places, files);
   metadata.paths = std::move(checkpoint.paths);
   add_paths(metadata, paths);
-  if (!metadata.paths.empty()) sort_paths(metadata, checkpoint.global->plan->path_order);
+  if (!metadata.paths.empty()) sort_paths(metadata, checkpoint.global->plan.path_order);
   metadata.storage_meta = StorageMeta{call.target.absolute(), std::move(checkpoint.save_id)};
   std::optional<CommonState> common;
   if (checkpoint.common) common.emplace(*std::move(checkpoint.common));
@@ -89,18 +88,16 @@ SaveReport publish(SaveCall& call, const PlannedSave& planned, PlannedCheckpoint
     all.seconds = seconds_since(call.begin);
     return all;
   };
-  SideFiles side_files;
-  if (call.options.planner.keep_plans == KeepPlans::kFile)
-    side_files.plans = encode_plan_file(*checkpoint.global);
+  std::function<std::string(const WrittenFiles&)> report_file;
   if (call.options.report) {
-    side_files.report = [&](const WrittenFiles& here) {
+    report_file = [&](const WrittenFiles& here) {
       return to_json(complete(here, {seconds_since(begin), here.bytes}));
     };
   }
   const WrittenFiles written = publish_checkpoint(
       std::move(checkpoint.publication), planned.target, *planned.strategy, metadata,
       common ? &*common : nullptr, digests, call.options.io.fsync, [&] { call.heartbeat.check(); },
-      side_files);
+      report_file);
   publishing.reset();
   return complete(written, call.phases.end(Phase::kPublish, written.bytes));
 }

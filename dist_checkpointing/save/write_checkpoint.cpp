@@ -11,10 +11,10 @@
 #include "dist_checkpointing/training_root/staging_token.h"
 #include "dist_checkpointing/training_root/target.h"
 #include "dist_checkpointing/verify/integrity.h"
+#include "mapping/base/bytes.h"
 #include "mapping/base/error.h"
 #include "mapping/base/hash.h"
 #include "mapping/base/storage_name.h"
-#include "mapping/planning/save/plan_file.h"
 #include "strategies/registry/registry.h"
 #include "strategies/storage/buffered_file.h"
 #include "strategies/storage/counting.h"
@@ -141,7 +141,7 @@ WrittenFiles publish_checkpoint(Publication publication, const WriteTarget& targ
                                 const SaveStrategy& strategy, const Metadata& metadata,
                                 const CommonState* common, const ManifestDigests& digests,
                                 bool sync, const std::function<void()>& check,
-                                const SideFiles& side_files) {
+                                const std::function<std::string(const WrittenFiles&)>& report) {
   Meter meter(target, digests);
   Storage& storage = meter.storage();
   strategy.write_index(storage, target.directory, metadata, common);
@@ -151,12 +151,11 @@ WrittenFiles publish_checkpoint(Publication publication, const WriteTarget& targ
   const auto write = [&](const std::string& name, ByteView bytes) {
     write_small_file(storage, join_name(target.directory, name), bytes, sync);
   };
-  if (!side_files.plans.empty()) write(kPlanFile, side_files.plans);
-  if (side_files.report) {
+  if (report) {
     WrittenFiles all = meter.written();
     all.count += marker ? 1 : 0;
     all.bytes += marker ? marker->content.size() : 0;
-    write(kReportFile, as_bytes(side_files.report(all)));
+    write(kReportFile, as_bytes(report(all)));
   }
   if (target.integrity) {
     ManifestDigests listed = meter.written().digests;

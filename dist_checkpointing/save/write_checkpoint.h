@@ -8,7 +8,6 @@
 #include <string>
 
 #include "configs/policy/options.h"
-#include "mapping/base/bytes.h"
 #include "mapping/base/phase_clock.h"
 #include "strategies/contract/save_strategy.h"
 #include "strategies/storage/hashing.h"
@@ -59,14 +58,6 @@ Publication begin_publication(const Location& target, const SaveOptions& options
 Publication begin_resumable(const Location& target, const SaveOptions& options,
                             const std::string& left, const std::string& token, bool locks);
 
-/// Files of a checkpoint that no other reader opens.
-struct SideFiles {
-  Bytes plans{};  ///< dckpt_plans.bin; empty: none
-  /// Makes dckpt_report.json from the files that publish_checkpoint() has written before it; empty:
-  /// no file.
-  std::function<std::string(const WrittenFiles&)> report{};
-};
-
 /// Writes the items of a rank and makes them durable.
 WrittenData write_items(const WriteTarget& target, const SaveStrategy& strategy, int rank,
                         const SavePlan& items, ItemSource& source);
@@ -78,12 +69,13 @@ WrittenFiles copy_files(const WriteTarget& target, const Storage& from,
 /// Runs on the rank that began the publication, when all ranks have written: writes the files that
 /// readers start from and, with `target.integrity`, the manifest of these files and of those in
 /// `digests`, then the marker of a complete checkpoint, and makes the checkpoint visible. `check`
-/// is called before the marker is written and throws to prevent publication. Returns the files
-/// written here. If anything fails, everything written is removed.
+/// is called before the marker is written and throws to prevent publication. `report` makes
+/// dckpt_report.json from the files written before it; empty: no file. Returns the files written
+/// here. If anything fails, everything written is removed.
 WrittenFiles publish_checkpoint(Publication publication, const WriteTarget& target,
                                 const SaveStrategy& strategy, const Metadata& metadata,
                                 const CommonState* common, const ManifestDigests& digests,
                                 bool sync, const std::function<void()>& check,
-                                const SideFiles& side_files = {});
+                                const std::function<std::string(const WrittenFiles&)>& report = {});
 
 }  // namespace dckpt

@@ -7,7 +7,6 @@
 
 #include "dist_checkpointing/open/open.h"
 #include "mapping/base/error.h"
-#include "mapping/planning/save/plan_file.h"
 #include "strategies/contract/common_state.h"
 #include "strategies/formats/dcp/megatron_json.h"
 #include "strategies/storage/hidden_sibling.h"
@@ -17,10 +16,11 @@ namespace dckpt {
 namespace {
 
 constexpr std::string_view kReport = "dckpt_report.json";    // kReportFile, of a higher layer
+constexpr std::string_view kPlans = "dckpt_plans.bin";       // of builds that kept plans in a file
 constexpr std::string_view kHiddenPrefix = ".dckpt.";        // lock files
 constexpr std::string_view kJournalPrefix = ".conversion-";  // name from a higher layer
 constexpr std::array<std::string_view, 6> kOwnNames{kMetadataFile,  kConfigFile, kCommonFile,
-                                                    kIntegrityFile, kReport,     kPlanFile};
+                                                    kIntegrityFile, kReport,     kPlans};
 
 std::string first_component(const std::string& name) {
   return name.substr(0, name.find('/'));

@@ -6,4 +6,3 @@
 #include "dist_checkpointing/save/report_file.h"
 #include "dist_checkpointing/save/save.h"
 #include "dist_checkpointing/save/save_async.h"
-#include "dist_checkpointing/save/warm_plan_cache.h"

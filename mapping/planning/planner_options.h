@@ -33,14 +33,6 @@ enum class Dedup : std::uint8_t {
 inline constexpr EnumNames<Dedup, 3> kDedupNames{
     {{Dedup::kBalanced, "balanced"}, {Dedup::kLowestRank, "lowest_rank"}, {Dedup::kOff, "off"}}};
 
-/// The part of the plans of a save that its checkpoint keeps for the first save of the next job.
-enum class KeepPlans : std::uint8_t {
-  kOff,   ///< "off"
-  kFile,  ///< "file": dckpt_plans.bin, with fingerprints of the plans and the writer of each item
-};
-inline constexpr EnumNames<KeepPlans, 2> kKeepPlansNames{
-    {{KeepPlans::kOff, "off"}, {KeepPlans::kFile, "file"}}};
-
 /// The form in which flattened ranges are stored.
 enum class FlattenedForm : std::uint8_t {
   kBoxes,     ///< boxes of the tensor's own space: ordinary tensors for every reader
@@ -51,8 +43,7 @@ struct PlannerOptions {
   PlannerKind kind = PlannerKind::kMegatron;
   /// Empty: kBalanced, or kLowestRank with kHyperParallel.
   std::optional<Dedup> dedup{};
-  bool cache = true;  ///< a save with the same structure as the previous one reuses its plan
-  KeepPlans keep_plans = KeepPlans::kOff;
+  bool cache = true;     ///< a save with the same structure as the previous one reuses its plan
   bool validate = true;  ///< check that the chunks of each tensor cover it exactly
   /// Each replica of a large tensor writes a part, instead of one replica writing all of it.
   bool split_replicas = false;
@@ -64,8 +55,7 @@ struct PlannerOptions {
 
   friend bool operator==(const PlannerOptions& a, const PlannerOptions& b) noexcept {
     const auto tied = [](const PlannerOptions& o) {
-      return std::tuple(o.kind, o.effective_dedup(), o.cache, o.keep_plans, o.validate,
-                        o.split_replicas);
+      return std::tuple(o.kind, o.effective_dedup(), o.cache, o.validate, o.split_replicas);
     };
     return tied(a) == tied(b);
   }

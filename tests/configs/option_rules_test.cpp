@@ -32,8 +32,6 @@ const std::map<std::string_view, const char*> kBroken{
     {"save.error_on", "save: {planner: {validate: false}, error_on: [ranks-differ]}"},
     {"save.planner.dedup", "save: {planner: {dedup: lowest_rank}}"},
     {"save.planner.split_replicas", "save: {planner: {split_replicas: true}}"},
-    {"save.planner.keep_plans",
-     "save: {strategy: limited, planner: {kind: my_mcore, keep_plans: file}}"},
     {"load.strategy", "load: {backend: {version: 2}}"},
     {"load.map", "load: {map: {set: [vocab_size=1]}}"},
     {"load.allow_partial_load", "load: {allow_partial_load: true}"},

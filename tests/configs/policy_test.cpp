@@ -47,7 +47,7 @@ save:
   backend: {name: torch_dist, version: 1}
   compat: megatron-0.19
   flattened: megatron
-  planner: {kind: mcore, dedup: lowest_rank, cache: false, keep_plans: file, validate: false}
+  planner: {kind: mcore, dedup: lowest_rank, cache: false, validate: false}
   parallel: {enabled: true}
   async: {enabled: false, snapshot: lazy, staging_memory: 1.5GiB, when_busy: skip}
   separation_hint: "optimizer."
@@ -79,7 +79,6 @@ retention: {keep_last: 3, keep_every: 1000, keep: [2500, "15*"]}
   EXPECT_EQ(policy.save.planner, (PlannerOptions{.kind = PlannerKind::kMegatron,
                                                  .dedup = Dedup::kLowestRank,
                                                  .cache = false,
-                                                 .keep_plans = KeepPlans::kFile,
                                                  .validate = false}));
   EXPECT_EQ(policy.save.parallel, (ParallelSaveOptions{true}));
   EXPECT_EQ(policy.save.async, (AsyncOptions{.enabled = false,
@@ -144,7 +143,6 @@ save:
     kind: mcore
     dedup: balanced
     cache: true
-    keep_plans: off
     validate: true
     split_replicas: false
   parallel:
@@ -426,10 +424,10 @@ TEST(PolicyProblems, RulesForObjectsNameKeysAndWhatToDo) {
                   HasSubstr("(did you mean 'keep'?)")));
 }
 
-TEST(PolicyMessages, PlansAreKeptInAFileOrNotAtAll) {
-  EXPECT_THAT(problems_of("save: {planner: {keep_plans: metadata}}\n"),
-              ElementsAre("p.yaml:2:30: save.planner.keep_plans: found 'metadata', expected off or "
-                          "file"));
+TEST(PolicyMessages, AFieldThatIsGoneIsToBeRemoved) {
+  EXPECT_THAT(problems_of("save: {planner: {keep_plans: off}}\n"),
+              ElementsAre("p.yaml:2:30: save.planner.keep_plans is gone: each job plans its first "
+                          "save itself; remove this field"));
 }
 
 TEST(PolicyMessages, AnEngineThatThereIsNotIsRefusedWithThoseThatThereAre) {
@@ -570,7 +568,7 @@ TEST(Policy, TheDocumentationListsEveryFieldWithItsDefault) {
   ConfigProblems problems;
   std::vector<std::pair<std::string, std::string>> leaves;
   collect_leaves(*parse_yaml(to_yaml(Policy{}), problems), "", leaves);
-  ASSERT_EQ(leaves.size(), 54u);
+  ASSERT_EQ(leaves.size(), 53u);
   for (const auto& [path, value] : leaves)
     EXPECT_THAT(page.str(), HasSubstr("\n| `" + path + "` | `" + value + "` |"));
 }

@@ -85,7 +85,6 @@ const std::vector<FieldCase> kSaveFields{
     {"save.planner.dedup", "save: {compat: dcp, planner: {dedup: lowest_rank}}",
      "save: {compat: dcp}"},
     {"save.planner.cache", "save: {planner: {cache: false}}", ""},
-    {"save.planner.keep_plans", "save: {planner: {keep_plans: file}}", ""},
     {"save.planner.validate", "save: {planner: {validate: false}}", ""},
     {"save.planner.split_replicas",
      "save: {parallel: {enabled: true}, planner: {split_replicas: true}}",

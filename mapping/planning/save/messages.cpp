@@ -3,10 +3,10 @@
 //   local plan   "DCP2", the number of strings and items, the strings (keys, each once), the items.
 //                A plan of 256 items is a few kilobytes.
 //   proposal     one byte of rules, one byte that says what follows, and a local plan or the 16
-//                bytes of its fingerprint (whose items the rank knows, or not)
-//   answer       one byte that says what follows, and nothing (unchanged; the plan itself is
-//                needed) or a list of items: their number, then for each the distance from the
-//                previous item and whether it is a piece, then the piece
+//                bytes of its fingerprint
+//   answer       one byte that says what follows, and nothing (unchanged) or a list of items: their
+//                number, then for each the distance from the previous item and whether it is a
+//                piece, then the piece
 
 #include "mapping/planning/save/messages.h"
 
@@ -34,8 +34,8 @@ constexpr std::uint64_t kFlattened = 16;
 constexpr std::uint64_t kReplica = 32;
 constexpr std::uint64_t kAllFlags = 63;
 
-enum ProposalKind : std::uint8_t { kPlan = 0, kSamePlan = 1, kSamePlanWithoutItems = 2 };
-enum AnswerKind : std::uint8_t { kItems = 0, kSameItems = 1, kPlanNeeded = 2 };
+enum ProposalKind : std::uint8_t { kPlan = 0, kSamePlan = 1 };
+enum AnswerKind : std::uint8_t { kItems = 0, kSameItems = 1 };
 
 void append_fingerprint(Bytes& message, const Fingerprint& fingerprint) {
   append_le(message, fingerprint.low);
@@ -178,8 +178,8 @@ Bytes encode_proposal(std::uint8_t rules, ByteView plan) {
   return message;
 }
 
-Bytes encode_unchanged_proposal(std::uint8_t rules, const Fingerprint& plan, bool items_known) {
-  Bytes message{std::byte{rules}, std::byte{items_known ? kSamePlan : kSamePlanWithoutItems}};
+Bytes encode_unchanged_proposal(std::uint8_t rules, const Fingerprint& plan) {
+  Bytes message{std::byte{rules}, std::byte{kSamePlan}};
   append_fingerprint(message, plan);
   return message;
 }
@@ -188,12 +188,11 @@ Proposal decode_proposal(ByteView bytes) {
   if (bytes.size() < 2)
     throw CheckpointError(ErrorCode::kCorrupt,
                           str_format("the proposal of a plan has {} bytes", bytes.size()));
-  if (bytes[1] > std::byte{kSamePlanWithoutItems})
+  if (bytes[1] > std::byte{kSamePlan})
     throw CheckpointError(ErrorCode::kCorrupt,
                           str_format("the proposal of a plan is of kind {}, expected at most {}",
-                                     std::to_integer<int>(bytes[1]), +kSamePlanWithoutItems));
-  return {static_cast<std::uint8_t>(bytes[0]), bytes[1] != std::byte{kPlan},
-          bytes[1] != std::byte{kSamePlanWithoutItems}, bytes.subspan(2)};
+                                     std::to_integer<int>(bytes[1]), +kSamePlan));
+  return {static_cast<std::uint8_t>(bytes[0]), bytes[1] != std::byte{kPlan}, bytes.subspan(2)};
 }
 
 bool refers_to(const Proposal& proposal, const Fingerprint& plan) {
@@ -204,14 +203,6 @@ bool refers_to(const Proposal& proposal, const Fingerprint& plan) {
 
 Bytes encode_unchanged_answer() {
   return {std::byte{kSameItems}};
-}
-
-Bytes encode_plan_request() {
-  return {std::byte{kPlanNeeded}};
-}
-
-bool is_plan_request(ByteView answer) {
-  return answer.size() == 1 && answer[0] == std::byte{kPlanNeeded};
 }
 
 Bytes encode_answer(std::span<const AssignedItem> items) {

@@ -30,23 +30,19 @@ std::string describe_rules(std::uint8_t rules);
 struct Proposal {
   std::uint8_t rules = 0;
   bool unchanged = false;
-  bool items_known = true;  ///< the rank knows which items of an unchanged plan it writes
-  ByteView content{};       ///< the plan, or its fingerprint
+  ByteView content{};  ///< the plan, or its fingerprint
 };
 Bytes encode_proposal(std::uint8_t rules, ByteView plan);
-Bytes encode_unchanged_proposal(std::uint8_t rules, const Fingerprint& plan, bool items_known);
+Bytes encode_unchanged_proposal(std::uint8_t rules, const Fingerprint& plan);
 /// Returns a view of `bytes`. Throws CheckpointError (corrupt) if they are too short or say
 /// neither.
 Proposal decode_proposal(ByteView bytes);
 /// Returns whether an unchanged proposal refers to `plan`.
 bool refers_to(const Proposal& proposal, const Fingerprint& plan);
 
-/// The message of the coordinator to a rank: its items, "as last time", or a request for the plan
-/// itself instead of its fingerprint.
+/// The message of the coordinator to a rank: its items, or "as last time".
 Bytes encode_answer(std::span<const AssignedItem> items);
 Bytes encode_unchanged_answer();
-Bytes encode_plan_request();
-bool is_plan_request(ByteView answer);
 /// Returns nothing for "as last time". Throws CheckpointError (corrupt) for a malformed answer,
 /// also one that does not fit the rank's local plan.
 std::optional<std::vector<AssignedItem>> decode_answer(ByteView bytes, const SavePlan& local);

@@ -15,7 +15,6 @@ namespace {
 
 /// Describes how `plan` differs from the previous one.
 std::string what_changed(ByteView before, const SavePlan& plan) {
-  if (before.empty()) return "the state is not the one whose plans the checkpoint keeps";
   const SavePlan old = decode_plan(before);
   std::unordered_map<std::string_view, std::vector<const WriteItem*>> remaining;
   for (const WriteItem& item : old) remaining[item.key].push_back(&item);
@@ -48,16 +47,15 @@ bool is_all_of(std::span<const AssignedItem> assigned, std::size_t planned) {
 struct ProposedPlans {
   std::vector<ByteView> plans;
   std::vector<Fingerprint> fingerprints;
-  std::vector<bool> items_known;  ///< the rank knows its items of this plan
-  bool unchanged = true;          ///< all plans are those of the last save
-  bool missing = false;           ///< of some plan, only the fingerprint is known
+  std::vector<bool> remembered;  ///< the rank remembers its items of this plan
+  bool unchanged = true;         ///< all plans are those of the last save
 };
 
 ProposedPlans read_proposals(std::span<const Bytes> proposals, std::uint8_t rules,
                              const SavePlanCache::Global* last) {
   ProposedPlans all{.plans = std::vector<ByteView>(proposals.size()),
                     .fingerprints = std::vector<Fingerprint>(proposals.size()),
-                    .items_known = std::vector<bool>(proposals.size())};
+                    .remembered = std::vector<bool>(proposals.size())};
   for (std::size_t rank = 0; rank < proposals.size(); ++rank) {
     with_context({.rank = static_cast<int>(rank)}, [&] {
       const Proposal proposal = decode_proposal(proposals[rank]);
@@ -80,13 +78,9 @@ ProposedPlans read_proposals(std::span<const Bytes> proposals, std::uint8_t rule
                               "coordinator remembers; use one plan cache per rank, for saves of "
                               "the same ranks");
       }
-      all.items_known[rank] = proposal.items_known;
+      all.remembered[rank] = true;
       all.fingerprints[rank] = last->fingerprints[rank];
-      if (last->local_plans.empty()) {
-        all.missing = true;
-      } else {
-        all.plans[rank] = last->local_plans[rank];
-      }
+      all.plans[rank] = last->local_plans[rank];
     });
   }
   return all;
@@ -105,15 +99,13 @@ PlanAgreement::PlanAgreement(SavePlanCache& cache, const PlannerOptions& options
 LocalPlan PlanAgreement::create_local_plan(SavePlan plan) const {
   Bytes encoded = encode_plan(plan);
   const std::uint8_t rules = encode_rules(options_, use_replicas_);
-  const Fingerprint fingerprint = fingerprint_of(encoded);
-  if (last_.local && fingerprint == last_.local->fingerprint &&
-      (last_.local->plan.empty() || encoded == last_.local->plan)) {
-    Bytes proposal = encode_unchanged_proposal(rules, fingerprint, last_.local->items.has_value());
-    return {std::move(plan), std::move(proposal), "", std::move(encoded), fingerprint};
+  if (last_.local && encoded == last_.local->plan) {
+    Bytes proposal = encode_unchanged_proposal(rules, fingerprint_of(encoded));
+    return {std::move(plan), std::move(proposal), "", std::move(encoded)};
   }
   std::string why = last_.local ? what_changed(last_.local->plan, plan) : why_empty_;
   Bytes proposal = encode_proposal(rules, encoded);
-  return {std::move(plan), std::move(proposal), std::move(why), std::move(encoded), fingerprint};
+  return {std::move(plan), std::move(proposal), std::move(why), std::move(encoded)};
 }
 
 GlobalPlanOptions PlanAgreement::global_options() const {
@@ -132,39 +124,32 @@ DecidedPlan PlanAgreement::create_global_plan(std::span<const Bytes> proposals,
   DecidedPlan decision{.cache_hit = proposed.unchanged};
   const auto answer_all = [&](const GlobalPlan& plan) {
     for (std::size_t rank = 0; rank < proposals.size(); ++rank) {
-      const bool same = proposed.items_known[rank] && last->plan &&
-                        (&plan == &*last->plan || last->plan->items[rank] == plan.items[rank]);
+      const bool same = proposed.remembered[rank] &&
+                        (&plan == &last->plan || last->plan.items[rank] == plan.items[rank]);
       decision.answers.push_back(same ? encode_unchanged_answer()
                                       : encode_answer(plan.items[rank]));
     }
   };
   const bool same_planner = last != nullptr && by.planner && last->planner == *by.planner;
-  const bool decided_before = last != nullptr && last->plan && last->rules == rules && same_planner;
-  const bool knows_replicas =
-      last != nullptr && (last->replicas || !last->local_plans.empty() || !by.compare_replicas);
-  if (decision.cache_hit && decided_before && knows_replicas) {
+  const bool decided_before = same_planner && last->rules == rules;
+  const LocalPlans of_ranks{std::span<const ByteView>(proposed.plans)};
+  if (decision.cache_hit && decided_before) {
     decision.global = last_.global;
     if (by.compare_replicas && !last->replicas) {
       auto global = std::make_shared<SavePlanCache::Global>(*last);
-      global->replicas = find_replicas(LocalPlans(std::span<const ByteView>(proposed.plans)));
+      global->replicas = find_replicas(of_ranks);
       decision.global = std::move(global);
     }
-    answer_all(*last->plan);
+    answer_all(last->plan);
     return decision;
   }
-  if (decision.cache_hit && last != nullptr && last->plan) {
+  if (decision.cache_hit) {
     decision.cache_hit = false;
     decision.why_planned = !by.planner ? "the planner's plans are not to be reused"
                            : !same_planner
                                ? "another planner, or what its plans depend on has changed"
-                           : !decided_before ? "other planner options"
-                                             : "the plans do not say which pieces are replicas";
+                               : "other planner options";
   }
-  if (proposed.missing) {
-    decision.answers.assign(proposals.size(), encode_plan_request());
-    return decision;
-  }
-  const LocalPlans of_ranks{std::span<const ByteView>(proposed.plans)};
   GlobalPlan plan =
       by.decide ? by.decide(of_ranks) : create_default_global_save_plan(of_ranks, global_options());
   answer_all(plan);
@@ -180,26 +165,17 @@ DecidedPlan PlanAgreement::create_global_plan(std::span<const Bytes> proposals,
   return decision;
 }
 
-bool PlanAgreement::propose_again(LocalPlan& local, ByteView answer) const {
-  if (!is_plan_request(answer)) return false;
-  if (local.asked)
-    throw CheckpointError(ErrorCode::kCorrupt, "the coordinator asks twice for one plan");
-  local.asked = true;
-  local.proposal = encode_proposal(encode_rules(options_, use_replicas_), local.encoded);
-  return true;
-}
-
 FinalPlan PlanAgreement::finish_plan(LocalPlan local, ByteView answer) const {
   std::optional<std::vector<AssignedItem>> items = decode_answer(answer, local.items);
   if (!items) {
-    if (!local.why_planned.empty() || !last_.local || !last_.local->items)
+    if (!local.why_planned.empty() || !last_.local)
       throw CheckpointError(ErrorCode::kCorrupt,
                             "the final plan from the coordinator is malformed");
     items = last_.local->items;
   }
   SavePlan final = is_all_of(*items, local.items.size()) ? std::move(local.items)
                                                          : final_plan(local.items, *items);
-  return {std::move(final), {local.fingerprint, std::move(local.encoded), std::move(items)}};
+  return {std::move(final), {std::move(local.encoded), *std::move(items)}};
 }
 
 SavePlanCache::Content PlanAgreement::to_remember(

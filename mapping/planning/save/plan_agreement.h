@@ -25,22 +25,17 @@ struct LocalPlan {
   /// The reason why the last plan could not be reused: "first save", "key 'x' is new", …; empty if
   /// it was.
   std::string why_planned;
-  Bytes encoded;              ///< `items`
-  Fingerprint fingerprint{};  ///< of `encoded`
-  bool asked = false;         ///< the coordinator has requested the plan itself, which is now the
-                              ///< proposal
+  Bytes encoded;  ///< `items`
 };
 
 /// The coordinator's plan of all ranks, and its answers.
 struct DecidedPlan {
-  /// Null if plans are needed that only their ranks know; the answers then request them from all
-  /// ranks.
   std::shared_ptr<const SavePlanCache::Global> global{};
   std::vector<Bytes> answers{};  ///< one for each rank
   bool cache_hit = false;        ///< no rank's plan has changed, nor have the options
   std::string why_planned{};     ///< the reason otherwise, where it is not a rank's
 
-  const GlobalPlan& plan() const { return *global->plan; }
+  const GlobalPlan& plan() const { return global->plan; }
 };
 
 /// The plan that a rank executes.
@@ -58,9 +53,7 @@ struct FinalPlan {
 ///                 its proposal is the plan, or a fingerprint if it is that of the last save
 ///   coordinator   decided = planner.create_global_plan(proposals)
 ///                 its answers list the items of each rank, or say "as last time"
-///                 or "send your plan", if it knows only fingerprints and must plan
-///   every rank    if (planner.propose_again(local, answer)): back to the coordinator, once
-///                 final = planner.finish_plan(local, answer)
+///   every rank    final = planner.finish_plan(local, answer)
 ///   all           cache.commit(planner.to_remember(final.local, decided.global))
 ///                 once the save has succeeded everywhere
 ///
@@ -69,10 +62,6 @@ struct FinalPlan {
 /// remember the same plan. If all ranks propose their last plans, nothing is planned and the last
 /// global plan is reused. If only some do, or the options have changed, everything is planned
 /// again, and only final plans that differ are sent.
-///
-/// A new job can start from the plans that a checkpoint stores (PlannerOptions::keep_plans,
-/// SavePlanCache::seed) in place of the last plans: their fingerprints, and the decisions that were
-/// made from them.
 class PlanAgreement {
  public:
   /// If PlannerOptions::cache is off, nothing is reused or remembered. `use_replicas`: see
@@ -100,10 +89,6 @@ class PlanAgreement {
   DecidedPlan create_global_plan(std::span<const Bytes> proposals, const Decision& decision) const;
 
   GlobalPlanOptions global_options() const;
-
-  /// Returns whether the coordinator requests the plan, which `local.proposal` then is. Throws
-  /// CheckpointError (corrupt) if it requests it twice.
-  bool propose_again(LocalPlan& local, ByteView answer) const;
 
   /// Throws CheckpointError (corrupt) for a malformed answer.
   FinalPlan finish_plan(LocalPlan local, ByteView answer) const;

@@ -26,10 +26,6 @@ SavePlanCache::State& SavePlanCache::state() {
   return *state_;
 }
 
-void SavePlanCache::seed(const Fingerprint& own, std::shared_ptr<const Global> all) {
-  commit({.local = Local{own}, .global = std::move(all)});
-}
-
 void SavePlanCache::clear(std::string why) {
   state() = {.why_empty = std::move(why)};
 }

@@ -2,14 +2,10 @@
 
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "mapping/base/api.h"
-#include "mapping/base/bytes.h"
 
 namespace DCKPT_API dckpt {
-
-struct Fingerprint;
 
 /// The plans that a rank remembers from save to save, so that a save of the same structure
 /// exchanges fingerprints instead of plans. Keep one per rank, used by one thread at a time, and
@@ -28,10 +24,6 @@ class SavePlanCache {
   SavePlanCache(SavePlanCache&& other) noexcept;
   SavePlanCache& operator=(SavePlanCache&& other) noexcept;
 
-  /// Starts from the plans that a checkpoint stores (KeepPlans::kFile): the fingerprint of this
-  /// rank's plan and, on the coordinator alone, `all`, in a job of as many ranks. All ranks or none
-  /// must call it.
-  void seed(const Fingerprint& own, std::shared_ptr<const Global> all = {});
   /// Starts from nothing; the next save gives `why` as the reason.
   void clear(std::string why);
   bool empty() const noexcept;

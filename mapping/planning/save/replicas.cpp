@@ -102,54 +102,15 @@ void write_items(WireWriter& writer, std::span<const std::uint32_t> items) {
   }
 }
 
-std::vector<std::uint32_t> read_items(WireReader& reader, std::uint64_t limit, std::uint64_t most) {
+std::vector<std::uint32_t> read_items(WireReader& reader, std::uint64_t limit) {
   std::vector<std::uint32_t> items;
   std::uint64_t next = 0;
   for (std::size_t runs = reader.count(); runs > 0; --runs) {
     next += reader.number(limit - next);
-    for (std::uint64_t length = reader.number(std::min(limit - next, most - items.size()));
-         length > 0; --length)
+    for (std::uint64_t length = reader.number(limit - next); length > 0; --length)
       items.push_back(static_cast<std::uint32_t>(next++));
   }
   return items;
-}
-
-void write_to(WireWriter& writer, const Replicas& replicas) {
-  for (const auto& of_rank : replicas.items) write_items(writer, of_rank);
-  writer.number(replicas.pieces.size());
-  for (const Replicas::Piece& piece : replicas.pieces) {
-    writer.text(piece.key);
-    writer.number(piece.copies.size());
-    for (const Replicas::Copy& copy : piece.copies) {
-      writer.number(copy.rank);
-      writer.number(copy.position);
-    }
-  }
-}
-
-Replicas read_replicas(WireReader& reader, std::size_t ranks) {
-  Replicas replicas;
-  std::size_t copies = 0;
-  for (std::size_t rank = 0; rank < ranks; ++rank) {
-    // A run of many items takes few bytes, but each item is a copy that is listed below.
-    replicas.items.push_back(
-        read_items(reader, std::uint64_t{UINT32_MAX} + 1, reader.rest().size()));
-    copies += replicas.items.back().size();
-    if (copies > reader.rest().size()) reader.malformed("it has more copies than bytes");
-  }
-  for (std::size_t pieces = reader.count(); pieces > 0; --pieces) {
-    Replicas::Piece& piece = replicas.pieces.emplace_back();
-    piece.key = reader.text();
-    for (std::size_t count = reader.count(); count > 0; --count) {
-      Replicas::Copy copy;
-      copy.rank = static_cast<std::uint32_t>(reader.number(UINT32_MAX));
-      copy.position = static_cast<std::uint32_t>(reader.number(UINT32_MAX));
-      if (copy.rank >= ranks || copy.position >= replicas.items[copy.rank].size())
-        reader.malformed("a copy of a piece is no item of its rank");
-      piece.copies.push_back(copy);
-    }
-  }
-  return replicas;
 }
 
 std::vector<DifferingReplicas> differing_replicas(

@@ -39,13 +39,8 @@ Replicas find_replicas(const LocalPlans& plans);
 
 /// Ascending numbers for the wire: in runs, so that all items of a plan take two bytes.
 void write_items(WireWriter& writer, std::span<const std::uint32_t> items);
-/// Throws CheckpointError (corrupt) unless they are ascending, below `limit`, and `most` at most.
-std::vector<std::uint32_t> read_items(WireReader& reader, std::uint64_t limit,
-                                      std::uint64_t most = UINT64_MAX);
-
-void write_to(WireWriter& writer, const Replicas& replicas);
-/// Throws CheckpointError (corrupt).
-Replicas read_replicas(WireReader& reader, std::size_t ranks);
+/// Throws CheckpointError (corrupt) unless they are ascending and below `limit`.
+std::vector<std::uint32_t> read_items(WireReader& reader, std::uint64_t limit);
 
 /// Keys whose pieces differ, and the ranks that hold equal copies of them.
 struct DifferingReplicas {

@@ -52,8 +52,8 @@ class NeverLoaded : public TrainingRun {
 };
 
 TEST_F(NeverLoaded, IsNotSavedMadeAnew) {
-  for (const char* const save : {"", "compat: megatron-0.19", "compat: dcp",
-                                 "async: {enabled: true}", "planner: {keep_plans: file}"}) {
+  for (const char* const save :
+       {"", "compat: megatron-0.19", "compat: dcp", "async: {enabled: true}"}) {
     SCOPED_TRACE(save);
     const Policy policy = Policy::from_text(std::string("version: 1\nsave: {") + save +
                                             "}\nretention: {keep_last: 1}");

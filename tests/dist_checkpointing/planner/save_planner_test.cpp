@@ -202,8 +202,6 @@ TEST_F(Planners, AreNamedByPolicies) {
   EXPECT_THAT(
       error_of([&] { save_with("x", with("by_node", ", options: {ranks_per_nod: 4}"), 1); }),
       AllOf(HasSubstr("save.planner.options"), HasSubstr("ranks_per_node")));
-  EXPECT_THAT(error_of([&] { save_with("x", with("by_node", ", keep_plans: file"), 1); }),
-              HasSubstr("save.planner.keep_plans"));
   SaveOptions unknown;
   unknown.registered_planner.name = "by_nodes";
   EXPECT_THAT(error_of([&] { save_with("x", unknown, 1); }),

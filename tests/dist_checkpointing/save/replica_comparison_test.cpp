@@ -5,7 +5,6 @@
 #include "configs/policy/policy.h"
 #include "dist_checkpointing/save/check_replicas.h"
 #include "dist_checkpointing/save/save_async.h"
-#include "dist_checkpointing/save/warm_plan_cache.h"
 #include "tests/dist_checkpointing/save_load.h"
 #include "tests/dist_checkpointing/training_run.h"
 
@@ -197,23 +196,6 @@ TEST_F(ReplicaComparison, PlansThatAreReusedAreComparedToo) {
     EXPECT_EQ(findings(2, "check_replicas: off"), std::pair(std::size_t{0}, true));
     EXPECT_EQ(findings(2, ""), std::pair(std::size_t{1}, true));
   });
-}
-
-TEST_F(ReplicaComparison, SoArePlansThatACheckpointKeeps) {
-  const Warnings warnings;
-  for (const bool compared : {true, false}) {
-    const std::string before = compared ? "" : ", check_replicas: off";
-    run_ranks(2, [&](Communicator& comm) {
-      dckpt::save(norm(1)(comm.rank()), checkpoint(),
-                  options_of("planner: {keep_plans: file}" + before), comm);
-      SavePlanCache cache;
-      EXPECT_TRUE(warm_plan_cache(cache, checkpoint(), comm));
-      const SaveReport report = dckpt::save(norm(2)(comm.rank()), checkpoint(),
-                                            options_of("planner: {keep_plans: file}"), comm, cache);
-      EXPECT_THAT(report.findings, SizeIs(1));
-      EXPECT_EQ(report.plan_cached, compared) << report.why_planned;
-    });
-  }
 }
 
 TEST_F(ReplicaComparison, ABackgroundSaveComparesWhatTheCallSaw) {

@@ -5,6 +5,7 @@
 
 #include <fstream>
 
+#include "dist_checkpointing/open/open.h"
 #include "mapping/base/log.h"
 #include "tests/support/object_store.h"
 
@@ -39,6 +40,8 @@ TEST_F(SaveLoad, ReplacingACheckpointKeepsWhatNoSaveHasWritten) {
       std::ofstream(checkpoint() / name) << "mine";
     fs::create_symlink("elsewhere", checkpoint() / "link");
     std::ofstream(checkpoint() / "__7_0.distcp") << "of a save of more ranks";
+    std::ofstream(checkpoint() / "dckpt_plans.bin") << "of an earlier build";
+    EXPECT_EQ(open_checkpoint(checkpoint())->metadata().tensors.size(), 1U);
     std::string warnings;
     set_log_sink([&](LogLevel level, std::string_view text) {
       if (level >= LogLevel::kWarning) warnings += text;
@@ -52,6 +55,7 @@ TEST_F(SaveLoad, ReplacingACheckpointKeepsWhatNoSaveHasWritten) {
     }
     EXPECT_TRUE(fs::is_symlink(checkpoint() / "link"));
     EXPECT_FALSE(fs::exists(checkpoint() / "__7_0.distcp"));
+    EXPECT_FALSE(fs::exists(checkpoint() / "dckpt_plans.bin"));
     EXPECT_THAT(warnings, HasSubstr("kept in it what no save had written: 'link', 'notes.txt', "
                                     "'run_config.yaml', 'tokenizer'"));
   }
@@ -173,8 +177,8 @@ TEST_F(SaveLoad, ATrainingRootIsNeverReplacedByACheckpoint) {
 /// Late lists do not show a failed save everything that it has to remove.
 TEST_F(SaveLoad, WhatASaveInPlaceHasLeftOfItselfIsReplaced) {
   const StateDict state = Value::dict({{"w", ShardedTensor::whole("w", arange({4}))}});
-  for (const char* const left :
-       {".dckpt.saving-1", ".conversion-1.journal", "common.pt", "integrity.json", "notes.txt"}) {
+  for (const char* const left : {".dckpt.saving-1", ".conversion-1.journal", "common.pt",
+                                 "integrity.json", "dckpt_plans.bin", "notes.txt"}) {
     const auto objects = std::make_shared<ObjectStore>(ObjectStore::Pace{});
     objects->make_directory("it");
     objects->put(std::string("it/") + left, {});

@@ -15,7 +15,6 @@
 #include "dist_checkpointing/open/open.h"
 #include "dist_checkpointing/save/save.h"
 #include "dist_checkpointing/save/save_async.h"
-#include "dist_checkpointing/save/warm_plan_cache.h"
 #include "strategies/comm/threads.h"
 #include "tests/dist_checkpointing/save/gated_saves.h"
 #include "tests/support/expect_error.h"
@@ -116,23 +115,6 @@ TEST_F(SaveWhileBusy, TheNextSaveReusesThePlanOfOneThatWasReplaced) {
     EXPECT_TRUE(saves[3].wait().plan_cached);
   });
   expect_holds("last", 1);
-}
-
-TEST_F(SaveWhileBusy, PlansThatACheckpointKeepsAreForSavesThatAreQueuedToo) {
-  run_ranks(2, [&](Communicator& comm) {
-    save(state_of(comm.rank(), 1), path("kept"), {.planner = {.keep_plans = KeepPlans::kFile}},
-         comm);
-    SavePlanCache cache;
-    ASSERT_TRUE(warm_plan_cache(cache, path("kept"), comm));
-    AsyncSaver saver(replacing(gated()), comm, {}, &cache);
-    std::vector<PendingSave> saves;
-    for (const std::string name : {"running", "replaced", "last"})
-      saves.push_back(saver.save(state_of(comm.rank(), 2), path(name)));
-    EXPECT_TRUE(saves[1].replaced());
-    gate.open.release(2);
-    for (const int i : {0, 2}) EXPECT_EQ(saves[static_cast<std::size_t>(i)].wait().why_planned, "");
-  });
-  expect_holds("last", 2);
 }
 
 TEST_F(SaveWhileBusy, ARankWhoseStateDoesNotFitIsWaitedForHoweverLongItTakes) {

@@ -30,7 +30,6 @@ const std::vector<Case> kCases{
     {"save: {parallel: {enabled: true}, planner: {dedup: lowest_rank}}", Effect::kNamedAsUnused},
     {"save: {compat: dcp, flatten: false}", Effect::kRefused},
     {"save: {planner: {cache: false}}", Effect::kNamedAsUnused},
-    {"save: {planner: {keep_plans: file}}", Effect::kRefused},
     {"save: {planner: {validate: false}}", Effect::kRefused},
     {"save: {parallel: {enabled: true}, planner: {split_replicas: true}}", Effect::kNamedAsUnused},
     {"save: {parallel: {enabled: true}}", Effect::kNamedAsUnused},

@@ -68,21 +68,6 @@ TEST(ReplicasOfPlans, DifferByTheRanksThatHoldEqualCopies) {
   EXPECT_EQ(code_of([&] { differing({{1}, {1, 2, 3}, {2, 3}}); }), "corrupt");
 }
 
-TEST(ReplicasOfPlans, TravelAsTheyAre) {
-  Replicas replicas = sample();
-  replicas.items[0].back() = 100'000;  // far behind many items that are no copies
-  Bytes bytes;
-  WireWriter writer(bytes);
-  write_to(writer, replicas);
-  WireReader reader(bytes, "replicas");
-  EXPECT_EQ(read_replicas(reader, 3), replicas);
-  reader.finish();
-  for (std::size_t length = 0; length < bytes.size(); ++length) {
-    WireReader cut(ByteView(bytes).first(length), "replicas");
-    EXPECT_EQ(code_of([&] { read_replicas(cut, 3); }), "corrupt") << length;
-  }
-}
-
 TEST(ReplicasOfPlans, NumbersTravelInRuns) {
   const auto bytes_of = [](const std::vector<std::uint32_t>& items) {
     Bytes bytes;
