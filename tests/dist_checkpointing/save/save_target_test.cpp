@@ -35,13 +35,13 @@ TEST_F(SaveLoad, ReplacingACheckpointKeepsWhatNoSaveHasWritten) {
         SaveOptions{.strategy = {.name = "zarr"}, .overwrite = true}}) {
     fs::remove_all(checkpoint());
     save_on(2, state_of, options);
+    std::ofstream(checkpoint() / "dckpt_plans.bin") << "of an earlier build";
+    EXPECT_EQ(open_checkpoint(checkpoint())->metadata().tensors.size(), 1U);
     fs::create_directories(checkpoint() / "tokenizer");
     for (const char* const name : {"notes.txt", "run_config.yaml", "tokenizer/vocab.json"})
       std::ofstream(checkpoint() / name) << "mine";
     fs::create_symlink("elsewhere", checkpoint() / "link");
     std::ofstream(checkpoint() / "__7_0.distcp") << "of a save of more ranks";
-    std::ofstream(checkpoint() / "dckpt_plans.bin") << "of an earlier build";
-    EXPECT_EQ(open_checkpoint(checkpoint())->metadata().tensors.size(), 1U);
     std::string warnings;
     set_log_sink([&](LogLevel level, std::string_view text) {
       if (level >= LogLevel::kWarning) warnings += text;
