@@ -1,8 +1,12 @@
 #include "dist_checkpointing/save/report_file.h"
 
+#include <algorithm>
+#include <concepts>
+#include <cstdint>
 #include <limits>
 
 #include "mapping/base/error.h"
+#include "mapping/base/fields.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "strategies/formats/json/json.h"
@@ -16,9 +20,9 @@ constexpr std::uint32_t kMaxReportDepth = 8;
 constexpr double kMaxSeconds = 1e9;  // 31 years
 
 /// An object in the file.
-class Fields {
+class JsonObject {
  public:
-  Fields(const Value& value, const std::string& file) : value_(value), file_(file) {
+  JsonObject(const Value& value, const std::string& file) : value_(value), file_(file) {
     if (!value.is_dict()) corrupt("an object is of kind " + std::string(to_string(value.kind())));
   }
 
@@ -28,36 +32,43 @@ class Fields {
     return *field;
   }
 
-  double seconds(const std::string& name) const {
+  void read(const char* name, double& seconds) const {
     const Value& field = at(name);
-    const double seconds = field.is(Value::Kind::kFloat) ? field.as_float()
-                           : field.is_int()              ? static_cast<double>(field.as_int())
-                                                         : -1.0;
+    seconds = field.is(Value::Kind::kFloat) ? field.as_float()
+              : field.is_int()              ? static_cast<double>(field.as_int())
+                                            : -1.0;
     if (!(seconds >= 0 && seconds <= kMaxSeconds))
       corrupt(
           str_format("the field {} is no time from 0 to {:.0f} seconds", quote(name), kMaxSeconds));
-    return seconds;
   }
-
-  std::uint64_t number(const std::string& name,
-                       std::int64_t limit = std::numeric_limits<std::int64_t>::max()) const {
+  template <std::integral Number>
+  void read(const char* name, Number& number) const {
+    constexpr std::int64_t kLimit =
+        std::min<std::uint64_t>(std::numeric_limits<Number>::max(), INT64_MAX);
     const Value& field = at(name);
-    if (!field.is_int() || field.as_int() < 0 || field.as_int() > limit)
-      corrupt(str_format("the field {} is no number from 0 to {}", quote(name), limit));
-    return static_cast<std::uint64_t>(field.as_int());
+    if (!field.is_int() || field.as_int() < 0 || field.as_int() > kLimit)
+      corrupt(str_format("the field {} is no number from 0 to {}", quote(name), kLimit));
+    number = static_cast<Number>(field.as_int());
   }
-
-  bool flag(const std::string& name) const {
+  void read(const char* name, bool& flag) const {
     const Value& field = at(name);
     if (!field.is(Value::Kind::kBool))
       corrupt(str_format("the field {} is not true or false", quote(name)));
-    return field.as_bool();
+    flag = field.as_bool();
   }
-
-  std::string text(const std::string& name) const {
+  void read(const char* name, std::string& text) const {
     const Value& field = at(name);
     if (!field.is_str()) corrupt(str_format("the field {} is no string", quote(name)));
-    return field.as_str();
+    text = field.as_str();
+  }
+  /// Reads all fields of a record that have names.
+  template <HasFields Report>
+  void read(Report& report) const {
+    for_each_field<Report>([&](const auto& field) {
+      if constexpr (requires { read(field.name, report.*field.member); }) {
+        if (field.name != nullptr) read(field.name, report.*field.member);
+      }
+    });
   }
 
  private:
@@ -69,27 +80,29 @@ class Fields {
   const std::string& file_;
 };
 
+/// Adds all fields of a record that have names.
+template <HasFields Report>
+void add_fields(Value& json, const Report& report) {
+  for_each_field<Report>([&](const auto& field) {
+    if constexpr (std::constructible_from<Value, decltype(report.*field.member)>) {
+      if (field.name != nullptr) json[Value(field.name)] = Value(report.*field.member);
+    }
+  });
+}
+
 }  // namespace
 
 Value to_value(const SaveReport& report) {
   Value phases = Value::dict();
   for (const auto& [phase, member] : kSavePhases) {
-    const PhaseReport& taken = report.*member;
-    phases[Value(std::string(name_of(kPhaseNames, phase)))] =
-        Value::dict({{"seconds", taken.seconds},
-                     {"median", taken.median},
-                     {"minimum", taken.minimum},
-                     {"slowest_rank", static_cast<std::int64_t>(taken.slowest_rank)},
-                     {"bytes", taken.bytes}});
+    Value taken = Value::dict();
+    add_fields(taken, report.*member);
+    phases[Value(std::string(name_of(kPhaseNames, phase)))] = std::move(taken);
   }
-  return Value::dict({{"version", kVersion},
-                      {"bytes", report.bytes},
-                      {"files", report.files},
-                      {"seconds", report.seconds},
-                      {"plan_cached", report.plan_cached},
-                      {"why_planned", report.why_planned},
-                      {"engine", report.engine},
-                      {"phases", std::move(phases)}});
+  Value json = Value::dict({{"version", kVersion}});
+  add_fields(json, report);
+  json["phases"] = std::move(phases);
+  return json;
 }
 
 std::string to_json(const SaveReport& report) {
@@ -99,28 +112,19 @@ std::string to_json(const SaveReport& report) {
 SaveReport read_report(ByteView json, const std::string& file_name) {
   const Value value =
       parse_json(json, file_name, {.max_bytes = kMaxBytes, .max_depth = kMaxReportDepth});
-  const Fields fields(value, file_name);
-  if (const std::uint64_t version = fields.number("version"); version != kVersion)
+  const JsonObject json_report(value, file_name);
+  std::uint64_t version = 0;
+  json_report.read("version", version);
+  if (version != kVersion)
     throw CheckpointError(
         ErrorCode::kUnsupported,
         str_format("the report has version {}; this dckpt reads {}", version, kVersion),
         {.file = file_name});
-  SaveReport report{.bytes = fields.number("bytes"),
-                    .files = fields.number("files"),
-                    .seconds = fields.seconds("seconds"),
-                    .plan_cached = fields.flag("plan_cached"),
-                    .why_planned = fields.text("why_planned"),
-                    .engine = fields.text("engine")};
-  const Fields phases(fields.at("phases"), file_name);
-  for (const auto& [phase, member] : kSavePhases) {
-    const Fields taken(phases.at(std::string(name_of(kPhaseNames, phase))), file_name);
-    report.*member = {.seconds = taken.seconds("seconds"),
-                      .median = taken.seconds("median"),
-                      .minimum = taken.seconds("minimum"),
-                      .slowest_rank = static_cast<int>(
-                          taken.number("slowest_rank", std::numeric_limits<int>::max())),
-                      .bytes = taken.number("bytes")};
-  }
+  SaveReport report;
+  json_report.read(report);
+  const JsonObject phases(json_report.at("phases"), file_name);
+  for (const auto& [phase, member] : kSavePhases)
+    JsonObject(phases.at(std::string(name_of(kPhaseNames, phase))), file_name).read(report.*member);
   return report;
 }
 

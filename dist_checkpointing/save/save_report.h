@@ -34,10 +34,11 @@ struct SaveReport {
 };
 constexpr auto fields(const SaveReport*) {
   using S = SaveReport;
-  return std::tuple(Field(&S::bytes), Field(&S::files), Field(&S::seconds), Field(&S::plan),
-                    Field(&S::stage), Field(&S::copy), Field(&S::write), Field(&S::sync),
-                    Field(&S::publish), Field(&S::plan_cached), Field(&S::why_planned),
-                    Field(&S::engine), Field(&S::findings));
+  return std::tuple(Field("bytes", &S::bytes), Field("files", &S::files),
+                    Field("seconds", &S::seconds), Field(&S::plan), Field(&S::stage),
+                    Field(&S::copy), Field(&S::write), Field(&S::sync), Field(&S::publish),
+                    Field("plan_cached", &S::plan_cached), Field("why_planned", &S::why_planned),
+                    Field("engine", &S::engine), Field(&S::findings));
 }
 
 inline constexpr std::array<std::pair<Phase, PhaseReport SaveReport::*>, 6> kSavePhases{

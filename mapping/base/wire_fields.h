@@ -13,7 +13,7 @@
 #include "mapping/base/fields.h"
 #include "mapping/base/wire.h"
 
-// Messages made from the fields of records: what is stored, in the order of the list. Integers are
+// Messages made from the fields of records, in the order of the list. Integers are
 // LEB128, negative ones in 32 bits; bool and enumerations are numbers; double is its bits as a
 // number; text and Bytes have their length before them, lists and maps their count; optional is 0,
 // or 1 and the value. A type with functions write_to() and read_from() of its own uses these.
@@ -48,16 +48,12 @@ concept Optional = std::same_as<T, std::optional<typename T::value_type>>;
 
 template <HasFields T>
 void write_fields(WireWriter& writer, const T& record) {
-  for_each_field<T>([&](const auto& field) {
-    if constexpr (field.is_stored()) write_value(writer, record.*field.get);
-  });
+  for_each_field<T>([&](const auto& field) { write_value(writer, record.*field.member); });
 }
 
 template <HasFields T>
 void read_fields(WireReader& reader, T& record) {
-  for_each_field<T>([&](const auto& field) {
-    if constexpr (field.is_stored()) read_value(reader, record.*field.get);
-  });
+  for_each_field<T>([&](const auto& field) { read_value(reader, record.*field.member); });
 }
 
 template <typename T>
