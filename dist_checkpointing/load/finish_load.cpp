@@ -76,13 +76,6 @@ RankLoadReport report_of(LoadCall& load) {
           .read = load.phases.end(Phase::kRead, report.bytes_read)};
 }
 
-PhaseReport phase_of(std::span<const RankLoadReport> ranks,
-                     PhaseClock::Taken RankLoadReport::*phase) {
-  std::vector<PhaseClock::Taken> taken;
-  for (const RankLoadReport& rank : ranks) taken.push_back(rank.*phase);
-  return over_ranks(taken);
-}
-
 /// `read` counts all bytes, including direct and mapped ones.
 std::string engine_text(std::uint64_t read, std::uint64_t direct, std::uint64_t mapped) {
   using Way = std::pair<std::uint64_t, const char*>;
@@ -153,9 +146,9 @@ JobLoadReport joined(LoadCall& load, const std::vector<Bytes>& messages, double 
     ranks.push_back(
         read_message<RankLoadReport>(messages[rank], "the report of rank " + std::to_string(rank)));
   JobLoadReport job{.whole = {.seconds = seconds},
-                    .open = phase_of(ranks, &RankLoadReport::open),
-                    .exchange = phase_of(ranks, &RankLoadReport::exchange),
-                    .read = phase_of(ranks, &RankLoadReport::read)};
+                    .open = over_ranks<RankLoadReport>(ranks, &RankLoadReport::open),
+                    .exchange = over_ranks<RankLoadReport>(ranks, &RankLoadReport::exchange),
+                    .read = over_ranks<RankLoadReport>(ranks, &RankLoadReport::read)};
   std::vector<std::string> reasons;
   std::uint64_t direct = 0;
   std::uint64_t mapped = 0;

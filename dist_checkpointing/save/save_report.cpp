@@ -12,16 +12,6 @@
 #include "mapping/base/wire_fields.h"
 
 namespace dckpt {
-namespace {
-
-PhaseReport phase_of(std::span<const RankSaveReport> ranks,
-                     PhaseClock::Taken RankSaveReport::*phase) {
-  std::vector<PhaseClock::Taken> taken;
-  for (const RankSaveReport& rank : ranks) taken.push_back(rank.*phase);
-  return over_ranks(taken);
-}
-
-}  // namespace
 
 std::string to_string(const SaveReport& report) {
   std::string text = str_format("{} in {} in {:.2f} s ({}", human_bytes(report.bytes),
@@ -37,11 +27,11 @@ std::string to_string(const SaveReport& report) {
 
 SaveReport sum_of(std::span<const RankSaveReport> ranks) {
   SaveReport sum;
-  sum.plan = phase_of(ranks, &RankSaveReport::plan);
-  sum.stage = phase_of(ranks, &RankSaveReport::stage);
-  sum.copy = phase_of(ranks, &RankSaveReport::copy);
-  sum.write = phase_of(ranks, &RankSaveReport::write);
-  sum.sync = phase_of(ranks, &RankSaveReport::sync);
+  sum.plan = over_ranks(ranks, &RankSaveReport::plan);
+  sum.stage = over_ranks(ranks, &RankSaveReport::stage);
+  sum.copy = over_ranks(ranks, &RankSaveReport::copy);
+  sum.write = over_ranks(ranks, &RankSaveReport::write);
+  sum.sync = over_ranks(ranks, &RankSaveReport::sync);
   std::vector<std::string> reasons;
   for (const RankSaveReport& one : ranks) {
     sum.bytes += one.bytes;

@@ -13,10 +13,10 @@
 #include "mapping/base/fields.h"
 #include "mapping/base/wire.h"
 
-// Messages made from the fields of records, in the order of the list. Integers are
-// LEB128, negative ones in 32 bits; bool and enumerations are numbers; double is its bits as a
-// number; text and Bytes have their length before them, lists and maps their count; optional is 0,
-// or 1 and the value. A type with functions write_to() and read_from() of its own uses these.
+// Messages made from the fields of records, in the order of the list. Integers are LEB128, negative
+// ones in 32 bits; bool and enumerations are numbers; double is its bits as a number; text and
+// Bytes have their length before them, lists and maps their count; optional is 0, or 1 and the
+// value. A type with functions write_to() and read_from() of its own uses these.
 namespace DCKPT_API dckpt {
 
 /// The last value of an enumeration that travels: `constexpr E last_of(E)` beside it.
