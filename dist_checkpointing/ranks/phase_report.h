@@ -26,9 +26,12 @@ struct PhaseReport {
 };
 constexpr auto fields(const PhaseReport*) {
   using P = PhaseReport;
-  return std::tuple(Field("seconds", &P::seconds), Field("median", &P::median),
-                    Field("minimum", &P::minimum), Field("slowest_rank", &P::slowest_rank),
-                    Field("bytes", &P::bytes));
+  return std::tuple(
+      Field("seconds", &P::seconds, "Seconds of the slowest rank."),
+      Field("median", &P::median, "Median of the ranks, in seconds."),
+      Field("minimum", &P::minimum, "Seconds of the fastest rank."),
+      Field("slowest_rank", &P::slowest_rank, "The slowest rank, the lowest of several."),
+      Field("bytes", &P::bytes, "Bytes of all ranks; 0 for phases that count none."));
 }
 
 /// Returns "1.5 GiB/s", or "" if nothing was measured.

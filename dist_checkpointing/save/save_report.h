@@ -34,11 +34,17 @@ struct SaveReport {
 };
 constexpr auto fields(const SaveReport*) {
   using S = SaveReport;
-  return std::tuple(Field("bytes", &S::bytes), Field("files", &S::files),
-                    Field("seconds", &S::seconds), Field(&S::plan), Field(&S::stage),
-                    Field(&S::copy), Field(&S::write), Field(&S::sync), Field(&S::publish),
-                    Field("plan_cached", &S::plan_cached), Field("why_planned", &S::why_planned),
-                    Field("engine", &S::engine), Field(&S::findings));
+  return std::tuple(
+      Field("bytes", &S::bytes, "Bytes of the checkpoint's files."),
+      Field("files", &S::files, "Number of its files."),
+      Field("seconds", &S::seconds, "Seconds from the call until the checkpoint was complete."),
+      Field(&S::plan), Field(&S::stage), Field(&S::copy), Field(&S::write), Field(&S::sync),
+      Field(&S::publish),
+      Field("plan_cached", &S::plan_cached, "Whether the plan of the previous save was reused."),
+      Field("why_planned", &S::why_planned, "Why it was not; empty if it was."),
+      Field("engine", &S::engine,
+            "How data files were written: direct, buffered, or both; empty if unknown."),
+      Field(&S::findings));
 }
 
 inline constexpr std::array<std::pair<Phase, PhaseReport SaveReport::*>, 6> kSavePhases{

@@ -4,25 +4,28 @@
 
 #include "mapping/base/api.h"
 
-// A record lists its fields once, beside its definition. Messages between ranks
-// (mapping/base/wire_fields.h) and JSON are made from the list:
+// A record lists its fields once. Messages between ranks (mapping/base/wire_fields.h), JSON
+// (operations/json/json_record.h) and its schemas (docs/schemas) are made from the list:
 //
 //   struct Place {
 //     std::string file;
 //     std::uint64_t offset = 0;
 //   };
 //   constexpr auto fields(const Place*) {
-//     return std::tuple(Field("file", &Place::file), Field("offset", &Place::offset));
+//     return std::tuple(Field("file", &Place::file, "Data file."),
+//                       Field("offset", &Place::offset, "Byte offset in the file."));
 //   }
 namespace DCKPT_API dckpt {
 
 /// A field of a record.
 template <typename Member>
 struct Field {
-  const char* name;  ///< in JSON; null for what only messages have
-  Member member;     ///< a pointer to it
+  const char* name;   ///< in JSON; null for what only messages have
+  Member member;      ///< a pointer to it; of JSON alone also a function of the record
+  const char* about;  ///< for readers of the schema: a sentence
 
-  constexpr Field(const char* in_json, Member of) : name(in_json), member(of) {}
+  constexpr Field(const char* in_json, Member of, const char* for_readers = "")
+      : name(in_json), member(of), about(for_readers) {}
   constexpr explicit Field(Member of) : Field(nullptr, of) {}
 };
 

@@ -4,7 +4,6 @@
 #include "dist_checkpointing/save/phase_spans.h"
 #include "mapping/base/text.h"
 #include "operations/inspect/layer_differences.h"
-#include "operations/json/values.h"
 #include "operations/page/contents_json.h"
 #include "operations/page/page.h"
 
@@ -13,6 +12,19 @@ namespace {
 
 constexpr std::size_t kMostProblems = 200;
 constexpr std::size_t kMostRows = 1000;
+
+/// Returns a list of `render` applied to each member of a range.
+template <typename Range, typename Render>
+Value json_list(const Range& range, const Render& render) {
+  ValueList list;
+  for (const auto& member : range) list.push_back(render(member));
+  return Value::list(std::move(list));
+}
+
+template <typename Range>
+Value json_list(const Range& range) {
+  return json_list(range, [](const auto& member) { return Value(member); });
+}
 
 /// Does the same as visible() for a sentence, in which names are quoted already.
 std::string visible_sentence(std::string_view sentence) {
@@ -157,7 +169,7 @@ std::string page_json(const PageData& page) {
   for (const auto& [group, name] : kContentGroupNames) groups.emplace_back(name);
   Value json = Value::dict({{"title", visible(page.title)},
                             {"format", visible(page.info.format)},
-                            {"version", or_none(page.info.version)},
+                            {"version", page.info.version ? Value(*page.info.version) : Value()},
                             {"producer", visible(page.info.producer)},
                             {"verdict", verdict_of(page)},
                             {"missing", rows_of(page.missing)},

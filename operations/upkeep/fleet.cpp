@@ -22,7 +22,7 @@ namespace dckpt {
 namespace {
 
 /// A checkpoint, or the reason why a path leads to none.
-struct Member {
+struct FleetMember {
   std::string path;
   std::optional<Location> place{};
   std::optional<CheckpointError> error{};
@@ -78,9 +78,9 @@ class Looker {
 };
 
 /// Returns the checkpoints that a path names: all of a training root.
-std::vector<Member> members_of(const std::string& path) try {
+std::vector<FleetMember> members_of(const std::string& path) try {
   const Location location(path);
-  std::vector<Member> members;
+  std::vector<FleetMember> members;
   if (location.is_directory()) {
     const auto add = [&](const std::string& name) {
       const Location checkpoint = location / name;
@@ -109,7 +109,7 @@ class Fleet {
         state_(options.state) {}
 
   void run(const std::vector<std::string>& paths) {
-    const std::vector<Member> members = all_members(paths);
+    const std::vector<FleetMember> members = all_members(paths);
     const auto threads = static_cast<std::size_t>(std::max(options_.threads, 1));
     threads_each_ = static_cast<int>(threads / std::clamp<std::size_t>(members.size(), 1, threads));
     try {
@@ -124,15 +124,15 @@ class Fleet {
   }
 
  private:
-  std::vector<Member> all_members(const std::vector<std::string>& paths) {
-    std::vector<std::vector<Member>> of_each(paths.size());
+  std::vector<FleetMember> all_members(const std::vector<std::string>& paths) {
+    std::vector<std::vector<FleetMember>> of_each(paths.size());
     parallel_for(paths.size(), options_.threads, [&](std::size_t i) {
       require_not_stopped();
       of_each[i] = members_of(paths[i]);
     });
-    std::vector<Member> members;
-    for (std::vector<Member>& some : of_each) {
-      for (Member& member : some) {
+    std::vector<FleetMember> members;
+    for (std::vector<FleetMember>& some : of_each) {
+      for (FleetMember& member : some) {
         if (seen_.insert(member.place ? member.place->absolute() : member.path).second)
           members.push_back(std::move(member));
       }
@@ -145,7 +145,7 @@ class Fleet {
       throw CheckpointError(ErrorCode::kCancelled, "a stop was requested before all were verified");
   }
 
-  void check(const Member& member) {
+  void check(const FleetMember& member) {
     require_not_stopped();
     FleetResult result{.path = member.path, .deep = options_.deep};
     if (member.error) {

@@ -46,7 +46,7 @@ FleetResult result_from(const Value& json) {
           .refused = code_named(json.at("refused"))};
 }
 
-Value to_value(const std::string& print, const FleetResult& result) {
+Value entry_of(const std::string& print, const FleetResult& result) {
   return Value::dict({{"print", print},
                       {"deep", result.deep},
                       {"format", result.format},
@@ -134,7 +134,7 @@ void FleetState::save() {
   const Clock::time_point begin = Clock::now();
   Value checkpoints = Value::dict({});
   for (const auto& [name, entry] : entries_)
-    checkpoints[name] = to_value(entry.print, entry.result);
+    checkpoints[name] = entry_of(entry.print, entry.result);
   const std::string text = to_json(
       Value::dict(
           {{"version", kVersion}, {"print", print_of(checkpoints)}, {"checkpoints", checkpoints}}),

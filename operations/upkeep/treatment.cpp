@@ -14,7 +14,7 @@
 namespace dckpt {
 namespace {
 
-using Kind = TreatmentStep::Kind;
+using StepKind = TreatmentStep::Kind;
 
 constexpr std::uint64_t kMaxCopiedTracker = 4096;
 constexpr std::uint64_t kMaxBridgeState = std::uint64_t{1} << 20;
@@ -69,21 +69,21 @@ void take(const Location& root, const TreatmentStep& step, const RootDiagnosis& 
   const bool is_leftover = sibling && !parse_set_aside(step.name) && sibling->purpose != "tmp";
   if (is_leftover) return remove_leftover(storage, *sibling, strategy);
   switch (step.kind) {
-    case Kind::kSetAside: return rename(storage, step.name, step.to);
-    case Kind::kBringBack: {
+    case StepKind::kSetAside: return rename(storage, step.name, step.to);
+    case StepKind::kBringBack: {
       if (step.to != kTrackerFile && step.to != kBridgeTrackerFile)
         return rename(storage, step.name, step.to);
       if (!is_small_file(storage.stat(step.name))) storage.remove_all(step.to);
       move_tracker(storage, step.name, step.to);
       return storage.remove_all(step.name);
     }
-    case Kind::kWriteTracker: {
+    case StepKind::kWriteTracker: {
       if (storage.stat(step.name))
         move_tracker(storage, step.name, to_string(next_aside(storage, step.name)));
       return storage.put(step.name, tracker_content(storage, step));
     }
-    case Kind::kDelete: return delete_checkpoint(storage, step.name);
-    case Kind::kRemove: {
+    case StepKind::kDelete: return delete_checkpoint(storage, step.name);
+    case StepKind::kRemove: {
       if (found.find(step.name) != nullptr) return remove_unfinished(root / step.name);
       return storage.remove_all(step.name);
     }

@@ -19,7 +19,7 @@
 namespace dckpt {
 namespace {
 
-using Kind = TreatmentStep::Kind;
+using StepKind = TreatmentStep::Kind;
 using Owner = UnfinishedWork::State;
 using IterationState = IterationSummary::State;
 
@@ -128,8 +128,9 @@ class Planner {
                       quote(original)));
     }
     report_.steps.push_back(
-        {Kind::kBringBack, aside->name, original, present ? "the present tracker is replaced" : "",
-         aside->bytes, is_tracker ? "--repair-tracker" : "--quarantine " + short_name(original)});
+        {StepKind::kBringBack, aside->name, original,
+         present ? "the present tracker is replaced" : "", aside->bytes,
+         is_tracker ? "--repair-tracker" : "--quarantine " + short_name(original)});
   }
 
   void quarantine(const std::string& directory) {
@@ -146,7 +147,7 @@ class Planner {
     const Verdict verdict = verdict_of(checkpoint->state);
     std::string why(name_of(kVerdictNames, verdict));
     if (!checkpoint->why.empty()) why += ": " + checkpoint->why;
-    report_.steps.push_back({Kind::kSetAside, directory,
+    report_.steps.push_back({StepKind::kSetAside, directory,
                              to_string(next_aside(*root_.directory(), directory)), why,
                              checkpoint->bytes, "--restore " + short_name(directory)});
     gone_.insert(directory);
@@ -202,10 +203,10 @@ class Planner {
                                              quote(work.name), quote(original_of(work))));
       } else if (const IterationSummary* const checkpoint = unfinished_in_place(work)) {
         if (seen.insert(checkpoint->directory).second)
-          report_.steps.push_back({Kind::kRemove, checkpoint->directory, "",
+          report_.steps.push_back({StepKind::kRemove, checkpoint->directory, "",
                                    "unfinished save of a job that has ended", checkpoint->bytes});
       } else {
-        report_.steps.push_back({Kind::kRemove, work.name, "", reason(work), leftover.bytes});
+        report_.steps.push_back({StepKind::kRemove, work.name, "", reason(work), leftover.bytes});
       }
     }
   }
@@ -216,12 +217,13 @@ class Planner {
     std::string why = "the save that was replacing it died";
     const IterationSummary* const successor = found_.find(original);
     if (successor != nullptr && !gone_.contains(original)) {
-      report_.steps.push_back({Kind::kSetAside, original,
+      report_.steps.push_back({StepKind::kSetAside, original,
                                to_string(next_aside(*root_.directory(), original)),
                                "not sound: " + successor->why, successor->bytes});
       why = "it is sound, and what has replaced it is not";
     }
-    report_.steps.push_back({Kind::kBringBack, leftover.work.name, original, why, leftover.bytes});
+    report_.steps.push_back(
+        {StepKind::kBringBack, leftover.work.name, original, why, leftover.bytes});
     back_.emplace(original, leftover.work.name);
   }
 
@@ -273,7 +275,7 @@ class Planner {
       else if (found_.is_written(name) || in_use_.contains(name))
         report_.remarks.push_back(quote(name) + " stays: a job may be at work in it");
       else
-        report_.steps.push_back({Kind::kDelete, name, "", "", found->bytes});
+        report_.steps.push_back({StepKind::kDelete, name, "", "", found->bytes});
     }
   }
 
@@ -293,7 +295,7 @@ class Planner {
     const auto& tracked = found_.survey.tracked;
     const bool is_there = root_.directory()->stat(kTrackerFile).has_value();
     const auto write = [&](const std::string& directory, const std::string& why) {
-      report_.steps.push_back({Kind::kWriteTracker, kTrackerFile, short_name(directory), why, 0,
+      report_.steps.push_back({StepKind::kWriteTracker, kTrackerFile, short_name(directory), why, 0,
                                is_there ? "--restore tracker" : ""});
       tracker_names_ = directory;
     };
@@ -341,10 +343,10 @@ class Planner {
     const auto back = back_.find(directory);
     const std::string place = back == back_.end() ? directory : back->second;
     if (storage->stat(join_name(place, kBridgeStateFile)))
-      report_.steps.push_back({Kind::kWriteTracker, kBridgeTrackerFile, short_name(directory), why,
-                               0, "--restore tracker"});
+      report_.steps.push_back({StepKind::kWriteTracker, kBridgeTrackerFile, short_name(directory),
+                               why, 0, "--restore tracker"});
     else
-      report_.steps.push_back({Kind::kSetAside, kBridgeTrackerFile,
+      report_.steps.push_back({StepKind::kSetAside, kBridgeTrackerFile,
                                to_string(next_aside(*root_.directory(), kBridgeTrackerFile)),
                                str_format("{}; {} has no {} to take its place", why,
                                           quote(directory), kBridgeStateFile),

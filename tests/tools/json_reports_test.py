@@ -31,7 +31,7 @@ DROPPED = "model.layers.0.self_attn.rotary_emb.inv_freq"  # by maps
 # Fields that these runs do not have: rare kinds of values, and planners that programs register.
 UNSEEN = {"extract": {"__opaque__", "class", "args", "kwargs", "state", "items", "pairs", "__storage__", "__global__",
                       "__reference__", "__OrderedDict__", "__defaultdict__"},
-          "inspect": {"CP"}, "config": {"kind", "options"}}
+          "config": {"kind", "options"}}
 
 
 class Folder:
