@@ -186,9 +186,11 @@ class Filling {
     const bool to_devices = std::ranges::any_of(request_.destinations, is_in_device_memory);
     ReadOptions together = reading_;
     together.delivered = nullptr;  // other ranks may still need data that this one has read
-    stats_ = read_tensors_parallel(reader_, parts_.shared, request_.destinations,
-                                   load_.options.parallel.exchange, comm_, together,
-                                   load_.plan_cache, to_devices ? &*devices_ : nullptr);
+    stats_ = read_tensors_parallel(reader_, parts_.shared, request_.destinations, comm_,
+                                   {.exchange = load_.options.parallel.exchange,
+                                    .read = together,
+                                    .cache = load_.plan_cache,
+                                    .devices = to_devices ? &*devices_ : nullptr});
   }
 
   void read_own() {

@@ -94,10 +94,14 @@ SaveReport publish(SaveCall& call, const PlannedSave& planned, PlannedCheckpoint
       return to_json(complete(here, {seconds_since(begin), here.bytes}));
     };
   }
-  const WrittenFiles written = publish_checkpoint(
-      std::move(checkpoint.publication), planned.target, *planned.strategy, metadata,
-      common ? &*common : nullptr, digests, call.options.io.fsync, [&] { call.heartbeat.check(); },
-      report_file);
+  const WrittenFiles written =
+      publish_checkpoint(std::move(checkpoint.publication), planned.target, *planned.strategy,
+                         {.metadata = metadata,
+                          .common = common ? &*common : nullptr,
+                          .digests = digests,
+                          .sync = call.options.io.fsync,
+                          .check = [&] { call.heartbeat.check(); },
+                          .report = report_file});
   publishing.reset();
   return complete(written, call.phases.end(Phase::kPublish, written.bytes));
 }

@@ -138,31 +138,28 @@ WrittenFiles copy_files(const WriteTarget& target, const Storage& from,
 }
 
 WrittenFiles publish_checkpoint(Publication publication, const WriteTarget& target,
-                                const SaveStrategy& strategy, const Metadata& metadata,
-                                const CommonState* common, const ManifestDigests& digests,
-                                bool sync, const std::function<void()>& check,
-                                const std::function<std::string(const WrittenFiles&)>& report) {
-  Meter meter(target, digests);
+                                const SaveStrategy& strategy, const CheckpointEnd& end) {
+  Meter meter(target, end.digests);
   Storage& storage = meter.storage();
-  strategy.write_index(storage, target.directory, metadata, common);
-  const std::optional<MarkerFile> marker = strategy.marker(storage, metadata, common);
+  strategy.write_index(storage, target.directory, end.metadata, end.common);
+  const std::optional<MarkerFile> marker = strategy.marker(storage, end.metadata, end.common);
   if (!marker && !storage.capabilities().rename)
     refuse_in_place(Location(target.storage, target.directory));
   const auto write = [&](const std::string& name, ByteView bytes) {
-    write_small_file(storage, join_name(target.directory, name), bytes, sync);
+    write_small_file(storage, join_name(target.directory, name), bytes, end.sync);
   };
-  if (report) {
+  if (end.report) {
     WrittenFiles all = meter.written();
     all.count += marker ? 1 : 0;
     all.bytes += marker ? marker->content.size() : 0;
-    write(kReportFile, as_bytes(report(all)));
+    write(kReportFile, as_bytes(end.report(all)));
   }
   if (target.integrity) {
     ManifestDigests listed = meter.written().digests;
     if (marker) listed[marker->name] = {sha256_hex(marker->content), marker->content.size()};
-    write_manifest(storage, target.directory, listed, sync);
+    write_manifest(storage, target.directory, listed, end.sync);
   }
-  check();
+  if (end.check) end.check();
   publication.commit([&] {
     if (marker) write(marker->name, marker->content);
   });

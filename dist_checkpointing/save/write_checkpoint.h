@@ -66,16 +66,22 @@ WrittenData write_items(const WriteTarget& target, const SaveStrategy& strategy,
 WrittenFiles copy_files(const WriteTarget& target, const Storage& from,
                         std::span<const std::string> names, bool sync);
 
+/// What makes written data files a checkpoint.
+struct CheckpointEnd {
+  const Metadata& metadata;
+  const CommonState* common = nullptr;
+  ManifestDigests digests{};  ///< of the data files; listed in the manifest with target.integrity
+  bool sync = true;           ///< makes the files written here durable
+  std::function<void()> check{};  ///< called before the marker is written; throws to prevent it
+  /// Makes dckpt_report.json from the files written before it; empty: no file.
+  std::function<std::string(const WrittenFiles&)> report{};
+};
+
 /// Runs on the rank that began the publication, when all ranks have written: writes the files that
-/// readers start from and, with `target.integrity`, the manifest of these files and of those in
-/// `digests`, then the marker of a complete checkpoint, and makes the checkpoint visible. `check`
-/// is called before the marker is written and throws to prevent publication. `report` makes
-/// dckpt_report.json from the files written before it; empty: no file. Returns the files written
-/// here. If anything fails, everything written is removed.
+/// readers start from and, with `target.integrity`, the manifest, then the marker of a complete
+/// checkpoint, and makes the checkpoint visible. Returns the files written here. If anything fails,
+/// everything written is removed.
 WrittenFiles publish_checkpoint(Publication publication, const WriteTarget& target,
-                                const SaveStrategy& strategy, const Metadata& metadata,
-                                const CommonState* common, const ManifestDigests& digests,
-                                bool sync, const std::function<void()>& check,
-                                const std::function<std::string(const WrittenFiles&)>& report = {});
+                                const SaveStrategy& strategy, const CheckpointEnd& end);
 
 }  // namespace dckpt

@@ -89,31 +89,6 @@ Value common_of_ranks(Value common, const Value* args, const RankLayout& layout,
   return common;
 }
 
-/// Returns the part of a parameter that a rank has, of one layer and expert if it has such axes.
-RearrangedTensor part_of(const WholeParameter& parameter, const Metadata& metadata,
-                         std::int64_t tensor_ranks, std::string key, const ModelParallelRank& rank,
-                         std::int64_t layer, std::int64_t expert) {
-  RearrangedTensor made{.key = std::move(key),
-                        .properties = metadata.tensors[parameter.tensor].properties,
-                        .size = *local_shape(parameter.cut, parameter.shape, tensor_ranks),
-                        .parts = {}};
-  const std::size_t leading = parameter.leading();
-  for (CutPart& piece : cut_parts(parameter.cut, made.size, rank.tensor, tensor_ranks)) {
-    Box source{Shape(leading, 0), Shape(leading, 1)};
-    if (parameter.layers) source.offsets[0] = layer;
-    if (parameter.experts) source.offsets[leading - 1] = expert;
-    TensorPart part{.target = std::move(piece.local), .tensor = parameter.tensor};
-    for (std::size_t axis = 0; axis < piece.whole.dims(); ++axis) {
-      source.offsets.push_back(piece.whole.offsets[axis]);
-      source.sizes.push_back(piece.whole.sizes[axis]);
-      part.axes.push_back(static_cast<std::int32_t>(leading + axis));
-    }
-    part.source = std::move(source);
-    made.parts.push_back(std::move(part));
-  }
-  return made;
-}
-
 class Split {
  public:
   Split(const CheckpointReader& model, const RankFolderOptions& options)
@@ -240,6 +215,32 @@ class Split {
     contents_.objects.push_back({.key = folder + "/" + kRankFile, .value = std::move(state)});
   }
 
+  /// Returns the part of a parameter that a rank has, of one layer and expert if it has such axes.
+  RearrangedTensor part_of(const WholeParameter& parameter, std::string key,
+                           const ModelParallelRank& rank, std::int64_t layer,
+                           std::int64_t expert) const {
+    const std::int64_t tensor_ranks = layout_.sizes.tensor;
+    RearrangedTensor made{.key = std::move(key),
+                          .properties = metadata_.tensors[parameter.tensor].properties,
+                          .size = *local_shape(parameter.cut, parameter.shape, tensor_ranks),
+                          .parts = {}};
+    const std::size_t leading = parameter.leading();
+    for (CutPart& piece : cut_parts(parameter.cut, made.size, rank.tensor, tensor_ranks)) {
+      Box source{Shape(leading, 0), Shape(leading, 1)};
+      if (parameter.layers) source.offsets[0] = layer;
+      if (parameter.experts) source.offsets[leading - 1] = expert;
+      TensorPart part{.target = std::move(piece.local), .tensor = parameter.tensor};
+      for (std::size_t axis = 0; axis < piece.whole.dims(); ++axis) {
+        source.offsets.push_back(piece.whole.offsets[axis]);
+        source.sizes.push_back(piece.whole.sizes[axis]);
+        part.axes.push_back(static_cast<std::int32_t>(leading + axis));
+      }
+      part.source = std::move(source);
+      made.parts.push_back(std::move(part));
+    }
+    return made;
+  }
+
   /// Adds the parameters of a chunk under `prefix`, and returns the value that stands for the chunk
   /// in the rank's state.
   Value add_model(const ModelParallelRank& rank, std::int64_t stage, const std::string& prefix) {
@@ -253,8 +254,7 @@ class Split {
                        quote(path)),
             metadata_.tensors[parameter.tensor].key);
       model[Value(path)] = Value();
-      contents_.tensors.push_back(
-          part_of(parameter, metadata_, layout_.sizes.tensor, prefix + path, rank, layer, expert));
+      contents_.tensors.push_back(part_of(parameter, prefix + path, rank, layer, expert));
     };
     const std::int64_t first = stage * layout_.layers_of_chunk();
     for (const WholeParameter& parameter : whole_.parameters) {

@@ -69,12 +69,15 @@ void finish_copy(const PlannedCopy& copy, CopySource& source, Publication public
   ManifestDigests all = journal.digests();
   if (!folder.files.empty())
     all.merge(copy_files(to, *folder.storage, folder.files, target.save.io.fsync).digests);
-  publish_checkpoint(std::move(publication), to, *strategy, metadata,
-                     contents.common_file ? &*contents.common_file : nullptr, all,
-                     target.save.io.fsync, [&] {
-                       source.require_unchanged();
-                       check();
-                     });
+  publish_checkpoint(std::move(publication), to, *strategy,
+                     {.metadata = metadata,
+                      .common = contents.common_file ? &*contents.common_file : nullptr,
+                      .digests = all,
+                      .sync = target.save.io.fsync,
+                      .check = [&] {
+                        source.require_unchanged();
+                        check();
+                      }});
   report.files = metadata.files.size();
 }
 

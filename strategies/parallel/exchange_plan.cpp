@@ -190,9 +190,10 @@ class ExchangePlanning {
 std::shared_ptr<const ExchangePlan> plan_parallel_read(LocatedReader& located,
                                                        std::span<const ReadItem> items,
                                                        std::span<const Tensor> destinations,
-                                                       Exchange exchange, std::uint64_t staging,
-                                                       Communicator& comm, LoadPlanCache* cache) {
-  return ExchangePlanning(located, exchange, staging, comm, cache).run(items, destinations);
+                                                       Communicator& comm,
+                                                       const ParallelReadOptions& options) {
+  return ExchangePlanning(located, options.exchange, options.read.staging, comm, options.cache)
+      .run(items, destinations);
 }
 
 }  // namespace dckpt

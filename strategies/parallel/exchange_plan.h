@@ -14,6 +14,8 @@
 #include "strategies/parallel/load_plan_cache.h"
 #include "strategies/parallel/located_reader.h"
 #include "strategies/parallel/schedule.h"
+#include "strategies/tensor_io/device_destinations.h"
+#include "strategies/tensor_io/read_tensors.h"
 
 namespace dckpt {
 
@@ -28,14 +30,21 @@ struct ExchangePlan {
   std::vector<std::pair<std::uint32_t, std::uint32_t>> slab_rounds;
 };
 
+struct ParallelReadOptions {
+  Exchange exchange = Exchange::kAuto;  ///< the same on all ranks
+  ReadOptions read{};
+  LoadPlanCache* cache = nullptr;  ///< remembers the plan for the next load; may be null
+  DeviceDestinations* devices =
+      nullptr;  ///< made of the destinations, if some are in device memory
+};
+
 /// Plans a load in which every rank passes its own items and destinations. Collective; throws the
 /// same CheckpointError on all ranks, for example if a destination cannot be filled. `located`
 /// learns the places of the chunks that are read in pieces, unless the plan is a remembered one.
-/// `cache` may be null.
 std::shared_ptr<const ExchangePlan> plan_parallel_read(LocatedReader& located,
                                                        std::span<const ReadItem> items,
                                                        std::span<const Tensor> destinations,
-                                                       Exchange exchange, std::uint64_t staging,
-                                                       Communicator& comm, LoadPlanCache* cache);
+                                                       Communicator& comm,
+                                                       const ParallelReadOptions& options);
 
 }  // namespace dckpt

@@ -106,13 +106,13 @@ class ParallelTensorReader {
  public:
   ParallelTensorReader(const CheckpointReader& reader, std::span<const ReadItem> items,
                        std::span<const Tensor> destinations, Communicator& comm,
-                       const ReadOptions& options, DeviceDestinations* devices)
+                       const ParallelReadOptions& options)
       : located_(reader),
         items_(items),
         destinations_(destinations),
         comm_(comm),
-        options_(options),
-        devices_(devices),
+        options_(options.read),
+        devices_(options.devices),
         rank_(static_cast<std::uint32_t>(comm.rank())) {
     options_.shared = true;
     const auto* const exchange = dynamic_cast<const DeviceExchange*>(&comm);
@@ -123,10 +123,10 @@ class ParallelTensorReader {
       exchange_device_ = exchange->device();
   }
 
-  ReadStats read(Exchange exchange, LoadPlanCache* cache) {
+  ReadStats read(const ParallelReadOptions& options) {
     std::optional<PhaseClock::Scope> exchanging(std::in_place, options_.phases, Phase::kExchange);
-    const std::shared_ptr<const ExchangePlan> plan = plan_parallel_read(
-        located_, items_, destinations_, exchange, options_.staging, comm_, cache);
+    const std::shared_ptr<const ExchangePlan> plan =
+        plan_parallel_read(located_, items_, destinations_, comm_, options);
     plan_ = plan.get();
     own_.emplace(items_, plan->distribution, rank_);
     if (!plan->exchanges) {
@@ -336,11 +336,9 @@ class ParallelTensorReader {
 }  // namespace
 
 ReadStats read_tensors_parallel(const CheckpointReader& reader, std::span<const ReadItem> items,
-                                std::span<const Tensor> destinations, Exchange exchange,
-                                Communicator& comm, const ReadOptions& options,
-                                LoadPlanCache* cache, DeviceDestinations* devices) {
-  return ParallelTensorReader(reader, items, destinations, comm, options, devices)
-      .read(exchange, cache);
+                                std::span<const Tensor> destinations, Communicator& comm,
+                                const ParallelReadOptions& options) {
+  return ParallelTensorReader(reader, items, destinations, comm, options).read(options);
 }
 
 }  // namespace dckpt

@@ -10,8 +10,7 @@
 #include "mapping/state/value.h"
 #include "strategies/comm/communicator.h"
 #include "strategies/contract/reader.h"
-#include "strategies/parallel/load_plan_cache.h"
-#include "strategies/tensor_io/device_destinations.h"
+#include "strategies/parallel/exchange_plan.h"
 #include "strategies/tensor_io/read_tensors.h"
 
 namespace dckpt {
@@ -26,18 +25,15 @@ inline constexpr std::uint64_t kWorthExchanging = std::uint64_t{4} << 20;
 /// need is read by one of them and sent to the others, and so is data that can only be read
 /// together with what others need. All ranks together read at most 5 % more than the requested
 /// bytes, besides what it takes to find them in a file. Collective; every rank passes its own items
-/// and destinations, and the same `exchange`. Throws the same CheckpointError on all ranks. Besides
-/// options.staging for reading, each rank uses at most half of the smallest staging of all ranks
-/// for the data it sends in a round, the same for the data it receives, and the same for the data
-/// it has read for others; more only for a larger chunk that can only be read as a whole. `cache`,
-/// which may be null, remembers the plan for the next load. Ranks with destinations in device
-/// memory pass `devices`, made of these. Data travels through the host, unless `comm` is a
-/// DeviceExchange: then a rank sends and receives data on the exchange's device there.
+/// and destinations. Throws the same CheckpointError on all ranks. Besides options.read.staging for
+/// reading, each rank uses at most half of the smallest staging of all ranks for the data it sends
+/// in a round, the same for the data it receives, and the same for the data it has read for others;
+/// more only for a larger chunk that can only be read as a whole. Data travels through the host,
+/// unless `comm` is a DeviceExchange: then a rank sends and receives data on the exchange's device
+/// there.
 ReadStats read_tensors_parallel(const CheckpointReader& reader, std::span<const ReadItem> items,
-                                std::span<const Tensor> destinations, Exchange exchange,
-                                Communicator& comm, const ReadOptions& options = {},
-                                LoadPlanCache* cache = nullptr,
-                                DeviceDestinations* devices = nullptr);
+                                std::span<const Tensor> destinations, Communicator& comm,
+                                const ParallelReadOptions& options);
 
 /// Returns the values of objects by their positions in the metadata. Objects that several ranks
 /// need are read from storage by one of them. Collective, too.

@@ -71,13 +71,14 @@ void refuse_other_layouts(const WriteOptions& io) {
 class SafetensorsSaveStrategy final : public SaveStrategy {
  public:
   explicit SafetensorsSaveStrategy(const SaveOptions& options)
-      : own_(own_options(options.strategy)), io_(options.io) {
-    refuse_other_layouts(io_);
+      : own_(own_options(options.strategy)) {
+    own_.io = options.io;
+    refuse_other_layouts(own_.io);
   }
 
   WrittenItems write_data(Storage& storage, const std::string& directory, int rank,
                           const SavePlan& plan, ItemSource& source) const override {
-    return write_safetensors(storage, directory, rank, plan, source, io_, own_);
+    return write_safetensors(storage, directory, rank, plan, source, own_);
   }
 
   void write_index(Storage& storage, const std::string& directory, const Metadata& metadata,
@@ -92,7 +93,6 @@ class SafetensorsSaveStrategy final : public SaveStrategy {
 
  private:
   SafetensorsOptions own_;
-  WriteOptions io_;
 };
 
 }  // namespace

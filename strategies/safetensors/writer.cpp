@@ -110,8 +110,9 @@ void write_tensor(BufferedFile& file, const WriteItem& item, ItemSource& source)
 }  // namespace
 
 WrittenItems write_safetensors(Storage& storage, const std::string& directory, int rank,
-                               const SavePlan& plan, ItemSource& source, const WriteOptions& io,
+                               const SavePlan& plan, ItemSource& source,
                                const SafetensorsOptions& options) {
+  const WriteOptions& io = options.io;
   const std::vector<ModelFile> files = plan_files(rank, plan, options);
   parallel_for(files.size(), io.threads, [&](std::size_t index) {
     const ModelFile& planned = files[index];

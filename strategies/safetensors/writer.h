@@ -27,6 +27,7 @@ struct SafetensorsOptions {
   SafetensorsNames names = SafetensorsNames::kModel;
   /// The entries of each file's `__metadata__` besides "format".
   std::vector<std::pair<std::string, std::string>> metadata{};
+  WriteOptions io{};  ///< not one of the strategy's own options
 };
 
 /// Writes a rank's plan, whose tensors must be whole, as safetensors files of `directory`. Tensors
@@ -35,7 +36,7 @@ struct SafetensorsOptions {
 /// no other rank uses, since their final names count the files of all ranks. Throws CheckpointError
 /// (unsupported) for what the format cannot hold, before anything is written.
 WrittenItems write_safetensors(Storage& storage, const std::string& directory, int rank,
-                               const SavePlan& plan, ItemSource& source, const WriteOptions& io,
+                               const SavePlan& plan, ItemSource& source,
                                const SafetensorsOptions& options);
 
 /// Returns what write_safetensors() would return, without writing.

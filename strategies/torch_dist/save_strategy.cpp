@@ -16,8 +16,8 @@ class TorchDistSaveStrategy final : public SaveStrategy {
 
   WrittenItems write_data(Storage& storage, const std::string& directory, int rank,
                           const SavePlan& plan, ItemSource& source) const override {
-    return write_data_files(storage, directory, rank, plan, source, options_.io,
-                            options_.separation_hint, codec_);
+    return write_data_files(storage, directory, rank, plan, source,
+                            {options_.io, options_.separation_hint, codec_});
   }
 
   void write_index(Storage& storage, const std::string& directory, const Metadata& metadata,
@@ -68,7 +68,7 @@ std::unique_ptr<SaveStrategy> make_fsdp_save_strategy(const SaveOptions& options
 }
 
 WrittenItems measure_torch_dist(const SaveOptions& options, int rank, const SavePlan& plan) {
-  return measure_data_files(rank, plan, options.io, options.separation_hint);
+  return measure_data_files(rank, plan, {options.io, options.separation_hint});
 }
 
 }  // namespace dckpt

@@ -135,14 +135,16 @@ class SectionQueue {
 }  // namespace
 
 WrittenItems write_data_files(Storage& storage, const std::string& directory, int rank,
-                              const SavePlan& plan, ItemSource& source, const WriteOptions& io,
-                              std::string_view separation_hint, StorageCodec codec) {
-  check_separation_hint(separation_hint);
+                              const SavePlan& plan, ItemSource& source,
+                              const DataFileOptions& options) {
+  const WriteOptions& io = options.io;
+  check_separation_hint(options.separation_hint);
   TensorBlobWriters blobs(blob_options(io));
-  const DataFileTarget target{storage, directory, rank, plan, source, io, codec, blobs};
+  const DataFileTarget target{storage, directory, rank, plan, source, io, options.codec, blobs};
   std::deque<DataFileWriter> files;
   WrittenItems written;
-  for (PlannedItems& file : plan_data_files(plan, rank, io.files_per_rank, separation_hint)) {
+  for (PlannedItems& file :
+       plan_data_files(plan, rank, io.files_per_rank, options.separation_hint)) {
     files.emplace_back(target, file.name, std::move(file.items));
     written.files.push_back(std::move(file.name));
   }
@@ -160,13 +162,13 @@ WrittenItems write_data_files(Storage& storage, const std::string& directory, in
   return written;
 }
 
-WrittenItems measure_data_files(int rank, const SavePlan& plan, const WriteOptions& io,
-                                std::string_view separation_hint) {
-  check_separation_hint(separation_hint);
-  TensorBlobWriters blobs(blob_options(io));
+WrittenItems measure_data_files(int rank, const SavePlan& plan, const DataFileOptions& options) {
+  check_separation_hint(options.separation_hint);
+  TensorBlobWriters blobs(blob_options(options.io));
   WrittenItems written;
   written.places.resize(plan.size());
-  for (const PlannedItems& file : plan_data_files(plan, rank, io.files_per_rank, separation_hint)) {
+  for (const PlannedItems& file :
+       plan_data_files(plan, rank, options.io.files_per_rank, options.separation_hint)) {
     std::uint64_t position = 0;
     for (const std::size_t i : file.items) {
       const std::uint64_t length = plan[i].kind == WriteItem::Kind::kObject

@@ -76,7 +76,8 @@ MappedKeys apply(const KeyMap& map, MapNumbers numbers, const Metadata& source,
       .sides = {.from = rows.side.names, .from_layout = rows.side.layout, .prefix = rows.prefix}};
   result.left.dropped = std::move(rows.dropped);
   result.sides.flags = rows.flags;
-  arrange_rows(map, numbers, source, rows, target, state_layout.has_value(), result, completeness);
+  arrange_rows({map, numbers, source, rows, state_layout.has_value()}, target, result,
+               completeness);
   completeness.raise_if_any(map, source, describe(rows.side), target.left_out);
   require_balance(map, result);
   for (const auto& [prefix, positions] : rows.states) {
@@ -128,7 +129,7 @@ std::vector<std::string> misfits(const KeyMap& map, const MapNumbers& numbers,
   if (rows.side.names != KeyNames::kHf) return {};
   MappedKeys unused{
       .sides = {.from = rows.side.names, .from_layout = rows.side.layout, .prefix = rows.prefix}};
-  arrange_rows(map, own, source, rows, target, false, unused, completeness);
+  arrange_rows({map, own, source, rows}, target, unused, completeness);
   add_stated_rows(map, numbers, rows, completeness.problems);
   std::vector<std::string> all = std::move(completeness.problems);
   for (const AlikeKeys& group : completeness.missing.groups(""))

@@ -35,21 +35,20 @@ struct Common {
 
 class Arrangement {
  public:
-  Arrangement(const KeyMap& map, const MapNumbers& numbers, const Metadata& source,
-              const SourceRows& rows, const MapTarget& target, bool partial, MappedKeys& result,
+  Arrangement(const AssignedSource& source, const MapTarget& target, MappedKeys& result,
               Completeness& completeness)
-      : map_(map),
-        numbers_(numbers),
-        source_(source),
-        rows_(rows),
+      : map_(source.map),
+        numbers_(source.numbers),
+        source_(source.metadata),
+        rows_(source.rows),
         target_(target),
-        partial_(partial),
+        partial_(source.partial),
         result_(result),
         completeness_(completeness),
-        to_(map, rows, target, completeness) {
-    for (const MapRow& row : map.tensors) patterns_.emplace_back(row.megatron);
+        to_(map_, rows_, target, completeness) {
+    for (const MapRow& row : map_.tensors) patterns_.emplace_back(row.megatron);
     differs_by_layer_ = std::ranges::any_of(
-        map.numbers, [&](const MapNumber& number) { return number.is_by_layer(); });
+        map_.numbers, [&](const MapNumber& number) { return number.is_by_layer(); });
   }
 
   void run() {
@@ -521,10 +520,9 @@ class Arrangement {
 
 }  // namespace
 
-void arrange_rows(const KeyMap& map, const MapNumbers& numbers, const Metadata& source,
-                  const SourceRows& rows, const MapTarget& target, bool partial, MappedKeys& result,
+void arrange_rows(const AssignedSource& source, const MapTarget& target, MappedKeys& result,
                   Completeness& completeness) {
-  Arrangement(map, numbers, source, rows, target, partial, result, completeness).run();
+  Arrangement(source, target, result, completeness).run();
 }
 
 }  // namespace dckpt

@@ -60,8 +60,8 @@ void load_shares(const CheckpointReader& reader, int ranks, bool last_axis) {
       wanted.push_back({.tensor = i, .destination = i, .box = box});
       destinations.push_back(Tensor::zeros(tensors[i].properties.dtype, box.sizes));
     }
-    read_tensors_parallel(reader, plan_reads(reader.metadata(), wanted), destinations,
-                          Exchange::kAllToAll, comm);
+    read_tensors_parallel(reader, plan_reads(reader.metadata(), wanted), destinations, comm,
+                          {.exchange = Exchange::kAllToAll});
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       Tensor part = expected[i];
       for (std::size_t axis = 0; axis < wanted[i].box.dims(); ++axis)
@@ -92,8 +92,8 @@ std::uint64_t bytes_of_shares(const CheckpointReader& reader, const StorageCount
     const Shape& shape = reader.metadata().tensors[0].size;
     const WantedShard wanted{.box = share_of(shape, axis, comm.rank(), ranks)};
     const Tensor part = Tensor::zeros(DType::kFloat32, wanted.box.sizes);
-    read_tensors_parallel(reader, plan_reads(reader.metadata(), {&wanted, 1}), {&part, 1},
-                          Exchange::kAuto, comm);
+    read_tensors_parallel(reader, plan_reads(reader.metadata(), {&wanted, 1}), {&part, 1}, comm,
+                          {.exchange = Exchange::kAuto});
     EXPECT_TRUE(equal(part, part_of_arange(shape, wanted.box)));
   });
   return counters.bytes_read - before;

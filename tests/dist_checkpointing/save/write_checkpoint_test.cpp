@@ -55,7 +55,9 @@ class WriteCheckpoint : public ::testing::Test {
     ManifestDigests digests;
     for (const int rank : {0, 1})
       digests.merge(write_items(to, TwoPhases(), rank, {}, source).files.digests);
-    publish_checkpoint(std::move(publication), to, TwoPhases(), {}, nullptr, digests, true, check);
+    const Metadata nothing;
+    publish_checkpoint(std::move(publication), to, TwoPhases(),
+                       {.metadata = nothing, .digests = digests, .check = check});
   }
 
   Location target_{memory_storage(), "checkpoint"};

@@ -55,8 +55,9 @@ class LoadPlanCacheTest : public ::testing::TestWithParam<Exchange> {
         destinations.push_back(Tensor::zeros(DType::kFloat32, {kRows, 40}));
       }
       const auto items = plan_reads(reader.metadata(), wanted);
-      read_tensors_parallel(reader, items, destinations, GetParam(), comm, {},
-                            &caches_[static_cast<std::size_t>(comm.rank())]);
+      read_tensors_parallel(
+          reader, items, destinations, comm,
+          {.exchange = GetParam(), .cache = &caches_[static_cast<std::size_t>(comm.rank())]});
       if (comm.rank() == 0) gathered = comm.gathered();
       for (const Tensor& tensor : destinations) {
         const auto* const values = reinterpret_cast<const float*>(tensor.data());

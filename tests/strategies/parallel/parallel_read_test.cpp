@@ -72,8 +72,9 @@ class ParallelRead : public ::testing::TestWithParam<Exchange> {
                                                {.tensor = 1, .destination = 1, .box = {}}};
       const auto items = plan_reads(reader.metadata(), wanted);
       try {
-        read_tensors_parallel(reader, items, destinations, GetParam(), comm,
-                              {.threads = 1, .staging = std::uint64_t{512} << 10});
+        read_tensors_parallel(
+            reader, items, destinations, comm,
+            {.exchange = GetParam(), .read = {.threads = 1, .staging = std::uint64_t{512} << 10}});
         EXPECT_TRUE(equal(destinations[0], part_of_arange({kRows, kColumns}, box)));
       } catch (const CheckpointError& error) {
         errors_[static_cast<std::size_t>(comm.rank())] = error.what();
@@ -112,7 +113,7 @@ TEST_P(ParallelRead, ADestinationThatCannotBeFilledIsRefusedOnAllRanksBeforeAnyt
         .tensor = 0, .destination = 0, .box = whole(ShapeView(destinations[0].shape()))};
     const auto items = plan_reads(reader_.metadata(), {&wanted, 1});
     try {
-      read_tensors_parallel(reader_, items, destinations, GetParam(), comm);
+      read_tensors_parallel(reader_, items, destinations, comm, {.exchange = GetParam()});
     } catch (const CheckpointError& error) {
       errors[static_cast<std::size_t>(comm.rank())] = error.what();
     }

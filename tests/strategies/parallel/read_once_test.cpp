@@ -109,8 +109,9 @@ class ReadOnce : public ::testing::TestWithParam<Exchange> {
                                                       : wish.box.sizes));
       }
       const auto items = plan_reads(reader.metadata(), wanted);
-      reported += read_tensors_parallel(reader, items, destinations, GetParam(), comm,
-                                        {.threads = 2, .staging = staging})
+      reported += read_tensors_parallel(
+                      reader, items, destinations, comm,
+                      {.exchange = GetParam(), .read = {.threads = 2, .staging = staging}})
                       .bytes_read;
       for (std::size_t i = 0; i < mine.size(); ++i) expect_right(mine[i], destinations[i]);
     });

@@ -50,7 +50,7 @@ std::unique_ptr<CheckpointReader> written(const std::vector<SavePlan>& ranks,
   Letters letters;
   for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
     WrittenItems written =
-        write_safetensors(*storage, "", static_cast<int>(rank), ranks[rank], letters, {}, options);
+        write_safetensors(*storage, "", static_cast<int>(rank), ranks[rank], letters, options);
     const WrittenItems measured =
         measure_safetensors_files(static_cast<int>(rank), ranks[rank], options);
     EXPECT_EQ(measured.places, written.places);
@@ -128,7 +128,7 @@ TEST(SafetensorsWriter, RefusesBeforeItWrites) {
   Letters letters;
   for (const WriteItem& wrong : {part, item("w", DType::kComplex128, {1})}) {
     const CheckpointError error = error_of([&] {
-      write_safetensors(*storage, "", 0, {item("a", DType::kInt8, {1}), wrong}, letters, {}, {});
+      write_safetensors(*storage, "", 0, {item("a", DType::kInt8, {1}), wrong}, letters, {});
     });
     EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
     EXPECT_EQ(error.context().key, "w");

@@ -49,7 +49,7 @@ struct Compressed {
     item.nbytes = static_cast<std::uint64_t>(elements) * 4;
     Numbers numbers;
     const WrittenItems written =
-        write_data_files(*storage, "", 0, {item}, numbers, {}, "", StorageCodec::kZstd);
+        write_data_files(*storage, "", 0, {item}, numbers, {.codec = StorageCodec::kZstd});
     place = written.places.front();
     metadata.files = written.files;
     metadata.tensors.push_back(

@@ -65,8 +65,8 @@ std::vector<std::pair<std::string, std::vector<std::string>>> files_of(const Sav
                                                                        std::string_view hint) {
   const auto storage = memory_storage();
   Zeros zeros;
-  const WrittenItems written =
-      write_data_files(*storage, "", 3, plan, zeros, {.files_per_rank = files_per_rank}, hint);
+  const WrittenItems written = write_data_files(
+      *storage, "", 3, plan, zeros, {{.files_per_rank = files_per_rank}, std::string(hint)});
   std::vector<std::pair<std::string, std::vector<std::string>>> files;
   for (std::size_t file = 0; file < written.files.size(); ++file) {
     std::map<std::uint64_t, std::string> by_offset;
@@ -132,7 +132,7 @@ TEST(DataFiles, AreWrittenByAsManyThreadsAsThereMayBe) {
   const auto storage = memory_storage();
   Meeting two(2);
   write_data_files(*storage, "", 0, {tensor("a", 5), tensor("b", 5)}, two,
-                   {.threads = 2, .files_per_rank = 2}, "");
+                   {{.threads = 2, .files_per_rank = 2}});
   EXPECT_TRUE(two.met());
 }
 
@@ -141,7 +141,7 @@ TEST(DataFiles, OneFileIsWrittenByAsManyThreadsAsThereMayBe) {
   Meeting two(2);
   constexpr std::int64_t kSection = std::int64_t{16} << 20;
   write_data_files(*storage, "", 0, {tensor("a", kSection), tensor("b", kSection)}, two,
-                   {.threads = 2}, "");
+                   {{.threads = 2}});
   EXPECT_TRUE(two.met());
 }
 
@@ -188,8 +188,8 @@ TEST(DataFiles, TheirBytesDependNeitherOnThreadsNorOnTheEngineNorOnTheStorage) {
                             .files_per_rank = checksums ? 1 : 2,
                             .fsync = false,
                             .checksums = checksums};
-      const WrittenItems written = write_data_files(*storage, "", 0, plan, patterns, io);
-      EXPECT_EQ(without_crcs(written.places), measure_data_files(0, plan, io).places);
+      const WrittenItems written = write_data_files(*storage, "", 0, plan, patterns, {io});
+      EXPECT_EQ(without_crcs(written.places), measure_data_files(0, plan, {io}).places);
       std::map<std::string, FileDigest> of_files;
       for (const std::string& file : written.files) {
         const auto opened = storage->open(file);
@@ -270,8 +270,8 @@ TEST(DataFiles, TheirBytesDoNotDependOnWhetherThreadsShareATensor) {
       Parts source(in_parts);
       const WriteOptions io{
           .engine = engine, .threads = threads, .fsync = false, .checksums = checksums};
-      const WrittenItems written = write_data_files(*storage, "", 0, plan, source, io);
-      EXPECT_EQ(without_crcs(written.places), measure_data_files(0, plan, io).places);
+      const WrittenItems written = write_data_files(*storage, "", 0, plan, source, {io});
+      EXPECT_EQ(without_crcs(written.places), measure_data_files(0, plan, {io}).places);
       digests.insert(file_sha256(*storage->open(written.files.front())));
     };
     for (const int threads : {1, 2, 3, 7}) {
@@ -296,7 +296,7 @@ TEST(DataFiles, AThreadWritesSeveralPartsOfAVeryLargeTensor) {
     const auto storage = posix_storage(directory.path());
     Parts source(in_parts);
     const WrittenItems written =
-        write_data_files(*storage, "", 0, plan, source, {.threads = 2, .fsync = false});
+        write_data_files(*storage, "", 0, plan, source, {{.threads = 2, .fsync = false}});
     digests.insert(file_sha256(*storage->open(written.files.front())));
   }
   EXPECT_EQ(digests.size(), 1U);
@@ -306,7 +306,7 @@ TEST(DataFiles, ChecksumsOfSharedTensorsAreThoseOfTheirBytes) {
   const SavePlan plan = large_tensors();
   const auto storage = memory_storage();
   Parts source;
-  const WrittenItems written = write_data_files(*storage, "", 0, plan, source, {.threads = 3});
+  const WrittenItems written = write_data_files(*storage, "", 0, plan, source, {{.threads = 3}});
   const auto file = storage->open(written.files.front());
   for (std::size_t i = 1; i < plan.size(); ++i) {
     const StorageInfo& place = written.places[i];
@@ -321,7 +321,7 @@ TEST(DataFiles, AMissingPartIsAnErrorOfItsTensor) {
       Parts source(true, part * kPart);
       const auto error = testing::error_of([&] {
         write_data_files(*memory_storage(), "", 0, {tensor("three", 3 * kPart)}, source,
-                         {.threads = threads});
+                         {{.threads = threads}});
       });
       EXPECT_EQ(error.code(), ErrorCode::kIo);
       EXPECT_EQ(error.context().key, "three");
@@ -348,7 +348,7 @@ class MeetingParts final : public ItemSource {
 
 TEST(DataFiles, OneTensorIsWrittenByAsManyThreadsAsThereMayBe) {
   MeetingParts two;
-  write_data_files(*memory_storage(), "", 0, {tensor("a", kPart + 1)}, two, {.threads = 2});
+  write_data_files(*memory_storage(), "", 0, {tensor("a", kPart + 1)}, two, {{.threads = 2}});
   EXPECT_TRUE(two.met());
 }
 
@@ -358,12 +358,13 @@ TEST(DataFiles, AFailureOfAnyOperationIsReportedByName) {
   Parts patterns;
   const WriteOptions io{.threads = 3, .checksums = false};
   FaultyStorage counted(memory_storage());
-  write_data_files(counted, "", 0, plan, patterns, io);
+  write_data_files(counted, "", 0, plan, patterns, {io});
   for (std::uint64_t at = 1; at <= counted.operations(); ++at) {
     FaultyStorage storage(memory_storage(), {Fault::Kind::kError, at});
-    EXPECT_THAT(
-        testing::error_of([&] { write_data_files(storage, "", 0, plan, patterns, io); }).message(),
-        ::testing::HasSubstr("injected fault at operation " + std::to_string(at)));
+    EXPECT_THAT(testing::error_of([&] {
+                  write_data_files(storage, "", 0, plan, patterns, {io});
+                }).message(),
+                ::testing::HasSubstr("injected fault at operation " + std::to_string(at)));
   }
 }
 
