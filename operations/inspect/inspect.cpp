@@ -1,8 +1,6 @@
 #include "operations/inspect/inspect.h"
 
 #include <algorithm>
-#include <cctype>
-#include <charconv>
 #include <unordered_map>
 
 #include "mapping/base/error.h"
@@ -83,33 +81,6 @@ void count_tensor(GroupTotal& total, const TensorSummary& tensor) {
   total.bytes += tensor.bytes;
 }
 
-bool is_a_number(std::string_view text) {
-  return !text.empty() && std::ranges::all_of(text, [](char c) {
-    return std::isdigit(static_cast<unsigned char>(c)) != 0;
-  });
-}
-
-/// Orders numbers by value and before names.
-bool component_less(std::string_view a, std::string_view b) {
-  const bool a_number = is_a_number(a);
-  if (a_number != is_a_number(b)) return a_number;
-  if (a_number && a.size() != b.size()) return a.size() < b.size();
-  return a < b;
-}
-
-std::vector<std::string_view> components(std::string_view key) {
-  std::vector<std::string_view> parts;
-  std::size_t start = 0;
-  while (parts.size() + 1 < kMaxKeyTreeDepth) {
-    const std::size_t dot = key.find('.', start);
-    if (dot == std::string_view::npos) break;
-    parts.push_back(key.substr(start, dot - start));
-    start = dot + 1;
-  }
-  parts.push_back(key.substr(start));
-  return parts;
-}
-
 }  // namespace
 
 std::vector<FileSummary> list_files(const Storage& storage) {
@@ -173,36 +144,6 @@ CheckpointSummary inspect(const CheckpointReader& reader, const InspectOptions& 
   return summary;
 } catch (...) {
   throw_checkpoint_error();
-}
-
-std::vector<KeyTreeRow> key_tree(const std::vector<TensorSummary>& tensors) {
-  struct Entry {
-    std::vector<std::string_view> parts;
-    std::size_t tensor;
-  };
-  std::vector<Entry> entries;
-  entries.reserve(tensors.size());
-  for (std::size_t i = 0; i < tensors.size(); ++i)
-    entries.push_back({components(tensors[i].key), i});
-  std::ranges::sort(entries, [](const Entry& a, const Entry& b) {
-    return std::ranges::lexicographical_compare(a.parts, b.parts, component_less);
-  });
-
-  std::vector<KeyTreeRow> rows;
-  std::vector<std::size_t> open;  // row of each component of the previous key
-  std::vector<std::string_view> open_parts;
-  for (const Entry& entry : entries) {
-    const auto [end, ignored] = std::ranges::mismatch(open_parts, entry.parts);
-    open.resize(static_cast<std::size_t>(end - open_parts.begin()));
-    for (std::size_t depth = open.size(); depth < entry.parts.size(); ++depth) {
-      open.push_back(rows.size());
-      rows.push_back({.depth = depth, .name = std::string(entry.parts[depth])});
-    }
-    open_parts = entry.parts;
-    rows[open.back()].leaf = entry.tensor;
-    for (const std::size_t row : open) count_tensor(rows[row].total, tensors[entry.tensor]);
-  }
-  return rows;
 }
 
 }  // namespace dckpt

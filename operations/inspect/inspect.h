@@ -131,19 +131,4 @@ struct InspectOptions {
 [[nodiscard]] CheckpointSummary inspect(const CheckpointReader& reader,
                                         const InspectOptions& options = {});
 
-/// One line of a key tree: a key component at some depth, with the totals of the tensors below it.
-struct KeyTreeRow {
-  std::size_t depth = 0;
-  std::string name;
-  GroupTotal total;
-  std::size_t leaf =
-      kNoLeaf;  ///< position in `tensors` of the tensor with exactly this key, if any
-  static constexpr std::size_t kNoLeaf = static_cast<std::size_t>(-1);
-};
-
-/// Returns the tensors' keys as a tree, split at dots, parents before their children, numbers in
-/// numerical order. Components deeper than kMaxKeyTreeDepth are not split.
-inline constexpr std::size_t kMaxKeyTreeDepth = 32;
-[[nodiscard]] std::vector<KeyTreeRow> key_tree(const std::vector<TensorSummary>& tensors);
-
 }  // namespace dckpt

@@ -69,7 +69,8 @@ TEST(Completion, OffersAnOptionOnceUnlessItIsRepeatable) {
   Line line;
   EXPECT_THAT(line.words("dckpt inspect x --json --keys a --"),
               AllOf(Not(Contains("--json")), Contains("--keys")));
-  EXPECT_THAT(line.words("dckpt inspect x --tree --"), Not(Contains("--timing"))) << "they exclude";
+  EXPECT_THAT(line.words("dckpt inspect x --unfold --"), Not(Contains("--timing")))
+      << "they exclude";
 }
 
 TEST(Completion, OffersWhatAnOptionTakes) {

@@ -63,10 +63,8 @@ TEST(ToolInspect, InspectJsonHasTheDocumentedShape) {
 }
 
 TEST(ToolInspect, InspectReadsForPeopleInEveryView) {
-  for (const std::vector<std::string>& view : {std::vector<std::string>{},
-                                               {"--tree"},
-                                               {"--chunks"},
-                                               {"--keys", "decoder.*", "--exclude", "*bias"}}) {
+  for (const std::vector<std::string>& view :
+       {std::vector<std::string>{}, {"--chunks"}, {"--keys", "decoder.*", "--exclude", "*bias"}}) {
     std::vector<std::string> words = {"inspect", path_of(kModel)};
     words.insert(words.end(), view.begin(), view.end());
     const ToolRun run = run_tool(words);
@@ -80,7 +78,7 @@ TEST(ToolInspect, InspectShowsWhatASaveTookIfItWasKept) {
   const ToolRun without = run_tool({"inspect", path_of(kModel), "--timing"});
   EXPECT_EQ(without.exit_code, 5);
   EXPECT_THAT(without.err, HasSubstr("save.report: true"));
-  EXPECT_EQ(run_tool({"inspect", path_of(kModel), "--timing", "--tree"}).exit_code, 2);
+  EXPECT_EQ(run_tool({"inspect", path_of(kModel), "--timing", "--unfold"}).exit_code, 2);
 
   const TempDir directory;
   StateDict state;
@@ -90,8 +88,8 @@ TEST(ToolInspect, InspectShowsWhatASaveTookIfItWasKept) {
   const ToolRun shown = run_tool({"inspect", kept, "--timing"});
   EXPECT_EQ(shown.exit_code, 0) << shown.err;
   for (const char* const text :
-       {"plan    not cached: first save\n", "engine  buffered\n", "\n  PHASE ", "\n  copy ",
-        "part of write\n", "\n  publish ", "rank 0"})
+       {"plan    not cached: first save\n", "engine  buffered\n", "\n  PHASE ", "  START ",
+        "\n  plan ", "\n    copy ", "\n  publish "})
     EXPECT_THAT(shown.out, HasSubstr(text));
   const Value json = run_tool({"inspect", kept, "--timing", "--json"}).json();
   EXPECT_EQ(json.at("phases").at("write").at("slowest_rank").as_int(), 0);
@@ -180,7 +178,7 @@ TEST(ToolInspect, VeryManyKeysAreSummedUp) {
   save(state, scratch / "many");
   const std::string many = (scratch / "many").string();
   const ToolRun summary = run_tool({"inspect", many});
-  EXPECT_THAT(summary.out, AllOf(HasSubstr("300 tensors  model\n"),
+  EXPECT_THAT(summary.out, AllOf(HasSubstr("  300 tensors  model.*\n"),
                                  HasSubstr("A summary of 300 tensors"), Not(HasSubstr("block7"))));
   EXPECT_THAT(run_tool({"inspect", many, "--unfold"}).out, HasSubstr("model.block299.weight\n"));
   EXPECT_THAT(run_tool({"inspect", many, "--sort", "size"}).out, HasSubstr("… and 100 more rows"));
@@ -220,10 +218,7 @@ TEST(ToolInspect, AnEmptyCheckpointSaysSo) {
 }
 
 TEST(ToolInspect, OptionsOfATableAreRefusedWhereThereIsNone) {
-  const std::vector<std::vector<std::string>> pairs = {{"--tree", "--chunks"},
-                                                       {"--tree", "--sort=size"},
-                                                       {"--json", "--tree"},
-                                                       {"--json", "--unfold"},
+  const std::vector<std::vector<std::string>> pairs = {{"--json", "--unfold"},
                                                        {"--json", "--sort=size"}};
   for (const std::vector<std::string>& pair : pairs)
     EXPECT_EQ(run_tool({"inspect", path_of(kModel), pair[0], pair[1]}).exit_code, 2) << pair[1];

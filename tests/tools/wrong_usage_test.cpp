@@ -100,7 +100,7 @@ TEST(WrongUsage, NothingThatIsGivenIsDroppedSilently) {
   expect_usage_error({"inspect", "x", "--sort", "key", "--sort", "size"},
                      "--sort is given twice; give it once");
   expect_usage_error({"--version", "formats"}, "--version stands without a command");
-  expect_usage_error({"inspect", "x", "--tree", "--timing"}, "leave one of them out");
+  expect_usage_error({"inspect", "x", "--unfold", "--timing"}, "leave one of them out");
 }
 
 }  // namespace

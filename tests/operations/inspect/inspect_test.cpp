@@ -225,33 +225,6 @@ TEST(Inspect, KnowsOptimizerKeys) {
   EXPECT_FALSE(is_optimizer_key("model.optimizer_head.weight"));
 }
 
-std::vector<std::string> tree_lines(const std::vector<std::string>& keys) {
-  std::vector<TensorSummary> tensors;
-  for (const std::string& key : keys) tensors.push_back({.key = key, .shape = {1}, .bytes = 4});
-  std::vector<std::string> lines;
-  for (const KeyTreeRow& row : key_tree(tensors)) {
-    lines.push_back(std::string(row.depth, '-') + row.name + " " +
-                    std::to_string(row.total.tensors) +
-                    (row.leaf == KeyTreeRow::kNoLeaf ? "" : " " + keys[row.leaf]));
-  }
-  return lines;
-}
-
-TEST(KeyTree, SumsBelowEachComponentAndCountsNumbersAsNumbers) {
-  EXPECT_THAT(tree_lines({"layers.10.w", "head", "layers.9.w", "layers.9.b"}),
-              ElementsAre("head 1 head", "layers 3", "-9 2", "--b 1 layers.9.b", "--w 1 layers.9.w",
-                          "-10 1", "--w 1 layers.10.w"));
-}
-
-TEST(KeyTree, AKeyMayBeAPrefixOfAnother) {
-  EXPECT_THAT(tree_lines({"a.b", "a"}), ElementsAre("a 2 a", "-b 1 a.b"));
-}
-
-TEST(KeyTree, StaysShallowForKeysFullOfDots) {
-  const std::string key(10000, '.');
-  EXPECT_EQ(tree_lines({key}).size(), kMaxKeyTreeDepth);
-}
-
 TEST(Explain, TellsHowATensorIsCutWhoWroteItAndWhatBelongsToIt) {
   const auto reader = open_checkpoint(golden("mcore-0.14-flattened-tp2pp2dp2"));
   const Explanation found = explain(*reader, "decoder.layers.mlp.linear_fc1.weight");

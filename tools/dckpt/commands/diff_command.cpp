@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <span>
 
 #include "dist_checkpointing/ranks/shared_work.h"
 #include "mapping/base/counted.h"
@@ -12,6 +13,7 @@
 #include "tools/dckpt/commands/diff_layers.h"
 #include "tools/dckpt/grammar/exit_code.h"
 #include "tools/dckpt/render/progress_line.h"
+#include "tools/dckpt/render/table.h"
 #include "tools/dckpt/render/terminal.h"
 #include "tools/dckpt/render/text_layout.h"
 
@@ -19,6 +21,7 @@ namespace dckpt::tool {
 namespace {
 
 constexpr std::size_t kShownDifferences = 200;
+constexpr std::size_t kShownLayerRows = 40;
 
 struct DiffArguments {
   CheckpointArgument a;
@@ -70,10 +73,16 @@ std::vector<std::string> keys_of(const DiffArguments& options, const CheckpointR
 }
 
 void print_differing_layers(const DiffReport& report, const std::vector<std::string>& keys) {
-  const Picture picture = layer_heat(keys, report, picture_style());
-  if (picture.empty()) return;
-  print(picture);
-  print("\n");
+  const std::vector<DifferingLayers> rows = differing_layers(keys, report);
+  if (rows.empty()) return;
+  Table table({{"LAYERS"}, {"DIFFERENT", Table::Align::kRight}});
+  const std::size_t shown_rows = std::min(rows.size(), kShownLayerRows);
+  for (const DifferingLayers& row : std::span(rows).first(shown_rows))
+    table.add({row.names, row.share});
+  table.print();
+  if (shown_rows < rows.size())
+    print(str_format("  … and {} more rows\n", grouped(rows.size() - shown_rows)));
+  print("  The share of the elements that differ, in the tensor of a layer that differs most.\n\n");
 }
 
 void print_diff(const DiffArguments& options, const DiffReport& report,

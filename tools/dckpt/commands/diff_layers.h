@@ -2,17 +2,21 @@
 
 #include <span>
 #include <string>
+#include <vector>
 
 #include "operations/inspect/diff.h"
-#include "tools/dckpt/render/picture.h"
 
 namespace dckpt::tool {
 
-/// Draws how much of each layer differs, as a line of cells for each stack of layers. A cell shows
-/// the largest share of differing elements of any tensor of the layer, where a tensor that is
-/// missing or has another shape or dtype counts as entirely different. Returns an empty picture if
-/// no differing tensor belongs to a layer or holds several. `keys` are all keys that were compared.
-Picture layer_heat(std::span<const std::string> keys, const DiffReport& report,
-                   const PictureStyle& style);
+/// Neighboring layers that differ to the same extent.
+struct DifferingLayers {
+  std::string names;  ///< "decoder 3" or "decoder 3…7"
+  std::string share;  ///< "12.5%"
+};
+
+/// Returns the layers that differ, with the largest share of differing elements of any tensor of
+/// the layer (layer_differences). `keys` are all keys that were compared.
+std::vector<DifferingLayers> differing_layers(std::span<const std::string> keys,
+                                              const DiffReport& report);
 
 }  // namespace dckpt::tool

@@ -1,7 +1,9 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
+#include <map>
 #include <numeric>
+#include <ranges>
 #include <span>
 #include <unordered_map>
 #include <utility>
@@ -20,7 +22,6 @@
 #include "tools/dckpt/commands/inspect_sizes.h"
 #include "tools/dckpt/commands/inspect_timing.h"
 #include "tools/dckpt/grammar/exit_code.h"
-#include "tools/dckpt/pictures/tree.h"
 #include "tools/dckpt/render/head_rows.h"
 #include "tools/dckpt/render/key_rows.h"
 #include "tools/dckpt/render/resume_report.h"
@@ -35,7 +36,6 @@ struct InspectArguments {
   CheckpointArgument checkpoint;
   InspectOptions inspect;
   std::string sort = "key";
-  bool tree = false;
   bool unfold = false;
   bool timing = false;
   bool all = false;
@@ -177,43 +177,61 @@ void print_head(const InspectArguments& options, const CheckpointSummary& summar
   print_groups(summary);
 }
 
-/// Returns the depth to which the tree of the keys stays short.
-std::size_t summary_depth(const CheckpointSummary& summary) {
-  constexpr std::size_t kRows = 60;
-  std::vector<std::size_t> rows_at(kMaxKeyTreeDepth + 1);
-  for (const KeyTreeRow& row : key_tree(summary.tensors))
-    ++rows_at[std::min(row.depth, kMaxKeyTreeDepth)];
-  std::size_t depth = 1;
-  std::size_t rows = rows_at[0];
-  while (depth <= kMaxKeyTreeDepth && rows + rows_at[depth] <= kRows) rows += rows_at[depth++];
-  return depth;
+/// The maximum number of rows without --unfold.
+constexpr std::size_t kMostRows = 200;
+
+void print_rows_left_out(std::size_t rows) {
+  if (rows > 0) print(str_format("  … and {} more rows (--unfold lists all)\n", grouped(rows)));
 }
 
-/// Prints the tree of the keys above `depth`.
-void print_tree(const CheckpointSummary& summary, std::size_t depth) {
-  if (summary.tensors.empty()) return;
+/// The tensors whose keys begin in the same way.
+struct KeyGroup {
+  std::uint64_t bytes = 0;
+  std::vector<const TensorSummary*> tensors;
+};
+using KeyGroups = std::map<std::string_view, KeyGroup, decltype(&natural_less)>;
+
+/// Groups tensors by the first `components` of their keys, which are separated by dots.
+KeyGroups key_groups(const std::vector<TensorSummary>& tensors, std::size_t components) {
+  KeyGroups groups(&natural_less);
+  for (const TensorSummary& tensor : tensors) {
+    const std::string_view key = tensor.key;
+    std::size_t dot = key.find('.');
+    for (std::size_t i = 1; i < components && dot != key.npos; ++i) dot = key.find('.', dot + 1);
+    KeyGroup& group = groups[key.substr(0, dot)];
+    group.bytes += tensor.bytes;
+    group.tensors.push_back(&tensor);
+  }
+  return groups;
+}
+
+/// Prints a row for each group of keys. The groups are as small as few rows allow.
+void print_key_groups(const CheckpointSummary& summary) {
+  constexpr std::size_t kFewRows = 60;
+  constexpr std::size_t kMostComponents = 16;
+  KeyGroups groups = key_groups(summary.tensors, 1);
+  for (std::size_t components = 2; components <= kMostComponents; ++components) {
+    KeyGroups smaller = key_groups(summary.tensors, components);
+    if (smaller.size() > kFewRows) break;
+    groups = std::move(smaller);
+  }
   using Align = Table::Align;
   print(str_format("\n{}\n", styled(Style::kBold, "Tensors")));
   Table table({{"SIZE", Align::kRight}, {"HOLDS"}, Table::names("KEY")});
-  std::vector<KeyTreeRow> rows = key_tree(summary.tensors);
-  std::erase_if(rows, [&](const KeyTreeRow& row) { return row.depth >= depth; });
-  std::vector<std::size_t> depths;
-  for (const KeyTreeRow& row : rows) depths.push_back(row.depth);
-  const std::vector<std::string> in_front = branches(depths, shows_unicode());
-  for (std::size_t i = 0; i < rows.size(); ++i) {
-    const KeyTreeRow& row = rows[i];
-    std::string holds = counted(row.total.tensors, "tensor");
-    if (row.leaf != KeyTreeRow::kNoLeaf)
-      holds = str_format("{} {}", to_string(summary.tensors[row.leaf].dtype),
-                         to_string(summary.tensors[row.leaf].shape));
-    table.add({human_bytes(row.total.bytes), holds,
-               in_front[i] + (row.name.empty() ? "(empty)" : shown(row.name))});
+  const std::size_t shown_rows = std::min(groups.size(), kMostRows);
+  for (const auto& [begin, group] : groups | std::views::take(shown_rows)) {
+    const TensorSummary& tensor = *group.tensors.front();
+    if (group.tensors.size() == 1)
+      table.add({human_bytes(group.bytes),
+                 str_format("{} {}", to_string(tensor.dtype), to_string(tensor.shape)),
+                 shown(tensor.key)});
+    else
+      table.add(
+          {human_bytes(group.bytes), counted(group.tensors.size(), "tensor"), shown(begin) + ".*"});
   }
   table.print();
+  print_rows_left_out(groups.size() - shown_rows);
 }
-
-/// The maximum number of rows without --unfold.
-constexpr std::size_t kMostRows = 200;
 
 std::vector<std::size_t> sorted(const CheckpointSummary& summary, const std::string& by) {
   const std::vector<TensorSummary>& tensors = summary.tensors;
@@ -289,7 +307,7 @@ void print_tensors(const InspectArguments& options, const CheckpointSummary& sum
   const std::vector<TensorRow> rows = tensor_rows(options, summary);
   if (rows.size() > kMostRows && options.sort == "key" && !options.unfold &&
       !options.inspect.chunks) {
-    print_tree(summary, summary_depth(summary));
+    print_key_groups(summary);
     print(
         str_format("  A summary of {} tensors in {} rows: --unfold lists them, --keys GLOB "
                    "chooses, --sort size shows the largest.\n",
@@ -316,9 +334,7 @@ void print_tensors(const InspectArguments& options, const CheckpointSummary& sum
     }
   }
   table.print();
-  if (shown_rows < rows.size())
-    print(str_format("  … and {} more rows (--unfold lists all)\n",
-                     grouped(rows.size() - shown_rows)));
+  print_rows_left_out(rows.size() - shown_rows);
   if (options.inspect.chunks)
     print(
         "  A chunk's size is that of its record in the file. Boxes of flattened tensors are in the "
@@ -345,9 +361,7 @@ void print_objects(const InspectArguments& options, const CheckpointSummary& sum
     table.add({human_bytes(bytes), shown(row.key)});
   }
   table.print();
-  if (shown_rows < rows.size())
-    print(str_format("  … and {} more rows (--unfold lists all)\n",
-                     grouped(rows.size() - shown_rows)));
+  print_rows_left_out(rows.size() - shown_rows);
 }
 
 void print_rest(const CheckpointSummary& summary) {
@@ -418,10 +432,7 @@ int run_inspect(const InspectArguments& options) {
   print_head(options, summary, resume);
   if (summary.tensors.empty() && summary.objects.empty())
     print("  The checkpoint holds no tensors and no objects.\n");
-  if (options.tree)
-    print_tree(summary, kMaxKeyTreeDepth);
-  else
-    print_tensors(options, summary);
+  print_tensors(options, summary);
   print_objects(options, summary);
   print_rest(summary);
   return kOk;
@@ -438,7 +449,7 @@ Command add_inspect(CLI::App& program) {
       "Examples:\n"
       "  dckpt inspect run/checkpoints                       the iterations of a run, the latest\n"
       "  dckpt inspect run/checkpoints --all --policy run.yaml\n"
-      "  dckpt inspect run/checkpoints --iteration 1000 --tree\n"
+      "  dckpt inspect run/checkpoints --iteration 1000 --sort size\n"
       "  dckpt inspect iter_0001000 --keys 'decoder.*' --chunks\n"
       "  dckpt inspect iter_0001000 --timing                 how long its save took, and where\n"
       "  dckpt inspect iter_0001000 --json | jq '.tensors[].key'");
@@ -447,10 +458,7 @@ Command add_inspect(CLI::App& program) {
   const std::vector<Option> opening = command.options();
   add_map(command, options->checkpoint.map);
   add_key_filter(command, options->inspect.keys);
-  Option chunks =
-      command.add_flag("--chunks", options->inspect.chunks, "Also list where each chunk is stored");
-  Option tree =
-      command.add_flag("--tree", options->tree, "Show keys as a tree, cut at dots, with sums");
+  command.add_flag("--chunks", options->inspect.chunks, "Also list where each chunk is stored");
   Option sort = command
                     .add_option("--sort", options->sort,
                                 "Order of the rows: key, size, chunks or stored [key]")
@@ -468,10 +476,9 @@ Command add_inspect(CLI::App& program) {
     if (other != timing && std::ranges::find(opening, other) == opening.end())
       timing.excludes(other);
   }
-  tree.excludes(chunks).excludes(sort);  // options of the table
   add_json(command, options->json);
   Option json = command.options().back();
-  json.excludes(tree).excludes(sort).excludes(unfold);  // options of text output
+  json.excludes(sort).excludes(unfold);  // options of text output
   return {&command.app(), [options] { return run_inspect(*options); }};
 }
 

@@ -1,8 +1,8 @@
 #include "tools/dckpt/commands/inspect_timing.h"
 
+#include <algorithm>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "dist_checkpointing/save/phase_spans.h"
 #include "dist_checkpointing/save/report_file.h"
@@ -11,7 +11,6 @@
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "tools/dckpt/grammar/exit_code.h"
-#include "tools/dckpt/pictures/waterfall.h"
 #include "tools/dckpt/render/head_rows.h"
 #include "tools/dckpt/render/table.h"
 #include "tools/dckpt/render/terminal.h"
@@ -23,24 +22,10 @@ std::string seconds_text(double seconds) {
   return str_format("{:.3f} s", seconds);
 }
 
-std::vector<TimeSpan> time_spans(const SaveReport& report) {
-  std::vector<TimeSpan> spans;
-  for (const PhaseSpan& span : phase_spans(report))
-    spans.push_back(
-        {std::string(name_of(kPhaseNames, span.phase)), span.start, span.fastest, span.slowest});
-  return spans;
-}
-
-void print_waterfall(const SaveReport& report) {
-  const PictureStyle style = picture_style();
-  const Picture picture = waterfall(time_spans(report), style);
-  if (picture.empty()) return;
-  print("\n");
-  print(picture);
-  print(
-      str_format("  Solid until the fastest rank was done, {} until the slowest. Copy and sync are "
-                 "parts of write, drawn at its beginning and its end.\n",
-                 style.unicode ? "shaded" : "dashed"));
+const PhaseReport& report_of(Phase phase, const SaveReport& report) {
+  const auto* const found =
+      std::ranges::find(kSavePhases, phase, &decltype(kSavePhases)::value_type::first);
+  return report.*found->second;
 }
 
 }  // namespace
@@ -68,25 +53,23 @@ int show_timing(const CheckpointArgument& checkpoint, bool json) {
   using Align = Table::Align;
   print("\n");
   Table table({{"PHASE"},
-               {"MINIMUM", Align::kRight},
+               {"START", Align::kRight},
+               {"FASTEST", Align::kRight},
                {"MEDIAN", Align::kRight},
-               {"MAXIMUM", Align::kRight},
                {"SLOWEST", Align::kRight},
+               {"RANK", Align::kRight},
                {"BYTES", Align::kRight},
-               {"RATE", Align::kRight},
-               {""}});
-  for (const auto& [phase, member] : kSavePhases) {
-    const PhaseReport& taken = (*report).*member;
-    if (taken.seconds == 0) continue;
+               {"RATE", Align::kRight}});
+  for (const PhaseSpan& span : phase_spans(*report)) {
+    const PhaseReport& taken = report_of(span.phase, *report);
     const bool counts = taken.bytes > 0;
-    const bool is_part = phase == Phase::kCopy || phase == Phase::kSync;
-    table.add({std::string(name_of(kPhaseNames, phase)), seconds_text(taken.minimum),
-               seconds_text(taken.median), seconds_text(taken.seconds),
-               "rank " + std::to_string(taken.slowest_rank), counts ? human_bytes(taken.bytes) : "",
-               counts ? rate_text(taken) : "", is_part ? "part of write" : ""});
+    const bool is_part = span.phase == Phase::kCopy || span.phase == Phase::kSync;
+    table.add({(is_part ? "  " : "") + std::string(name_of(kPhaseNames, span.phase)),
+               seconds_text(span.start), seconds_text(span.fastest), seconds_text(taken.median),
+               seconds_text(span.slowest), std::to_string(taken.slowest_rank),
+               counts ? human_bytes(taken.bytes) : "", counts ? rate_text(taken) : ""});
   }
   table.print();
-  print_waterfall(*report);
   return kOk;
 }
 
