@@ -1,5 +1,6 @@
 #include "mapping/base/utf8.h"
 
+#include <algorithm>
 #include <cstring>
 
 namespace dckpt {
@@ -44,18 +45,17 @@ bool is_utf8(std::string_view text, Surrogates surrogates) noexcept {
   return true;
 }
 
-void append_utf8(Bytes& out, std::uint32_t code_point) {
-  const auto push = [&](std::uint32_t byte) { out.push_back(static_cast<std::byte>(byte)); };
-  const auto tail = [&](int shift) { push(0x80 | ((code_point >> shift) & 0x3F)); };
-  if (code_point < 0x80) {
-    push(code_point);
-  } else if (code_point < 0x800) {
-    push(0xC0 | code_point >> 6), tail(0);
-  } else if (code_point < 0x10000) {
-    push(0xE0 | code_point >> 12), tail(6), tail(0);
-  } else {
-    push(0xF0 | code_point >> 18), tail(12), tail(6), tail(0);
+std::optional<Bytes> encode_latin1(std::string_view utf8) {
+  Bytes out;
+  out.reserve(static_cast<std::size_t>(std::ranges::count_if(
+      utf8, [](char byte) { return (static_cast<unsigned char>(byte) & 0xC0) != 0x80; })));
+  while (!utf8.empty()) {
+    const auto [length, code_point] = decode_utf8(utf8, Surrogates::kPass);
+    if (length == 0 || code_point > 0xFF) return std::nullopt;
+    out.push_back(static_cast<std::byte>(code_point));
+    utf8.remove_prefix(length);
   }
+  return out;
 }
 
 bool steers_text(std::uint32_t code_point) noexcept {

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 #include "mapping/base/bytes.h"
@@ -26,7 +27,8 @@ bool steers_text(std::uint32_t code_point) noexcept;
 /// Returns whether `text` consists of well-formed sequences.
 bool is_utf8(std::string_view text, Surrogates surrogates) noexcept;
 
-/// Appends a code point up to U+10FFFF; a surrogate becomes three bytes.
-void append_utf8(Bytes& out, std::uint32_t code_point);
+/// Converts UTF-8 (surrogates passed) of characters up to U+00FF to one byte each. Returns nothing
+/// if there are others.
+std::optional<Bytes> encode_latin1(std::string_view utf8);
 
 }  // namespace dckpt

@@ -20,8 +20,8 @@ bool is_plain_call(const Opaque& object) {
          object.dict_items.empty() && object.args.is(Kind::kTuple);
 }
 
-/// The class and the only state of an object, however it was made: by a call without arguments,
-/// `Class.__new__(Class)`, or protocol 0's `copyreg._reconstructor(Class, object, None)`.
+/// The class and the only state of an object, made by a call without arguments or by
+/// `Class.__new__(Class)`.
 struct Instance {
   std::string class_path;
   const Value* state = nullptr;
@@ -29,18 +29,10 @@ struct Instance {
 
 std::optional<Instance> as_instance(const Opaque& object) {
   if (object.kwargs || !object.list_items.empty() || !object.dict_items.empty() ||
-      object.states.size() > 1 || !object.args.is(Kind::kTuple))
+      object.states.size() > 1 || !object.args.is(Kind::kTuple) || !object.args.items().empty())
     return std::nullopt;
-  Instance instance{modern_class_path(object),
-                    object.states.empty() ? nullptr : &object.states.front()};
-  const ValueList& args = object.args.items();
-  if (instance.class_path == "copyreg._reconstructor" && args.size() == 3 &&
-      args[0].is(Kind::kGlobal) && args[2].is_none()) {
-    instance.class_path = args[0].as_global().path();
-  } else if (!args.empty()) {
-    return std::nullopt;
-  }
-  return instance;
+  return Instance{modern_class_path(object),
+                  object.states.empty() ? nullptr : &object.states.front()};
 }
 
 std::optional<Value> render_namespace(Renderer& renderer, const Opaque& object) {
@@ -177,7 +169,6 @@ struct Known {
 constexpr std::array kKnown = {
     Known{"argparse.Namespace", render_namespace},
     Known{"types.SimpleNamespace", render_namespace},
-    Known{"copyreg._reconstructor", render_namespace},
     Known{"_io.BytesIO", render_bytes_io},
     Known{"io.BytesIO", render_bytes_io},
     Known{"collections.OrderedDict", render_mapping},
@@ -196,12 +187,9 @@ constexpr std::array kKnown = {
 }  // namespace
 
 std::string modern_path(const Global& global) {
-  // Renames of Python 3 and 3.13, and of NumPy 2. Python 3.14 has the old path name again.
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kMoved = {
-      {{"__builtin__", "builtins"},
-       {"copy_reg", "copyreg"},
-       {"numpy.core", "numpy._core"},
-       {"pathlib._local", "pathlib"}}};
+  // Renames of Python 3.13 and of NumPy 2. Python 3.14 has the old path name again.
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 2> kMoved = {
+      {{"numpy.core", "numpy._core"}, {"pathlib._local", "pathlib"}}};
   constexpr std::array kNumpyScalars = {"bool_", "str_", "bytes_"};
   if (global.module == "numpy" &&
       std::ranges::find(kNumpyScalars, global.name) != kNumpyScalars.end())

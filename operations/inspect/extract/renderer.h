@@ -41,8 +41,8 @@ Value render_tensor(const Tensor& tensor);
 /// known class whose fields are not as expected.
 std::optional<Value> render_known_object(Renderer& renderer, const Opaque& object);
 
-/// Returns the name of a class or function in today's Python and NumPy: "builtins.set" for protocol
-/// 2's "__builtin__ set", so that equal values of two releases look equal.
+/// Returns the name of a class or function in today's Python and NumPy: "numpy._core.…" for
+/// "numpy.core.…", so that equal values of two releases look equal.
 std::string modern_path(const Global& global);
 /// Returns the same for the class of an object. Empty if the callable is not a plain name.
 std::string modern_class_path(const Opaque& object);

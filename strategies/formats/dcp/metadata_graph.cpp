@@ -35,12 +35,6 @@ GlobalName ObjectGraph::called(Id id) const noexcept {
   return global(graph_.children(id)[0]);
 }
 
-ObjectGraph::Id ObjectGraph::reconstructed_class(Id id) const noexcept {
-  if (!called(id).is("copyreg", "_reconstructor")) return kAbsent;
-  const auto args = arguments(id);
-  return args.size() == 3 && global(args[1]).is("builtins", "object") ? args[0] : kAbsent;
-}
-
 void ObjectGraph::refuse_changed(Id object) const {
   throw_corrupt(describe(object) +
                 " was changed after it was made, which no writer of metadata does");

@@ -111,8 +111,8 @@ class ObjectGraph {
 
   /// Returns the class or function that the node names; empty names if it names none.
   GlobalName global(Id id) const noexcept;
-  /// Returns the class of a plain object, made by NEWOBJ without arguments, or by
-  /// copyreg._reconstructor in protocols 0 and 1. Empty for anything else.
+  /// Returns the class of a plain object, made by NEWOBJ without arguments. Empty for
+  /// anything else.
   GlobalName class_of(Id id) const noexcept { return global(class_node(id)); }
   bool is(Id id, const KnownGlobal& known) const noexcept {
     return id != kAbsent && (id == known.node || is_named(id, known));
@@ -194,12 +194,10 @@ class ObjectGraph {
  private:
   /// Returns the node that names the class of a plain object, or kAbsent.
   Id class_node(Id object) const noexcept {
-    if (object == kAbsent) return kAbsent;
-    if (kind(object) != Kind::kNew) return reconstructed_class(object);
+    if (object == kAbsent || kind(object) != Kind::kNew) return kAbsent;
     const auto parts = graph_.children(object);
     return parts.size() == 2 && arguments(object).empty() ? parts[0] : kAbsent;
   }
-  Id reconstructed_class(Id call) const noexcept;
   bool is_named(Id id, const KnownGlobal& known) const noexcept;
   /// Returns the position of a name's value among items; 0 if it is absent. Throws if the name
   /// occurs twice.

@@ -2,7 +2,6 @@
 
 #include <bit>
 #include <cstdint>
-#include <deque>
 #include <span>
 #include <string>
 #include <string_view>
@@ -40,9 +39,9 @@ class Graph {
     kSet,   ///< children(): members
     kDict,  ///< children(): key, value, key, value, …
     kTuple,
-    kFrozenSet,  ///< children(): members
-    kGlobal,  ///< children(): module (str), name (str); Python 2 names of protocols 0–2 appear as
-              ///< Python 3's
+    kFrozenSet,   ///< children(): members
+    kGlobal,      ///< children(): module (str), name (str); Python 2 names of protocol 2 appear as
+                  ///< Python 3's
     kPersistent,  ///< children(): the persistent id
     kCall,        ///< callable(*args): children(): callable, args tuple
     kNew,         ///< callable.__new__: children(): callable, args tuple[, kwargs dict]
@@ -59,7 +58,7 @@ class Graph {
   Graph() = default;
   Graph(Graph&&) noexcept = default;
   Graph& operator=(Graph&&) noexcept = default;
-  Graph(const Graph&) = delete;  // texts point into owned_
+  Graph(const Graph&) = delete;
   Graph& operator=(const Graph&) = delete;
 
   Id root() const noexcept { return root_; }
@@ -150,7 +149,6 @@ class Graph {
   std::vector<std::string_view> texts_;
   std::vector<ObjectExtras> object_extras_;
   std::vector<Id> persistent_;
-  std::deque<Bytes> owned_;  // decoded text (escapes, latin-1)
 };
 
 inline std::int64_t Graph::integer(Id id) const noexcept {
@@ -181,11 +179,12 @@ struct Limits {
                                        ///< it is referred to (value.h)
 };
 
-/// Reads one pickle of protocol 0–5. `what` names the bytes in messages (a file); errors carry it
-/// and the offset of the opcode. Throws CheckpointError (corrupt) on malformed or truncated input,
-/// bytes after STOP, extension codes, out-of-band buffers, and opcodes that existing readers
-/// interpret differently; (unsupported) on protocols above 5. If `consumed` is given, bytes after
-/// STOP are allowed and their position is stored there (streams of several pickles).
+/// Reads one pickle of protocol 2–5 (opcodes.h). `what` names the bytes in messages (a file);
+/// errors carry it and the offset of the opcode. Throws CheckpointError (corrupt) on malformed or
+/// truncated input, bytes after STOP, extension codes and out-of-band buffers; (unsupported) on
+/// opcodes that only protocols 0 and 1 and Python 2 use, and on protocols above 5. If `consumed` is
+/// given, bytes after STOP are allowed and their position is stored there (streams of several
+/// pickles).
 Graph read_graph(ByteView pickle, const std::string& what, const Limits& limits = {},
                  std::size_t* consumed = nullptr);
 

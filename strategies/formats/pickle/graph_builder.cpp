@@ -77,17 +77,6 @@ Graph::Id GraphBuilder::integer(ByteView bytes) {
   return integer(static_cast<std::int64_t>(value));
 }
 
-Graph::Id GraphBuilder::owned_text(Kind kind, Bytes content) {
-  return text(kind, as_text(graph_.owned_.emplace_back(std::move(content))));
-}
-
-Graph::Id GraphBuilder::owned_integer(Bytes bytes) {
-  const Id id = integer(ByteView(bytes));
-  if (kind(id) == Kind::kLong)
-    graph_.owned_.push_back(std::move(bytes));  // moving keeps the address
-  return id;
-}
-
 Graph::Id GraphBuilder::fixed(Kind kind, std::span<const Id> members) {
   const bool narrow = members.size() <= Graph::kMaxNumber;
   Word* const node = add(members.size() + (narrow ? 1 : 2));

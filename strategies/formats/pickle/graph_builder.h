@@ -92,22 +92,13 @@ class GraphBuilder : public GrowingGraph {
   /// Adds an integer of any length (two's complement, little-endian), as kInt if it fits. The bytes
   /// must outlive the graph.
   Id integer(ByteView twos_complement);
-  /// The same for bytes that the graph must keep.
-  Id owned_integer(Bytes twos_complement);
   Id real(double value);
   /// Adds a kStr, kBytes or kByteArray. `content` must outlive the graph.
   Id text(Kind kind, std::string_view content);
-  /// The same for content that the graph must keep.
-  Id owned_text(Kind kind, Bytes content);
   /// Adds an empty kList, kSet or kDict.
   Id container(Kind kind) {
     const Id id = add_head(kind, 0, 2);
     graph_.words_[id + 1] = 0;
-    return id;
-  }
-  Id container(Kind kind, std::span<const Id> members) {
-    const Id id = container(kind);
-    extend(id, members);
     return id;
   }
   /// Adds a kTuple, kFrozenSet, kGlobal or kPersistent.

@@ -1,48 +1,35 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <string>
 
 namespace dckpt::pickle {
 
 constexpr int kHighestProtocol = 5;
 
-/// The opcodes of Python's pickle module, with its names.
+/// The opcodes that Python 3 writes at protocol 2 or newer, with the names of its pickle module.
 enum class Op : std::uint8_t {
   kMark = '(',
   kStop = '.',
   kPop = '0',
   kPopMark = '1',
-  kDup = '2',
-  kFloat = 'F',
-  kInt = 'I',
   kBinInt = 'J',
   kBinInt1 = 'K',
-  kLong = 'L',
   kBinInt2 = 'M',
   kNone = 'N',
   kBinFloat = 'G',
-  kPersId = 'P',
   kBinPersId = 'Q',
   kReduce = 'R',
-  kString = 'S',
-  kBinString = 'T',
-  kShortBinString = 'U',
-  kUnicode = 'V',
   kBinUnicode = 'X',
   kAppend = 'a',
   kBuild = 'b',
   kGlobal = 'c',
-  kDict = 'd',
   kEmptyDict = '}',
   kAppends = 'e',
-  kGet = 'g',
   kBinGet = 'h',
-  kInst = 'i',
   kLongBinGet = 'j',
-  kList = 'l',
   kEmptyList = ']',
-  kObj = 'o',
-  kPut = 'p',
   kBinPut = 'q',
   kLongBinPut = 'r',
   kSetItem = 's',
@@ -82,5 +69,9 @@ enum class Op : std::uint8_t {
 constexpr bool is_count(Op op) noexcept {
   return op == Op::kBinInt1 || op == Op::kBinInt2 || op == Op::kBinInt || op == Op::kLong1;
 }
+
+/// Returns why an opcode of older pickles is not read, and what to do; "" for all other bytes, and
+/// at position 0, since old pickles begin with "(" or a global: such a file holds no pickle.
+std::string why_too_old(Op op, std::size_t position);
 
 }  // namespace dckpt::pickle

@@ -6,7 +6,7 @@
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
-#include "strategies/formats/pickle/protocol0_literals.h"
+#include "mapping/base/utf8.h"
 
 namespace dckpt::pickle {
 namespace {

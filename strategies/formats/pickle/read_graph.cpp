@@ -15,7 +15,6 @@
 #include "strategies/formats/pickle/graph_builder.h"
 #include "strategies/formats/pickle/memo.h"
 #include "strategies/formats/pickle/opcodes.h"
-#include "strategies/formats/pickle/protocol0_literals.h"
 #include "strategies/formats/pickle/python2_names.h"
 #include "strategies/formats/pickle/row_scanner.h"
 
@@ -49,6 +48,12 @@ using Part = GraphBuilder::Part;
   throw CheckpointError(
       ErrorCode::kUnsupported,
       str_format("the pickle has more than {} nested MARKs, which is the limit", limit));
+}
+
+[[noreturn, gnu::cold, gnu::noinline]] void refuse(Op op, std::size_t position) {
+  const std::string why = why_too_old(op, position);
+  if (!why.empty()) throw CheckpointError(ErrorCode::kUnsupported, why);
+  corrupt("unknown opcode " + std::to_string(static_cast<unsigned>(op)));
 }
 
 /// The rest of the pickle.
@@ -133,11 +138,6 @@ class Machine {
   std::span<const Id> above(std::size_t position) const {
     return {stack_.data() + position, stack_.size() - position};
   }
-  void push_container(NodeKind kind, std::size_t first) {
-    const Id id = graph_.container(kind, above(first));
-    stack_.shrink(first);
-    push(id);
-  }
   void push_fixed(NodeKind kind, std::size_t first) {
     const Id id = graph_.fixed(kind, above(first));
     stack_.shrink(first);
@@ -153,12 +153,9 @@ class Machine {
     marks_.push_back(floor_);
   }
   void push_object(NodeKind kind, std::size_t parts);
-  void push_instance(Id callable, std::size_t first, std::size_t first_argument);
 
   // Values.
   void push_utf8(std::string_view text);
-  void push_python2_text(std::string_view text);
-  void push_decimal(std::string_view text, const char* opcode);
   void push_global(std::string_view module, std::string_view name);
   void add_list_items(std::size_t first);
   void add_dict_items(std::size_t first);
@@ -167,7 +164,6 @@ class Machine {
   void put(std::uint32_t index);
   void get(std::uint32_t index);
   const std::byte* behind_row(const std::byte* at);
-  static std::uint32_t text_index(std::string_view text);
 
   ByteView in_;
   Limits limits_;
@@ -241,51 +237,17 @@ void Machine::execute(Op op, Cursor& in) {
       }
       return;
     case Op::kPopMark: return stack_.shrink(pop_mark());
-    case Op::kDup: return push(top());
 
     case Op::kNone: return push(graph_.constant(NodeKind::kNone));
     case Op::kNewTrue: return push(graph_.constant(NodeKind::kTrue));
     case Op::kNewFalse: return push(graph_.constant(NodeKind::kFalse));
     case Op::kLong1: return push(graph_.integer(as_bytes(in.take(in.number<std::uint8_t>()))));
     case Op::kLong4: return push(graph_.integer(as_bytes(in.take(in.length_of_long4()))));
-    case Op::kInt: {
-      const std::string_view text = in.line();
-      if (text == "00") return push(graph_.constant(NodeKind::kFalse));
-      if (text == "01") return push(graph_.constant(NodeKind::kTrue));
-      return push_decimal(text, "INT");
-    }
-    case Op::kLong: {
-      std::string_view text = in.line();
-      if (text.ends_with('L')) text.remove_suffix(1);
-      return push_decimal(text, "LONG");
-    }
-    case Op::kFloat: {
-      const std::string_view text = in.line();
-      const std::optional<double> value = parse_real(text);
-      if (!value) corrupt(str_format("FLOAT holds {}, which is not a number", quote(text, 40)));
-      return push(graph_.real(*value));
-    }
     case Op::kBinFloat:
       return push(
           graph_.real(std::bit_cast<double>(__builtin_bswap64(in.number<std::uint64_t>()))));
 
     case Op::kBinUnicode8: return push_utf8(in.take(in.number<std::uint64_t>()));
-    case Op::kUnicode: {
-      const std::string_view spelt = in.line();
-      if (is_plain_ascii(spelt)) return push(graph_.text(NodeKind::kStr, spelt));
-      std::optional<Bytes> text = decode_raw_unicode_escape(spelt);
-      if (!text) corrupt("UNICODE holds a wrong \\u escape");
-      return push(graph_.owned_text(NodeKind::kStr, std::move(*text)));
-    }
-    case Op::kShortBinString: return push_python2_text(in.take(in.number<std::uint8_t>()));
-    case Op::kBinString: return push_python2_text(in.take(in.length_of_long4()));
-    case Op::kString: {
-      std::optional<Bytes> text = decode_quoted(in.line());
-      if (!text) corrupt("STRING is not a quoted literal as repr() writes it");
-      push_python2_text(as_text(*text));
-      stack_.back() = graph_.owned_text(NodeKind::kStr, std::move(*text));
-      return;
-    }
     case Op::kShortBinBytes:
       return push(graph_.text(NodeKind::kBytes, in.take(in.number<std::uint8_t>())));
     case Op::kBinBytes:
@@ -297,13 +259,7 @@ void Machine::execute(Op op, Cursor& in) {
 
     case Op::kEmptyList: return push(graph_.container(NodeKind::kList));
     case Op::kEmptySet: return push(graph_.container(NodeKind::kSet));
-    case Op::kList: return push_container(NodeKind::kList, pop_mark());
     case Op::kFrozenSet: return push_fixed(NodeKind::kFrozenSet, pop_mark());
-    case Op::kDict: {
-      const std::size_t first = pop_mark();
-      if (above(first).size() % 2 != 0) corrupt("DICT has a key without a value");
-      return push_container(NodeKind::kDict, first);
-    }
     case Op::kAppend: need(2); return add_list_items(stack_.size() - 1);
     case Op::kAppends: return add_list_items(pop_mark());
     case Op::kSetItem: need(3); return add_dict_items(stack_.size() - 2);
@@ -321,32 +277,14 @@ void Machine::execute(Op op, Cursor& in) {
       return push_global(graph_.text(module), graph_.text(name));
     }
     case Op::kNewObjEx: return push_object(NodeKind::kNew, 3);
-    case Op::kInst: {
-      const std::size_t first = pop_mark();
-      const std::string_view module = in.line();
-      push_global(module, in.line());
-      return push_instance(pop(), first, first);
-    }
-    case Op::kObj: {
-      const std::size_t first = pop_mark();
-      if (above(first).empty()) corrupt("OBJ has no class");
-      return push_instance(stack_[first], first, first + 1);
-    }
-    case Op::kPersId: {
-      push_utf8(in.line());
-      return push_fixed(NodeKind::kPersistent, stack_.size() - 1);
-    }
     case Op::kBinPersId: need(1); return push_fixed(NodeKind::kPersistent, stack_.size() - 1);
-
-    case Op::kPut: return put(text_index(in.line()));
-    case Op::kGet: return get(text_index(in.line()));
 
     case Op::kProto:
       protocol_ = in.number<std::uint8_t>();
       if (protocol_ > kHighestProtocol) {
         throw CheckpointError(
             ErrorCode::kUnsupported,
-            str_format("pickle protocol {}; protocols 0 to 5 are known", protocol_));
+            str_format("pickle protocol {}; protocols up to 5 are known", protocol_));
       }
       return;
     case Op::kFrame: {  // a hint for readers that buffer; its end has no meaning
@@ -363,7 +301,7 @@ void Machine::execute(Op op, Cursor& in) {
           "it");
     case Op::kNextBuffer:
     case Op::kReadonlyBuffer: corrupt("an out-of-band buffer, which is not in the file");
-    default: corrupt("unknown opcode " + std::to_string(static_cast<unsigned>(op)));
+    default: refuse(op, position());
   }
 }
 
@@ -382,37 +320,9 @@ void Machine::push_object(NodeKind kind, std::size_t parts) {
   push(id);
 }
 
-/// Handles INST and OBJ. Python makes a class without arguments by __new__ alone.
-void Machine::push_instance(Id callable, std::size_t first, std::size_t first_argument) {
-  const NodeKind kind = above(first_argument).empty() ? NodeKind::kNew : NodeKind::kCall;
-  const Id arguments = graph_.fixed(NodeKind::kTuple, above(first_argument));
-  stack_.shrink(first);
-  push(callable);
-  push(arguments);
-  push_object(kind, 2);
-}
-
 void Machine::push_utf8(std::string_view text) {
   if (!is_utf8(text, Surrogates::kPass)) corrupt("a string is not UTF-8");
   push(graph_.text(NodeKind::kStr, text));
-}
-
-void Machine::push_python2_text(std::string_view text) {
-  if (!is_utf8(text))
-    throw CheckpointError(
-        ErrorCode::kUnsupported,
-        "a string written by Python 2 is not UTF-8, and its encoding is not recorded; load the "
-        "file in Python with encoding='latin1' and save it again");
-  push(graph_.text(NodeKind::kStr, text));
-}
-
-void Machine::push_decimal(std::string_view text, const char* opcode) {
-  std::optional<Bytes> number = parse_decimal(text);
-  if (!number)
-    corrupt(str_format(
-        "{} holds {}, which is not a decimal number (no leading zeros, at most 4300 digits)",
-        opcode, quote(text, 40)));
-  push(graph_.owned_integer(std::move(*number)));
 }
 
 void Machine::push_global(std::string_view module, std::string_view name) {
@@ -490,12 +400,6 @@ const std::byte* Machine::behind_row(const std::byte* at) {
   const Id row = rows_->take(top(), at);
   if (row != Graph::kNil) stack_.back() = row;
   return at;
-}
-
-std::uint32_t Machine::text_index(std::string_view text) {
-  const std::optional<std::uint32_t> index = parse_index(text);
-  if (!index) corrupt(quote(text, 40) + " is not a memo index");
-  return *index;
 }
 
 Graph run(ByteView pickle, const std::string& what, const Limits& limits, const RowTypes* rows,

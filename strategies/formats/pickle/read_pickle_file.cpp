@@ -15,16 +15,14 @@ namespace dckpt::pickle {
 namespace {
 
 constexpr std::uint64_t kBlock = std::uint64_t{64} << 10;
-constexpr std::size_t kMaxLine = 4096;
+constexpr std::size_t kMaxName = 4096;
 
 /// Returns the size of the length field that begins an opcode's argument; 0 if it has none.
 std::size_t length_bytes(Op op) {
   switch (op) {
-    case Op::kShortBinString:
     case Op::kShortBinBytes:
     case Op::kShortBinUnicode:
     case Op::kLong1: return 1;
-    case Op::kBinString:
     case Op::kBinUnicode:
     case Op::kBinBytes:
     case Op::kLong4: return 4;
@@ -33,28 +31,6 @@ std::size_t length_bytes(Op op) {
     case Op::kByteArray8: return 8;
     default: return 0;
   }
-}
-
-/// Returns the number of text lines that follow an opcode.
-std::size_t lines(Op op) {
-  switch (op) {
-    case Op::kFloat:
-    case Op::kInt:
-    case Op::kLong:
-    case Op::kPersId:
-    case Op::kString:
-    case Op::kUnicode:
-    case Op::kGet:
-    case Op::kPut: return 1;
-    case Op::kGlobal:
-    case Op::kInst: return 2;
-    default: return 0;
-  }
-}
-
-/// Returns whether a line may hold a value of any length, rather than a number or a name.
-bool has_long_lines(Op op) {
-  return op == Op::kString || op == Op::kUnicode || op == Op::kLong;
 }
 
 /// Returns the bytes of an argument of fixed size; empty if there is no such opcode.
@@ -76,7 +52,7 @@ std::optional<std::size_t> fixed_bytes(Op op) {
     default: break;
   }
   const auto byte = static_cast<std::uint8_t>(op);
-  constexpr std::string_view kWithout = "(.012NQRabd}e]lost)u";
+  constexpr std::string_view kWithout = "(.01NQRab}e]st)u";
   const bool without = kWithout.find(static_cast<char>(byte)) != kWithout.npos ||
                        byte == static_cast<std::uint8_t>(Op::kNewObj) ||
                        (op >= Op::kTuple1 && op <= Op::kNewFalse) ||
@@ -100,11 +76,11 @@ std::optional<std::size_t> foreign_byte(ByteView block) {
       next += width;
       if (length >= block.size() - next) return std::nullopt;
       next += static_cast<std::size_t>(length);
-    } else if (const std::size_t count = lines(op)) {
-      for (std::size_t line = 0; line < count; ++line) {
+    } else if (op == Op::kGlobal) {
+      for (int line = 0; line < 2; ++line) {
         const std::size_t begin = next;
         while (next < block.size() && block[next] != std::byte{'\n'}) ++next;
-        if (next - begin > kMaxLine && !has_long_lines(op)) return at;
+        if (next - begin > kMaxName) return at;
         if (next++ >= block.size()) return std::nullopt;
       }
     } else if (const auto bytes = fixed_bytes(op)) {
@@ -129,8 +105,13 @@ Bytes read_pickle_file(const ReadableFile& file, std::uint64_t limit) {
   if (size <= kBlock || size > limit) return read_file(file, limit);
   Bytes block(kBlock);
   file.read(0, block);
-  if (const auto at = foreign_byte(block))
-    refuse(file, *at, str_format("byte {} is not an opcode", std::to_integer<int>(block[*at])));
+  if (const auto at = foreign_byte(block)) {
+    const auto byte = std::to_integer<std::uint8_t>(block[*at]);
+    const std::string too_old = why_too_old(Op{byte}, *at);
+    if (!too_old.empty())
+      throw CheckpointError(ErrorCode::kUnsupported, too_old, {.file = file.name(), .offset = *at});
+    refuse(file, *at, str_format("byte {} is not an opcode", byte));
+  }
   std::array<std::byte, 1> last{};
   file.read(size - 1, last);
   if (last[0] != std::byte{'.'}) refuse(file, size - 1, "its last byte is not the opcode STOP");

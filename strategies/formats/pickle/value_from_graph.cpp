@@ -13,8 +13,8 @@
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
+#include "mapping/base/utf8.h"
 #include "strategies/formats/pickle/plain_values.h"
-#include "strategies/formats/pickle/protocol0_literals.h"
 #include "strategies/formats/pickle/value.h"
 
 namespace dckpt::pickle {

@@ -7,7 +7,6 @@
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
-#include "strategies/formats/pickle/protocol0_literals.h"
 #include "strategies/formats/pickle/python2_names.h"
 
 namespace dckpt::pickle {

@@ -18,7 +18,7 @@ constexpr std::uint64_t kLeastGrowth = std::uint64_t{64} << 10;
 /// The maximum number of bytes allocated ahead of the content, per compressed byte.
 constexpr std::uint64_t kTrustedRatio = 64;
 
-[[noreturn]] void throw_corrupt(const std::string& message) {
+[[noreturn]] void throw_corrupt_frame(const std::string& message) {
   throw CheckpointError(ErrorCode::kCorrupt, message);
 }
 
@@ -45,8 +45,8 @@ struct ZstdDecoder::State {
 ZstdDecoder::ZstdDecoder(const ReadableFile& file, std::uint64_t offset, std::uint64_t length)
     : file_(file), offset_(offset), length_(length), state_(std::make_unique<State>()) {
   if (!range_fits(offset, length, file.size())) {
-    throw_corrupt(str_format("{} compressed bytes should be here, but the file ends at {}",
-                             grouped(length), grouped(file.size())));
+    throw_corrupt_frame(str_format("{} compressed bytes should be here, but the file ends at {}",
+                                   grouped(length), grouped(file.size())));
   }
   if (!state_->zstd) throw std::bad_alloc();
   state_->piece.resize(std::min(length, kReadBytes));
@@ -61,7 +61,7 @@ std::size_t ZstdDecoder::read(MutableByteView into) {
     if (state.in.pos == state.in.size && !state.full) {
       if (state.taken == length_) {
         if (state.hint == 0) break;
-        throw_corrupt(str_format("the zstd frame ends too early, in {} bytes", length_));
+        throw_corrupt_frame(str_format("the zstd frame ends too early, in {} bytes", length_));
       }
       const auto count = std::min<std::uint64_t>(state.piece.size(), length_ - state.taken);
       file_.read(offset_ + state.taken, MutableByteView(state.piece).first(count));
@@ -70,7 +70,7 @@ std::size_t ZstdDecoder::read(MutableByteView into) {
     }
     state.hint = ZSTD_decompressStream(state.zstd.get(), &out, &state.in);
     if (ZSTD_isError(state.hint) != 0)
-      throw_corrupt(
+      throw_corrupt_frame(
           str_format("the zstd frame cannot be decoded: {}", ZSTD_getErrorName(state.hint)));
     state.full = out.pos == out.size && state.hint != 0;
   }
@@ -86,7 +86,7 @@ Bytes zstd_decode(const ReadableFile& file, std::uint64_t offset, std::uint64_t 
   for (std::uint64_t size = 0;;) {
     size += decoder.read(MutableByteView(decoded).subspan(size));
     if (size > limit) {
-      throw_corrupt(
+      throw_corrupt_frame(
           str_format("the zstd frame of {} bytes decodes to more than {}, the most "
                      "that can be stored here",
                      grouped(length), grouped(limit)));

@@ -116,11 +116,6 @@ class PersistentPickler(pickle.Pickler):
         return ("storage", obj.x, obj.y) if isinstance(obj, Point) else None
 
 
-class TextPersistentPickler(pickle.Pickler):
-    def persistent_id(self, obj):
-        return f"point-{obj.x}" if isinstance(obj, Point) else None
-
-
 def dumps(pickler, obj, protocol):
     out = io.BytesIO()
     pickler(out, protocol).dump(obj)
@@ -133,17 +128,20 @@ def main():
     for cls in (Colour, Point, Point.Inner, Keyword, Items, Table):
         cls.__module__ = "make_pickles"
 
+    (out / "refused").mkdir(exist_ok=True)
+
     def write(name, protocol, data):
         (out / f"{name}.p{protocol}.pkl").write_bytes(data)
 
-    for protocol in range(6):
+    for protocol in (0, 1):
+        write("refused/plain", protocol, pickle.dumps(plain(), protocol))
+    for protocol in range(2, 6):
         for make in (plain, objects, sharing):
             write(make.__name__, protocol, pickle.dumps(make(), protocol))
         point = Point(7, "key")
-        write("persistent", protocol, dumps(PersistentPickler if protocol else TextPersistentPickler, [point, {"again": point}], protocol))
-    for protocol in (0, 2, 4):
-        write("batches", protocol, pickle.dumps(batches(), protocol))
+        write("persistent", protocol, dumps(PersistentPickler, [point, {"again": point}], protocol))
     for protocol in (2, 4):
+        write("batches", protocol, pickle.dumps(batches(), protocol))
         for make in (cycle_list, cycle_dict, cycle_object):
             write(make.__name__, protocol, pickle.dumps(make(), protocol))
         write("stateful", protocol, pickle.dumps({"keyword": Keyword(), "nested class": Point.Inner, "nested object": Point.Inner(),

@@ -8,9 +8,16 @@ namespace dckpt::utf8_test {
 namespace {
 
 std::string encoded(std::uint32_t code_point) {
-  Bytes bytes;
-  append_utf8(bytes, code_point);
-  return std::string(as_text(bytes));
+  const auto tail = [&](int shift) {
+    return static_cast<char>(0x80 | ((code_point >> shift) & 0x3F));
+  };
+  const auto head = [&](std::uint32_t mark, int shift) {
+    return static_cast<char>(mark | code_point >> shift);
+  };
+  if (code_point < 0x80) return {head(0, 0)};
+  if (code_point < 0x800) return {head(0xC0, 6), tail(0)};
+  if (code_point < 0x10000) return {head(0xE0, 12), tail(6), tail(0)};
+  return {head(0xF0, 18), tail(12), tail(6), tail(0)};
 }
 
 TEST(Utf8, DecodesWhatItEncodes) {
@@ -43,6 +50,13 @@ TEST(Utf8, PassesSurrogatesIfToldTo) {
   const std::string text = "12345678" + encoded(0xDCFF);
   EXPECT_TRUE(is_utf8(text, Surrogates::kPass));
   EXPECT_FALSE(is_utf8(text, Surrogates::kRefuse));
+}
+
+TEST(Utf8, BecomesLatin1IfItsCharactersAreThere) {
+  EXPECT_EQ(encode_latin1("a" + encoded(0xFF) + encoded(0x80)), to_bytes("a\xFF\x80"));
+  EXPECT_EQ(encode_latin1(""), Bytes());
+  EXPECT_EQ(encode_latin1("a" + encoded(0x100)), std::nullopt);
+  EXPECT_EQ(encode_latin1("a\xFF"), std::nullopt) << "not UTF-8";
 }
 
 }  // namespace

@@ -80,7 +80,7 @@ TEST(Render, EnumsAreKnownByValueAndByName) {
   const std::string expected =
       R"({"__enum__": "megatron.core.transformer.enums.AttnBackend", "name": "auto", "value": 5})";
   EXPECT_EQ(rendered(call("megatron.core.transformer.enums", "AttnBackend", {5})), expected);
-  EXPECT_EQ(rendered(call("__builtin__", "getattr",
+  EXPECT_EQ(rendered(call("builtins", "getattr",
                           {Global{"megatron.core.transformer.enums", "AttnBackend"}, "auto"})),
             expected);
 }
@@ -151,7 +151,7 @@ TEST(Render, NumpyOfEveryProtocol) {
 }
 
 TEST(Render, ObjectsOfEveryProtocol) {
-  for (int protocol = 0; protocol <= 5; ++protocol) {
+  for (int protocol = 2; protocol <= 5; ++protocol) {
     const Value objects = render(python_pickle("objects.p" + std::to_string(protocol) + ".pkl"));
     EXPECT_EQ(to_json(objects.at("ordered")), R"({"__OrderedDict__": [["b", 1], ["a", 2]]})")
         << protocol;

@@ -1,4 +1,5 @@
-// Pickles of Python's own pickler, in every protocol, must yield the values that it was given.
+// Pickles of Python's own pickler, in every protocol that is read, must yield the values that it
+// was given.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -35,7 +36,7 @@ class EveryProtocol : public ::testing::TestWithParam<int> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Protocol, EveryProtocol, ::testing::Range(0, 6));
+INSTANTIATE_TEST_SUITE_P(Protocol, EveryProtocol, ::testing::Range(2, 6));
 
 TEST_P(EveryProtocol, NumbersAreExact) {
   const Value plain = golden_value("plain");
@@ -127,27 +128,23 @@ TEST_P(EveryProtocol, PersistentIdsAreResolvedByTheCaller) {
   };
   const Value value = load(golden(with_protocol("persistent", GetParam())), hooks);
   EXPECT_EQ(value, Value::list({"resolved", Value::dict({{"again", "resolved"}})}));
-  const Value expected = GetParam() == 0 ? Value("point-7") : Value::tuple({"storage", 7, "key"});
-  EXPECT_THAT(ids, ::testing::Each(expected));
+  EXPECT_THAT(ids, ::testing::Each(Value::tuple({"storage", 7, "key"})));
 }
 
-/// Protocols 0 and 1 make subclasses of list and dict from a copy, the others fill them.
-TEST(Golden, SubclassesOfContainersHoldItemsAndState) {
-  for (const int protocol : {2, 3, 4, 5}) {
-    const Value objects = load(golden(with_protocol("objects", protocol)));
-    const Opaque& items = objects.at("items").as_opaque();
-    EXPECT_EQ(items.form, Opaque::Form::kNew);
-    EXPECT_EQ(items.list_items, (ValueList{1, 2}));
-    EXPECT_EQ(items.states, (std::vector<Value>{Value::dict({{"note", "state and items"}})}));
-    const Opaque& table = objects.at("table").as_opaque();
-    ASSERT_EQ(table.dict_items.size(), 1U);
-    EXPECT_EQ(table.dict_items[0].second, Value("v"));
-    EXPECT_EQ(table.states.size(), 1U);
-  }
+TEST_P(EveryProtocol, SubclassesOfContainersHoldItemsAndState) {
+  const Value objects = golden_value("objects");
+  const Opaque& items = objects.at("items").as_opaque();
+  EXPECT_EQ(items.form, Opaque::Form::kNew);
+  EXPECT_EQ(items.list_items, (ValueList{1, 2}));
+  EXPECT_EQ(items.states, (std::vector<Value>{Value::dict({{"note", "state and items"}})}));
+  const Opaque& table = objects.at("table").as_opaque();
+  ASSERT_EQ(table.dict_items.size(), 1U);
+  EXPECT_EQ(table.dict_items[0].second, Value("v"));
+  EXPECT_EQ(table.states.size(), 1U);
 }
 
 TEST(Golden, ContainersFilledInSeveralStepsComeTogether) {
-  for (const int protocol : {0, 2, 4}) {
+  for (const int protocol : {2, 4}) {
     const Value batches = load(golden(with_protocol("batches", protocol)));
     const ValueList& list = batches.at("list").items();
     ASSERT_EQ(list.size(), 2500U);

@@ -41,7 +41,7 @@ class LargeFile final : public ReadableFile {
 TEST(ReadPickleFile, WhatIsNoPickleIsNotReadWhole) {
   using namespace std::string_literals;
   const std::string valid =
-      "\x80\x04\x95\x10\0\0\0\0\0\0\0}\x94(\x8c\x01k\x94K\x01U\x02.. X\x03\0\0\0abcc"s +
+      "\x80\x04\x95\x10\0\0\0\0\0\0\0}\x94(\x8c\x01k\x94K\x01C\x02.. X\x03\0\0\0abcc"s +
       "torch\nfloat32\nu"s;
   for (const std::string& begin : {""s, "PK\x03\x04"s, "{\"a\": 1}"s, "\x80\x04"s, valid}) {
     const LargeFile file(begin, '.');
@@ -50,6 +50,10 @@ TEST(ReadPickleFile, WhatIsNoPickleIsNotReadWhole) {
     EXPECT_THAT(error.what(), ::testing::HasSubstr("holds no pickle"));
     EXPECT_LE(file.bytes_read(), std::uint64_t{64} << 10);
   }
+  const LargeFile old("(lp0\n"s, '.');
+  const CheckpointError refused = testing::error_of([&] { read_pickle_file(old, 2 * kLarge); });
+  EXPECT_EQ(refused.code(), ErrorCode::kUnsupported);
+  EXPECT_THAT(refused.what(), ::testing::HasSubstr("LIST"));
   const LargeFile unfinished("\x80\x04\x8e\0\0\0\x20\0\0\0\0"s, '\0');
   EXPECT_THAT(testing::error_of([&] { read_pickle_file(unfinished, 2 * kLarge); }).what(),
               ::testing::HasSubstr("STOP"));
