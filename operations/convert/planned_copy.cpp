@@ -7,7 +7,7 @@
 #include "mapping/base/format.h"
 #include "mapping/base/storage_name.h"
 #include "mapping/base/text.h"
-#include "mapping/planning/reshard.h"
+#include "operations/convert/reshard.h"
 #include "operations/inspect/compatible_readers.h"
 #include "strategies/registry/registry.h"
 #include "strategies/storage/counting.h"

@@ -12,8 +12,8 @@
 #include "mapping/base/text.h"
 #include "mapping/megatron/model_keys.h"
 #include "mapping/megatron/optimizer_keys.h"
-#include "mapping/planning/reshard.h"
 #include "migration/maps/mapped_reader.h"
+#include "operations/inspect/rank_of_file.h"
 
 namespace dckpt {
 namespace {

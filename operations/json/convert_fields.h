@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
-#include "mapping/planning/reshard.h"
 #include "operations/convert/convert_options.h"
 #include "operations/convert/remove_sharded_tensors.h"
 #include "operations/convert/workers/worker_survey.h"
+#include "operations/inspect/rank_of_file.h"
 #include "operations/json/finding_fields.h"
 
 // The reports of `convert`, `workers` and `remove`.

@@ -8,10 +8,10 @@
 #include "mapping/base/text.h"
 #include "mapping/megatron/model_keys.h"
 #include "mapping/megatron/optimizer_keys.h"
-#include "mapping/planning/reshard.h"
 #include "migration/optimizer/optimizer_buckets.h"
 #include "migration/rank_folders/parameter_cut.h"
 #include "operations/inspect/layer_names.h"
+#include "operations/inspect/rank_of_file.h"
 #include "operations/page/cuts.h"
 
 namespace dckpt {

@@ -4,7 +4,7 @@
 
 #include "mapping/base/error.h"
 #include "mapping/planning/validate.h"
-#include "strategies/formats/dcp/metadata_filter.h"
+#include "operations/convert/removal/metadata_filter.h"
 #include "strategies/formats/dcp/metadata_reader.h"
 #include "strategies/formats/dcp/metadata_writer.h"
 

@@ -6,7 +6,7 @@
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
-#include "mapping/planning/reshard.h"
+#include "operations/convert/reshard.h"
 #include "strategies/contract/common_state.h"
 #include "strategies/formats/torch_archive/torch_file.h"
 #include "strategies/tensor_io/read_tensors.h"

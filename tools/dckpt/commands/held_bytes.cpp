@@ -7,7 +7,7 @@
 
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
-#include "mapping/planning/reshard.h"
+#include "operations/inspect/rank_of_file.h"
 #include "tools/dckpt/pictures/bars.h"
 #include "tools/dckpt/render/terminal.h"
 

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "mapping/planning/reshard.h"
 #include "mapping/planning/validate.h"
+#include "operations/inspect/rank_of_file.h"
 #include "tools/dckpt/pictures/grid.h"
 
 namespace dckpt::tool {

@@ -6,8 +6,7 @@
 #include "mapping/base/error.h"
 #include "strategies/formats/dcp/metadata_reader.h"
 #include "strategies/formats/dcp/metadata_writer.h"
-#include "strategies/formats/pickle/graph.h"
-#include "strategies/formats/pickle/write_graph.h"
+#include "strategies/formats/pickle/value.h"
 #include "tests/strategies/formats/dcp/golden_metadata.h"
 
 namespace dckpt::testing::metadata_seal_test {
@@ -20,7 +19,8 @@ Bytes written(const std::string& name) {
 
 /// Returns the pickle as another program writes it after having loaded it.
 Bytes pickled_again(ByteView pickle) {
-  return pickle::write_graph(pickle::read_graph(pickle, ".metadata"), {});
+  const pickle::Graph graph = pickle::read_graph(pickle, ".metadata");
+  return pickle::write_pickle(pickle::value_from_graph(graph), {.protocol = 4});
 }
 
 bool is_refused(ByteView pickle) {

@@ -1,4 +1,4 @@
-#include "mapping/planning/reshard.h"
+#include "operations/convert/reshard.h"
 
 #include <gtest/gtest.h>
 
@@ -119,15 +119,6 @@ TEST(Reshard, WithoutRanksEachChunkStaysWithTheRankOfItsFile) {
   ASSERT_EQ(plans.size(), 2U) << "ranks 3 and 7 become 0 and 1";
   EXPECT_EQ(plans[0].at(0).chunk, (Box{{2}, {2}}));
   EXPECT_EQ(plans[1].at(0).chunk, (Box{{0}, {2}}));
-}
-
-TEST(RankOfFile, ReadsTheNamesThatDcpAndMegatronGive) {
-  EXPECT_EQ(rank_of_file("__12_0.distcp"), 12);
-  EXPECT_EQ(rank_of_file("optimizer__3_1.distcp"), 3);
-  EXPECT_EQ(rank_of_file("my__odd__prefix__4_0.distcp"), 4);
-  EXPECT_EQ(rank_of_file("model.safetensors"), std::nullopt);
-  EXPECT_EQ(rank_of_file("__x_0.distcp"), std::nullopt);
-  EXPECT_EQ(rank_of_file("__99999999999999999999_0.distcp"), std::nullopt);
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "strategies/formats/pickle/write_graph.h"
+#include "operations/convert/removal/write_graph.h"
 
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"

@@ -1,11 +1,11 @@
-#include "strategies/formats/dcp/metadata_filter.h"
+#include "operations/convert/removal/metadata_filter.h"
 
 #include <algorithm>
 
 #include "mapping/base/error.h"
+#include "operations/convert/removal/write_graph.h"
 #include "strategies/formats/dcp/metadata_graph.h"
 #include "strategies/formats/dcp/metadata_seal.h"
-#include "strategies/formats/pickle/write_graph.h"
 
 namespace dckpt {
 namespace {

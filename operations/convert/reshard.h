@@ -34,8 +34,4 @@ inline constexpr std::uint64_t kSmallestPart = 512;  ///< bytes; files add more 
 WantedShard wanted_for(const Metadata& metadata, const WriteItem& item, std::int64_t begin,
                        std::int64_t count);
 
-/// Returns the rank in a data file's name: "__12_0.distcp" → 12, also with a prefix before the
-/// underscores. Empty for other names.
-std::optional<int> rank_of_file(std::string_view name);
-
 }  // namespace dckpt

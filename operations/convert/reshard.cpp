@@ -1,10 +1,10 @@
-#include "mapping/planning/reshard.h"
+#include "operations/convert/reshard.h"
 
 #include <algorithm>
 #include <map>
 
-#include "mapping/base/text.h"
 #include "mapping/planning/reformulation.h"
+#include "operations/inspect/rank_of_file.h"
 
 namespace dckpt {
 namespace {
@@ -278,17 +278,6 @@ WantedShard wanted_for(const Metadata& metadata, const WriteItem& item, std::int
   const std::int64_t first = item.chunk.offsets[dims] + begin;
   wanted.range = WantedShard::Range{first, first + count};
   return wanted;
-}
-
-std::optional<int> rank_of_file(std::string_view name) {
-  const std::size_t slash = name.rfind('/');
-  if (slash != std::string_view::npos) name.remove_prefix(slash + 1);
-  const std::size_t start = name.rfind("__");  // a prefix may hold underscores of its own
-  if (start == std::string_view::npos) return std::nullopt;
-  const std::string_view rest = name.substr(start + 2);
-  const auto rank = parse_u64(rest.substr(0, rest.find('_')));
-  if (!rank || *rank > 10'000'000) return std::nullopt;
-  return static_cast<int>(*rank);
 }
 
 }  // namespace dckpt

@@ -1,4 +1,4 @@
-#include "strategies/formats/pickle/write_graph.h"
+#include "operations/convert/removal/write_graph.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -67,6 +67,13 @@ TEST(WriteGraph, AListMayContainItself) {
   const Graph graph = read_graph(again, "test.pkl");
   ASSERT_EQ(graph.children(graph.root()).size(), 1u);
   EXPECT_EQ(graph.children(graph.root())[0], graph.root());
+}
+
+TEST(WriteGraph, TuplesAndArgumentsMayLeadBackToThemselves) {
+  // t = ([],); t[0].append(t), and an object whose only argument is a list that holds it
+  for (const std::string& pickle :
+       {"]q\0h\0\x85q\1a0h\1."s, "cm\nA\nq\0]q\1h\0h\1\x85q\2Rq\3a\x85q\4R0h\3."s})
+    EXPECT_EQ(load(rewritten(as_bytes(pickle))), load(pickle));
 }
 
 TEST(WriteGraph, DeepValuesAreRefused) {

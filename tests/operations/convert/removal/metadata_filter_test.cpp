@@ -1,4 +1,4 @@
-#include "strategies/formats/dcp/metadata_filter.h"
+#include "operations/convert/removal/metadata_filter.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
