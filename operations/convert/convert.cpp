@@ -12,6 +12,7 @@
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/megatron/optimizer_keys.h"
+#include "operations/convert/conversion_facts.h"
 #include "operations/convert/conversion_findings.h"
 #include "operations/convert/conversion_steps.h"
 #include "operations/convert/convert_target.h"
@@ -127,21 +128,30 @@ Findings carry_out(PlannedCopy& copy, const CheckpointReader& reader, const Loca
   std::optional<Interrupted> left;
   Findings findings;
   if (options.target.resume) {
-    left = find_left(destination, facts, copy, report);
-    if (!left)
+    require_resumable(copy, destination, "--resume");
+    left = find_interrupted(destination, facts, options);
+    if (left)
+      report.kept_files = left->files;
+    else
       findings.push_back(
           {FindingCode::kNoEffect, "nothing to resume: " + why_none_left(destination)});
     require_none(options.checks.error_on, findings);
   }
   const auto go_on = [&] { require_not_stopped(options); };
-  if (options.workers.directory) {
+  ConvertOptions pooled = options;
+  if (left && left->pool) pooled.workers.directory = left->pool;
+  if (pooled.workers.directory && !options.dry_run) {
     share_copy(
-        {copy, reader, destination, options, memory, watch, facts, keeps_records, progress, go_on},
+        {copy, reader, destination, pooled, memory, watch, facts, keeps_records, progress, go_on},
         report);
-    return std::exchange(copy.contents.findings, {});
+    if (left && left->pool && parse_hidden_sibling(left->pool->name()))
+      remove_pool(*left->pool, true);
+    append(findings, std::exchange(copy.contents.findings, {}));
+    return findings;
   }
   if (!options.dry_run)
-    require_space(destination, report.disk_bytes - std::min(report.disk_bytes, bytes_of(left)));
+    require_space(destination,
+                  report.disk_bytes - std::min(report.disk_bytes, left ? left->bytes : 0));
   const int readers = options.limits.read_threads.value_or(options.limits.io.threads);
   const auto attempt = [&] {
     SourceCheck check(
@@ -161,7 +171,7 @@ Findings carry_out(PlannedCopy& copy, const CheckpointReader& reader, const Loca
     write_copy(copy, destination, from,
                {.writers = memory.io.threads,
                 .resume = options.target.resume,
-                .left = std::move(left),
+                .left = left ? left->directory : "",
                 .facts = facts,
                 .check_source = check_source,
                 .go_on = go_on},

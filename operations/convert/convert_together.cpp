@@ -11,7 +11,7 @@
 #include "mapping/base/log.h"
 #include "mapping/base/text.h"
 #include "operations/convert/convert.h"
-#include "operations/convert/workers/worker_survey.h"
+#include "operations/convert/workers/pooled_copy.h"
 #include "strategies/storage/hidden_sibling.h"
 
 namespace dckpt {
@@ -29,16 +29,6 @@ Location pool_beside(const Location& destination, Communicator& comm) {
   return Location(destination.storage(),
                   to_string(HiddenSibling{destination.name(), "workers",
                                           std::string(as_text(ByteView(common)))}));
-}
-
-void remove_pool(const Location& pool, bool published) {
-  try {
-    if (!pool.stat()) return;
-    published ? pool.storage()->remove_all(pool.name()) : remove_workers(pool);
-  } catch (const CheckpointError& error) {
-    log_warning(str_format("what the ranks have left in {} could not be removed: {}",
-                           quote(pool.display()), error.what()));
-  }
 }
 
 /// Returns the report of a conversion that others have published; nothing if it cannot.

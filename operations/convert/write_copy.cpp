@@ -1,7 +1,7 @@
 #include "operations/convert/write_copy.h"
 
 #include <algorithm>
-#include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -14,6 +14,8 @@
 #include "mapping/base/format.h"
 #include "mapping/base/parallel_for.h"
 #include "mapping/base/text.h"
+#include "operations/convert/workers/worker_pool.h"
+#include "strategies/storage/memory.h"
 
 namespace dckpt {
 namespace {
@@ -39,13 +41,12 @@ void restore_order(Entries& entries, const Entries& source) {
 }  // namespace
 
 void finish_copy(const PlannedCopy& copy, CopySource& source, Publication publication,
-                 ConversionJournal& journal, const WriteSteps& steps,
-                 const std::function<void()>& check, ConvertReport& report) {
+                 NotedCopy& noted, const WriteSteps& steps, const std::function<void()>& check,
+                 ConvertReport& report) {
   const auto& [contents, target, folder, strategy, items, plan] = copy;
-  source.goes_on_with(journal);
-  // The journal digests the data files.
-  const WriteTarget data_target{journal.storage(), publication.staging(), false};
-  const WriteTarget to{journal.storage(), publication.staging(), target.save.integrity};
+  source.goes_on_with(noted);
+  const WriteTarget data_target{noted.storage(), publication.staging(), false};  // digests them
+  const WriteTarget to{noted.storage(), publication.staging(), target.save.integrity};
   std::vector<WrittenItems> written(items.size());
   parallel_for(items.size(), steps.writers, [&](std::size_t rank) {
     written[rank] =
@@ -66,7 +67,7 @@ void finish_copy(const PlannedCopy& copy, CopySource& source, Publication public
   metadata.common_paths = contents.metadata.common_paths;
   metadata.storage_meta = contents.metadata.storage_meta;
   metadata.version = contents.metadata.version;
-  ManifestDigests all = journal.digests();
+  ManifestDigests all = noted.digests();
   if (!folder.files.empty())
     all.merge(copy_files(to, *folder.storage, folder.files, target.save.io.fsync).digests);
   publish_checkpoint(std::move(publication), to, *strategy,
@@ -82,25 +83,24 @@ void finish_copy(const PlannedCopy& copy, CopySource& source, Publication public
 }
 
 void write_copy(const PlannedCopy& copy, const Location& destination, CopySource& source,
-                WriteSteps steps, ConvertReport& report) {
+                const WriteSteps& steps, ConvertReport& report) {
   const SaveOptions& save = copy.target.save;
   Publication publication =
-      steps.resume
-          ? begin_resumable(destination, save, steps.left ? steps.left->directory : std::string(),
-                            staging_token(), true)
-          : begin_publication(destination, save);
-  std::map<std::string, FinishedFile> kept;
-  if (steps.left)
-    kept = keep_finished(*destination.storage(), publication.staging(), steps.left->journal,
-                         save.integrity, steps.writers);
-  report.kept_files = kept.size();
-  ConversionJournal journal(destination.storage(), publication.staging(), steps.facts,
-                            std::move(kept), save.integrity, save.io.fsync);
+      steps.resume ? begin_resumable(destination, save, steps.left, staging_token(), true)
+                   : begin_publication(destination, save);
+  const std::shared_ptr<Storage> storage = destination.storage();
+  // Nobody can go on in a storage that cannot rename.
+  WorkerPool pool(
+      storage->capabilities().rename ? storage->subtree(publication.staging()) : memory_storage(),
+      steps.facts, save.io.fsync);
+  NotedCopy noted(pool, storage, publication.staging(), "", save.integrity);
+  if (!steps.left.empty()) noted.take_over(NotedCopy::Comparison::kDigest, steps.writers);
+  report.kept_files = pool.done().size();
   const auto check = [&] {
     steps.go_on();
-    journal.remove();
+    pool.remove_notes();
   };
-  finish_copy(copy, source, std::move(publication), journal, steps, check, report);
+  finish_copy(copy, source, std::move(publication), noted, steps, check, report);
 }
 
 void require_resumable(const PlannedCopy& copy, const Location& destination,
@@ -116,22 +116,6 @@ void require_resumable(const PlannedCopy& copy, const Location& destination,
                                      "another process to go on; leave out {}",
                                      option),
                           {.file = destination.display()});
-}
-
-std::optional<Interrupted> find_left(const Location& destination, const ConversionFacts& facts,
-                                     const PlannedCopy& copy, ConvertReport& report) {
-  require_resumable(copy, destination, "--resume");
-  std::optional<Interrupted> left = find_interrupted(destination, facts);
-  if (left) report.kept_files = left->journal.files.size();
-  return left;
-}
-
-std::uint64_t bytes_of(const std::optional<Interrupted>& left) {
-  std::uint64_t bytes = 0;
-  if (left) {
-    for (const auto& [name, file] : left->journal.files) bytes += file.size;
-  }
-  return bytes;
 }
 
 }  // namespace dckpt

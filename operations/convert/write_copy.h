@@ -1,12 +1,12 @@
 #pragma once
 
-#include <cstdint>
 #include <functional>
 #include <optional>
+#include <string>
 
-#include "operations/convert/conversion_journal.h"
+#include "operations/convert/conversion_facts.h"
 #include "operations/convert/convert_options.h"
-#include "operations/convert/interrupted.h"
+#include "operations/convert/noted_copy.h"
 #include "operations/convert/planned_copy.h"
 #include "operations/convert/source/copy_source.h"
 #include "strategies/storage/location.h"
@@ -18,33 +18,27 @@ namespace dckpt {
 struct WriteSteps {
   int writers = 1;  ///< number of ranks at a time
   bool resume = false;
-  bool discards = true;               ///< what was written is worthless if check_source() fails
-  std::optional<Interrupted> left{};  ///< leftovers to continue
+  bool discards = true;  ///< what was written is worthless if check_source() fails
+  std::string left{};    ///< leftovers to continue, beside the destination; empty if there are none
   ConversionFacts facts{};
   std::function<void()> check_source{};  ///< called when everything has been read; throws
   std::function<void()> go_on{};         ///< throws to stop
 };
 
-/// Writes what `journal` does not have as finished, and publishes the copy. `check` is called just
+/// Writes what `noted` does not have as finished, and publishes the copy. `check` is called just
 /// before the checkpoint becomes visible and throws to prevent that.
 void finish_copy(const PlannedCopy& copy, CopySource& source, Publication publication,
-                 ConversionJournal& journal, const WriteSteps& steps,
-                 const std::function<void()>& check, ConvertReport& report);
+                 NotedCopy& noted, const WriteSteps& steps, const std::function<void()>& check,
+                 ConvertReport& report);
 
-/// Writes the copy from `source` and publishes it. Reports the numbers of files.
+/// Writes the copy from `source` as a pool of one worker, and publishes it. Reports the numbers of
+/// files.
 void write_copy(const PlannedCopy& copy, const Location& destination, CopySource& source,
-                WriteSteps steps, ConvertReport& report);
+                const WriteSteps& steps, ConvertReport& report);
 
 /// Throws CheckpointError (unsupported) if the copy cannot be written by several attempts, which
 /// `option` asks for: for formats without Capabilities::resume, and storages without rename.
 void require_resumable(const PlannedCopy& copy, const Location& destination,
                        const std::string& option);
-
-/// Returns the leftovers to continue, if any, and adds them to `report`. Throws as
-/// find_interrupted() and require_resumable() do.
-std::optional<Interrupted> find_left(const Location& destination, const ConversionFacts& facts,
-                                     const PlannedCopy& copy, ConvertReport& report);
-
-std::uint64_t bytes_of(const std::optional<Interrupted>& left);
 
 }  // namespace dckpt

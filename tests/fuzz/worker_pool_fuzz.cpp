@@ -20,20 +20,15 @@ constexpr std::string_view kJob =
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   const dckpt::Bytes input = dckpt::to_bytes(text);
-  const std::string done = dckpt::journal_line(text);
-  for (const char* const name : {"job.json", "0.done", "0.claim-1", "publish.claim-1"}) {
+  const std::string note = dckpt::note_line(text);
+  for (const char* const name : {"job.json", ".notes-a-1", "0.claim-1", "publish.claim-1"}) {
     const auto pool = dckpt::memory_storage();
     pool->put("job.json", dckpt::as_bytes(kJob));
-    pool->put(name,
-              name == std::string_view("0.done") ? dckpt::as_bytes(done) : dckpt::ByteView(input));
+    pool->put(name, dckpt::is_notes(name) ? dckpt::as_bytes(note) : dckpt::ByteView(input));
     try {
       static_cast<void>(dckpt::survey_workers(dckpt::Location(pool)));
     } catch (const dckpt::CheckpointError&) {
     }
-  }
-  try {
-    dckpt::parse_commitment(input, "commit.json");
-  } catch (const dckpt::CheckpointError&) {
   }
   return 0;
 }

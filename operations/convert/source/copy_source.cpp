@@ -118,7 +118,7 @@ std::vector<ReadItem> CopySource::reads_of(const WriteItem& item) const {
 }
 
 std::optional<std::vector<StorageInfo>> CopySource::written(const PlannedFile& file) {
-  const auto finished = journal_ != nullptr ? journal_->find(file.name) : std::nullopt;
+  const auto finished = copy_ != nullptr ? copy_->find(file.name) : std::nullopt;
   if (!finished) return std::nullopt;
   for (const std::size_t i : file.items) {
     const WriteItem& item = file.plan[i];
@@ -141,7 +141,7 @@ bool CopySource::checked(const PlannedFile& file) {
 
 void CopySource::wrote(const PlannedFile& file, std::span<const StorageInfo> places) {
   check_.require_unchanged_since_last();
-  if (journal_ != nullptr) journal_->wrote(file.name, places, checked(file));
+  if (copy_ != nullptr) copy_->wrote(file.name, places, checked(file));
 }
 
 }  // namespace dckpt

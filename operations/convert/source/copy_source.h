@@ -8,8 +8,8 @@
 
 #include "configs/policy/options.h"
 #include "mapping/base/progress.h"
-#include "operations/convert/conversion_journal.h"
 #include "operations/convert/copy_contents.h"
+#include "operations/convert/noted_copy.h"
 #include "operations/convert/source/source_check.h"
 #include "strategies/contract/reader.h"
 #include "strategies/contract/save_strategy.h"
@@ -46,8 +46,8 @@ class CopySource final : public ItemSource {
   std::optional<std::vector<StorageInfo>> written(const PlannedFile& file) override;
   void wrote(const PlannedFile& file, std::span<const StorageInfo> places) override;
 
-  /// Sets the journal of the files that are already finished. Call it before anything is written.
-  void goes_on_with(ConversionJournal& journal) { journal_ = &journal; }
+  /// Sets the copy, which may have finished files. Call it before anything is written.
+  void goes_on_with(NotedCopy& copy) { copy_ = &copy; }
   /// Adds to the progress what others have written.
   void count(std::uint64_t bytes) { progress_.add(bytes); }
   /// Throws CheckpointError (aborted) if a file of the source was replaced since it was opened.
@@ -66,7 +66,7 @@ class CopySource final : public ItemSource {
   const CopyMemory memory_;
   ProgressCounter progress_;
   std::function<void()> go_on_;
-  ConversionJournal* journal_ = nullptr;
+  NotedCopy* copy_ = nullptr;
 };
 
 }  // namespace dckpt

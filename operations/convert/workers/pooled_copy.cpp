@@ -24,12 +24,12 @@
 #include "mapping/base/storage_name.h"
 #include "mapping/base/text.h"
 #include "operations/convert/convert_target.h"
+#include "operations/convert/noted_copy.h"
 #include "operations/convert/source/source_check.h"
 #include "operations/convert/workers/pooled_publication.h"
 #include "operations/convert/workers/worker_pool.h"
 #include "operations/convert/workers/worker_survey.h"
 #include "operations/convert/write_copy.h"
-#include "strategies/storage/hashing.h"
 #include "strategies/storage/hidden_sibling.h"
 #include "strategies/storage/memory.h"
 
@@ -42,7 +42,6 @@ constexpr std::chrono::milliseconds kShortestWait{10};
 constexpr std::chrono::milliseconds kLongestWait{500};
 constexpr std::chrono::seconds kPiecesEvery{1};
 constexpr std::size_t kFewUnits = 64;
-constexpr const char* kPoolNote = ".pool";  ///< in the staging directory: names that of the pool
 constexpr std::uint64_t kMaxNoteBytes = 4096;
 constexpr const char* kSourcePrefix = "source/";  ///< of units that compare a file of the source
 
@@ -94,13 +93,7 @@ std::vector<WorkUnit> units_of(const std::vector<std::vector<WorkUnit>>& files,
 }
 
 PooledJob job_of(const PooledCopy& shared, std::vector<WorkUnit> units) {
-  ConversionFacts facts = shared.facts;
-  const ConvertChecks& checks = shared.options.checks;
-  facts.emplace_back("destination", quote(shared.destination.absolute()));
-  facts.emplace_back("source compared with its checksums", checks.source ? "yes" : "no");
-  facts.emplace_back("source compared with integrity.json", checks.integrity ? "yes" : "no");
-  facts.emplace_back("destination replaced", shared.options.target.overwrite ? "yes" : "no");
-  return {.facts = std::move(facts),
+  return {.facts = shared_facts(shared.facts, shared.destination, shared.options),
           .destination = shared.destination.absolute(),
           .staging = to_string(HiddenSibling{shared.destination.name(), "saving", kPoolToken}),
           .units = std::move(units)};
@@ -123,7 +116,8 @@ class Worker {
         check_(shared.reader, options_.checks.source, {}, shared.watch),
         source_(shared.reader, shared.copy.contents, check_, *shared.copy.target.format,
                 shared.memory, shared.progress, bytes_of(shared.copy.items), shared.go_on),
-        digests_(std::make_shared<FileDigests>()) {}
+        noted_(pool_, storage_, pool_.job().staging, worker_folder(pool_.token()),
+               shared.copy.target.save.integrity) {}
 
   /// Makes the staging directory of a pool that begins, where other pools find its name.
   void make_place();
@@ -142,11 +136,10 @@ class Worker {
   bool finds_records(const CheckpointError& error);
   void keep_known_records();
   void note_pieces();
-  void publish(const std::map<std::string, FinishedUnit>& units);
+  void publish();
   std::string folder() const {
     return join_name(pool_.job().staging, worker_folder(pool_.token()));
   }
-  const SaveOptions& save() const { return shared_.copy.target.save; }
 
   PooledCopy& shared_;
   const ConvertOptions& options_;
@@ -158,7 +151,7 @@ class Worker {
   PooledPublication publication_;
   SourceCheck check_;
   CopySource source_;
-  const std::shared_ptr<FileDigests> digests_;  ///< of the files written here, for a manifest
+  NotedCopy noted_;
   std::mutex mutex_;
   std::set<std::string> counted_;  ///< units that are part of the progress
   bool keeps_records_ = false;
@@ -187,24 +180,23 @@ class Worker::Units final : public ItemSource {
   }
 
   void wrote(const PlannedFile& file, std::span<const StorageInfo> places) override {
-    FinishedUnit unit{.path = join_name(worker_folder(worker_.pool_.token()), file.name)};
-    const std::string name = join_name(worker_.folder(), file.name);
-    const FileInfo written = worker_.storage_->stat(name).value_or(FileInfo{});
-    unit.file.size = written.size;
-    unit.file.modified = written.modified;
-    if (worker_.save().integrity)
-      unit.file.digest = worker_.digests_->in(worker_.folder()).at(file.name).sha256;
-    worker_.digests_->remove(name);
-    unit.file.places.assign(places.begin(), places.end());
-    unit.file.source_checked = worker_.source_.checked(file);
-    finish(file.name, unit);
+    before_note();
+    worker_.noted_.wrote(file.name, places, worker_.source_.checked(file));
+    after_note(file.name);
+  }
+
+  /// Notes that a file of the source agrees with its manifest.
+  void compared(const std::string& unit) {
+    before_note();
+    worker_.pool_.finish(unit, {});
+    after_note(unit);
   }
 
   /// Returns whether this worker is to do the unit.
   bool claim(const std::string& unit, std::uint64_t bytes) {
     worker_.shared_.go_on();
     if (worker_.pool_.was_busy(unit)) return false;
-    if (worker_.pool_.is_done(unit)) {
+    if (worker_.pool_.find(unit)) {
       const std::lock_guard lock(worker_.mutex_);
       if (worker_.counted_.insert(unit).second) worker_.source_.count(bytes);
       return false;
@@ -217,10 +209,20 @@ class Worker::Units final : public ItemSource {
     return true;
   }
 
-  void finish(const std::string& unit, const FinishedUnit& finished) {
+  bool worked() const { return worked_; }
+
+ private:
+  bool is_claimed(const std::string& unit) {
+    const std::lock_guard lock(mutex_);
+    return claims_.contains(unit);
+  }
+
+  void before_note() {
     worker_.check_.require_unchanged_since_last();
     worker_.note_pieces();
-    worker_.pool_.finish(unit, finished);
+  }
+
+  void after_note(const std::string& unit) {
     {
       const std::lock_guard lock(worker_.mutex_);
       worker_.counted_.insert(unit);
@@ -228,14 +230,6 @@ class Worker::Units final : public ItemSource {
     }
     const std::lock_guard lock(mutex_);
     claims_.erase(unit);
-  }
-
-  bool worked() const { return worked_; }
-
- private:
-  bool is_claimed(const std::string& unit) {
-    const std::lock_guard lock(mutex_);
-    return claims_.contains(unit);
   }
 
   Worker& worker_;
@@ -287,9 +281,9 @@ void Worker::work_until_published() {
       wait = kShortestWait;
       continue;
     }
-    if (const auto units = pool_.all_done()) {
+    if (pool_.all_done()) {
       if (const auto claim = pool_.claim_publication()) {
-        publish(*units);
+        publish();
         continue;
       }
     }
@@ -323,9 +317,10 @@ void Worker::require_place() {
     if (publication_.is_complete()) return;  // meanwhile
     throw;
   }
+  pool_.look();
   std::uint64_t written = 0;
   for (const WorkUnit& unit : pool_.job().units)
-    if (pool_.is_done(unit.name)) written += unit.bytes;
+    if (pool_.find(unit.name)) written += unit.bytes;
   require_space(shared_.destination, report_.disk_bytes - std::min(report_.disk_bytes, written));
 }
 
@@ -351,8 +346,7 @@ void Worker::write_units(Units& units) {
   const std::size_t ranks = shared_.copy.items.size();
   // Workers begin at different ranks, so that they seldom want the same.
   const std::size_t first = fingerprint_of(as_bytes(pool_.token())).low % ranks;
-  const auto through = save().integrity ? hashing_storage(storage_, digests_) : storage_;
-  const WriteTarget target{through, folder(), false};
+  const WriteTarget target{noted_.storage(), folder(), false};
   parallel_for(ranks, shared_.memory.io.threads, [&](std::size_t i) {
     const std::size_t rank = (first + i) % ranks;
     if (!units.claim_first(files_[rank])) return;  // before anything is planned for the rank
@@ -368,7 +362,7 @@ void Worker::compare_source(Units& units) {
     const std::string unit = kSourcePrefix + file.name;
     if (!units.claim(unit, 0)) return;
     compare_digests(shared_.reader.storage(), IntegrityManifest{{file}}, 0, 1, 1);
-    units.finish(unit, {});
+    units.compared(unit);
   });
 }
 
@@ -399,7 +393,7 @@ void Worker::note_pieces() {
   pool_.note_pieces(check_.records().incomplete());
 }
 
-void Worker::publish(const std::map<std::string, FinishedUnit>& units) {
+void Worker::publish() {
   if (publication_.is_complete()) {
     remove_dead_attempts(shared_.destination);  // what that worker was about to remove
     return pool_.note_published();
@@ -411,11 +405,9 @@ void Worker::publish(const std::map<std::string, FinishedUnit>& units) {
   const int readers = options_.limits.read_threads.value_or(options_.limits.io.threads);
   const WriteSteps steps{.writers = shared_.memory.io.threads,
                          .discards = false,
-                         .facts = pool_.job().facts,
                          .check_source = [&] { check_.check_rest(readers, shared_.go_on); },
                          .go_on = shared_.go_on};
-  report_.workers->published_here =
-      publication_.publish(shared_.copy, source, steps, units, report_);
+  report_.workers->published_here = publication_.publish(shared_.copy, source, steps, report_);
 }
 
 /// Throws CheckpointError (invalid argument) for a pool in a directory whose files count.
@@ -429,45 +421,74 @@ void require_outside(const Location& pool, const std::string& place, const char*
                         {.file = pool.display()});
 }
 
-/// Returns the pool whose workers write into a staging directory; empty if it cannot be found.
-std::optional<Location> pool_of(const Storage& storage, const std::string& staging) {
-  try {
-    const auto note = storage.open(join_name(staging, kPoolNote));
-    return Location(std::string(as_text(ByteView(read_file(*note, kMaxNoteBytes)))));
-  } catch (const CheckpointError&) {
-    return std::nullopt;
-  }
-}
-
 /// Throws CheckpointError (aborted) if the workers of another pool are writing the destination, and
 /// warns of what others have left there.
 void require_only_pool(const Location& destination) {
   const Storage& storage = *destination.storage();
-  if (!storage.stat_target("")) return;
-  for (const FileInfo& entry : storage.list("")) {
-    const auto sibling = parse_hidden_sibling(entry.name);
-    if (!sibling || sibling->name != destination.name() || !is_of_pool(entry.name)) continue;
-    const std::optional<Location> other = pool_of(storage, entry.name);
-    const auto worker = other ? worker_at_work(*other) : std::nullopt;
-    if (worker) {
-      throw CheckpointError(
-          ErrorCode::kAborted,
-          str_format("the workers of {} are writing this destination, process {} of host {} among "
-                     "them; join them (--workers {}), or stop them first",
-                     quote(other->display()), worker->process, quote(worker->host),
-                     other->display()),
-          {.file = destination.display()});
-    }
+  for (const std::string& directory : pool_directories(destination)) {
+    const std::optional<Location> other = pool_of(storage, directory);
+    if (other) require_idle(destination, *other);
     log_warning(
         str_format("{} is of another pool of workers{}, which seems to have died; remove it "
                    "when it is not needed{}",
-                   quote(storage.display_path(entry.name)),
+                   quote(storage.display_path(directory)),
                    other ? str_format(", {}", quote(other->display())) : "",
                    other ? " (dckpt workers DIR --remove)" : ""));
   }
 }
 
 }  // namespace
+
+ConversionFacts shared_facts(ConversionFacts facts, const Location& destination,
+                             const ConvertOptions& options) {
+  facts.emplace_back("destination", quote(destination.absolute()));
+  facts.emplace_back("source compared with its checksums", options.checks.source ? "yes" : "no");
+  facts.emplace_back("source compared with integrity.json",
+                     options.checks.integrity ? "yes" : "no");
+  facts.emplace_back("destination replaced", options.target.overwrite ? "yes" : "no");
+  return facts;
+}
+
+std::vector<std::string> pool_directories(const Location& destination) {
+  std::vector<std::string> names;
+  if (!destination.storage()->stat_target("")) return names;
+  for (const FileInfo& entry : destination.storage()->list("")) {
+    const auto sibling = parse_hidden_sibling(entry.name);
+    if (sibling && sibling->name == destination.name() && is_of_pool(entry.name))
+      names.push_back(entry.name);
+  }
+  return names;
+}
+
+std::optional<Location> pool_of(const Storage& storage, const std::string& directory) {
+  try {
+    const auto note = storage.open(join_name(directory, kPoolNote));
+    return Location(std::string(as_text(ByteView(read_file(*note, kMaxNoteBytes)))));
+  } catch (const CheckpointError&) {
+    return std::nullopt;
+  }
+}
+
+void require_idle(const Location& destination, const Location& pool) {
+  const std::optional<SurveyedWorker> worker = worker_at_work(pool);
+  if (!worker) return;
+  throw CheckpointError(
+      ErrorCode::kAborted,
+      str_format("the workers of {} are writing this destination, process {} of host {} among "
+                 "them; join them (--workers {}), or stop them first",
+                 quote(pool.display()), worker->process, quote(worker->host), pool.display()),
+      {.file = destination.display()});
+}
+
+void remove_pool(const Location& pool, bool published) {
+  try {
+    if (!pool.stat()) return;
+    published ? pool.storage()->remove_all(pool.name()) : remove_workers(pool);
+  } catch (const CheckpointError& error) {
+    log_warning(str_format("what the ranks have left in {} could not be removed: {}",
+                           quote(pool.display()), error.what()));
+  }
+}
 
 void share_copy(PooledCopy shared, ConvertReport& report) {
   const Location& pool = *shared.options.workers.directory;

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <functional>
-#include <map>
 #include <string>
 
 #include "operations/convert/convert_options.h"
@@ -27,18 +26,14 @@ class PooledPublication {
   /// stopped and another one has taken over. After an error, the files wait for the next worker
   /// that publishes.
   bool publish(const PlannedCopy& copy, CopySource& source, const WriteSteps& steps,
-               const std::map<std::string, FinishedUnit>& units, ConvertReport& report);
+               ConvertReport& report);
 
  private:
   std::string left() const;
   std::string hidden(const char* purpose, const std::string& token) const;
-  bool all_there(const std::string& staging, const std::map<std::string, FinishedUnit>& units);
   std::vector<PublishedFile> files_below(const std::string& directory,
                                          const std::string& below) const;
   bool give_back();
-  void publish_from(Publication publication, const PlannedCopy& copy, CopySource& source,
-                    const WriteSteps& steps, const std::map<std::string, FinishedUnit>& units,
-                    ConvertReport& report);
 
   WorkerPool& pool_;
   const Location& destination_;

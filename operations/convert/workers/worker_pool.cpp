@@ -11,7 +11,7 @@
 #include "mapping/base/text.h"
 #include "mapping/base/warn_if_possible.h"
 #include "mapping/state/value.h"
-#include "operations/convert/interrupted.h"
+#include "operations/convert/conversion_facts.h"
 #include "operations/convert/noted_json.h"
 #include "strategies/formats/json/json.h"
 #include "strategies/storage/hidden_sibling.h"
@@ -30,27 +30,38 @@
 //                      it was killed before it wrote its token, for which it has a quarter of a
 //                      period. Claims are created exclusively and never taken away from an owner,
 //                      so that none is ever removed under a new owner's hands
-//     U.done           the path and the places of the finished file; it appears whole
+//     .notes-T-G       the notes of a worker, a line each (pool_notes.h): units that are done, with
+//                      the path and the places of the finished file; files that are not as they
+//                      were noted; renames, before they are carried out; and the files that the
+//                      owner of the publication is about to make visible. Nobody else writes them,
+//                      so one that was stopped may do so late
 //     publish.claim-G  the same lease for the publication. Its owner has renamed the staging
 //                      directory S to that of its own token
 //     T.pieces         the parts of the source's records that the worker has read, which have no
 //                      checksum of their own: the publisher compares whole records
 //     records          the copy contains records as they are stored
-//     T.commit         the files that the owner of the publication is about to make visible. Each
-//                      publisher has its own, since one that was stopped may write it late
-//     .conversion-…    the journal of a publication. It is here, and not in S, so that one that
-//                      is begun late is not among the published files
 //     published        the destination is complete
 //
 // A worker writes into a folder of its own in S. Two workers on one unit, as when one was stopped
 // until its lease had expired, therefore never write the same file: each would write the same
-// bytes, and the note that is written last counts. A worker that died after
+// bytes, and either note will do. A worker that died after
 //
-//     its claim       leaves a claim that expires, and part of a file that nobody refers to
-//     `U.done`        leaves a claim that nobody looks at
-//     renaming S      leaves S under its token; the next publisher renames that to its own
-//     `T.commit`      either leaves the checkpoint visible, which the sizes and times of its files
-//                     tell, or S as before: the renames so far are undone, and it is finished again
+//     its claim          leaves a claim that expires, and part of a file that nobody refers to
+//     noting a unit      leaves a claim that nobody looks at
+//     renaming S         leaves S under its token; the next publisher renames that to its own
+//     renaming files     leaves each under one of two names that are known: those of units move
+//                        from the worker's folder to the name of the unit, other renames are noted
+//     its commitment     either leaves the checkpoint visible, which the sizes and times of its
+//                        files tell, or S as before: it is finished again
+//
+// A conversion by one process is a pool of one worker, without a directory of its own: its notes
+// are in S, beside the files, which it writes under their names at once. S is the claim: whoever
+// resumes renames it to its own token, and two cannot. The notes are removed before S becomes
+// visible. A process that died after
+//
+//     noting a unit      leaves S with a file that is kept if it still has its digest
+//     renaming files     leaves S, in which renames are undone first
+//     removing its notes leaves S, from which nothing can be resumed: the next job removes it
 //
 // Leases and ages are judged by the clock of the storage alone.
 
@@ -59,7 +70,6 @@ namespace {
 
 constexpr const char* kRecordsFile = "records";
 constexpr const char* kPiecesSuffix = ".pieces";
-constexpr const char* kCommitSuffix = ".commit";
 constexpr const char* kIdDirectory = "id";
 constexpr std::uint64_t kMaxOwnerBytes = 4096;
 constexpr std::size_t kMaxGenerations = 1'000'000;
@@ -101,10 +111,6 @@ PooledJob parse_job(ByteView text, const std::string& file) {
 
 }  // namespace
 
-std::string done_name(std::size_t unit) {
-  return str_format("{}.done", unit);
-}
-
 std::string claim_prefix(std::size_t unit) {
   return str_format("{}.claim-", unit);
 }
@@ -112,9 +118,10 @@ std::string claim_prefix(std::size_t unit) {
 bool is_pool_file(std::string_view name) {
   static constexpr std::array<std::string_view, 5> kNames{
       kJobFile, kRecordsFile, kIdDirectory, kPublishedFile,
-      "commit.json"};  // the last: earlier releases
-  return std::ranges::find(kNames, name) != kNames.end() || name.ends_with(".done") ||
-         name.ends_with(kCommitSuffix) || is_journal(name) ||
+      "commit.json"};  // the last: earlier builds, as the following suffixes
+  static constexpr std::array<std::string_view, 3> kSuffixes{".done", ".commit", ".journal"};
+  return std::ranges::find(kNames, name) != kNames.end() || is_notes(name) ||
+         std::ranges::any_of(kSuffixes, [&](auto suffix) { return name.ends_with(suffix); }) ||
          name.find(".claim-") != std::string_view::npos || name.ends_with(kPiecesSuffix) ||
          name.starts_with(kProbePrefix) || parse_hidden_sibling(name);
 }
@@ -135,30 +142,6 @@ ClaimText parse_claim(ByteView content) {
   if (words.size() != 3) return {};
   return {words[0], static_cast<std::int64_t>(parse_u64(words[1]).value_or(0) & INT64_MAX),
           Lease::Period(parse_u64(words[2]).value_or(0) & INT64_MAX)};
-}
-
-Commitment parse_commitment(ByteView content, const std::string& file) {
-  return read_pool_file(file, [&] {
-    const Value json = parse_json(content, file, {kMaxPoolFileBytes});
-    Commitment commitment{
-        .token = json.at("token").as_str(), .files = {}, .renamed = pairs_from(json.at("renamed"))};
-    for (const Value& named : json.at("files").items()) {
-      const Value& facts = part(named, 1);
-      commitment.files.push_back({part(named, 0).as_str(), count_from(part(facts, 0)),
-                                  static_cast<std::int64_t>(count_from(part(facts, 1)))});
-    }
-    return commitment;
-  });
-}
-
-FinishedUnit parse_done(ByteView content, const std::string& name) {
-  if (content.empty()) return {};
-  return read_pool_file(name, [&] {
-    JournalContent noted = parse_journal(content, name);
-    if (noted.files.size() != 1)
-      throw CheckpointError(ErrorCode::kCorrupt, "it does not describe one file");
-    return FinishedUnit{noted.files.begin()->first, std::move(noted.files.begin()->second)};
-  });
 }
 
 PooledJob read_job(const Location& directory) {
@@ -187,6 +170,8 @@ WorkerPool::WorkerPool(const Location& directory, PooledJob job, Lease::Period l
     : storage_(directory.directory()),
       job_(std::move(job)),
       period_(lease),
+      shared_(true),
+      sync_(true),
       token_(staging_token()) {
   if (!storage_->capabilities().rename)
     throw CheckpointError(ErrorCode::kUnsupported,
@@ -195,6 +180,16 @@ WorkerPool::WorkerPool(const Location& directory, PooledJob job, Lease::Period l
                           {.file = directory.display()});
   for (std::size_t i = 0; i < job_.units.size(); ++i) numbers_.emplace(job_.units[i].name, i);
   begin_or_join(directory);
+}
+
+WorkerPool::WorkerPool(std::shared_ptr<Storage> storage, const ConversionFacts& facts, bool sync)
+    : storage_(std::move(storage)),
+      period_(0),
+      shared_(false),
+      sync_(sync),
+      token_(staging_token()) {
+  read_notes(*storage_, storage_->list(""), notes_);
+  note(note_of_facts(facts));
 }
 
 void WorkerPool::begin_or_join(const Location& directory) {
@@ -287,10 +282,11 @@ bool WorkerPool::is_expired(const std::string& claim, std::int64_t modified) {
 }
 
 void WorkerPool::look() {
-  std::map<std::string, std::int64_t> listed;
-  for (FileInfo& entry : storage_->list("")) listed.emplace(std::move(entry.name), entry.modified);
+  std::vector<FileInfo> entries = storage_->list("");
   const std::lock_guard lock(mutex_);
-  listed_ = std::move(listed);
+  read_notes(*storage_, entries, notes_);
+  listed_.clear();
+  for (FileInfo& entry : entries) listed_.emplace(std::move(entry.name), entry.modified);
 }
 
 bool WorkerPool::was_busy(const std::string& unit) {
@@ -299,7 +295,7 @@ bool WorkerPool::was_busy(const std::string& unit) {
   std::vector<std::pair<std::string, std::int64_t>> claims;
   {
     const std::lock_guard lock(mutex_);
-    if (listed_.contains(done_name(number))) return false;
+    if (notes_.done.contains(unit)) return false;
     for (auto file = listed_.lower_bound(prefix);
          file != listed_.end() && file->first.starts_with(prefix); ++file)
       claims.push_back(*file);
@@ -324,44 +320,86 @@ std::optional<WorkerPool::Claim> WorkerPool::claim_first_free(const std::string&
 }
 
 std::optional<WorkerPool::Claim> WorkerPool::claim(const std::string& unit) {
-  if (is_done(unit)) return std::nullopt;
   std::optional<Claim> claim = claim_first_free(claim_prefix(numbers_.at(unit)));
-  if (claim && is_done(unit)) claim.reset();  // its last owner has finished it meanwhile
+  if (!claim) return std::nullopt;
+  look();
+  if (find(unit)) return std::nullopt;  // its last owner has finished it meanwhile
   return claim;
 }
 
-bool WorkerPool::is_done(const std::string& unit) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (done_.contains(unit)) return true;
-  }
-  const std::string name = done_name(numbers_.at(unit));
-  if (!storage_->stat(name)) return false;
-  FinishedUnit finished =
-      parse_done(read_file(*storage_->open(name), kMaxPoolFileBytes), storage_->display_path(name));
+std::optional<FinishedUnit> WorkerPool::find(const std::string& unit) const {
   const std::lock_guard lock(mutex_);
-  done_.emplace(unit, std::move(finished));
-  return true;
+  const auto found = notes_.done.find(unit);
+  return found == notes_.done.end() ? std::nullopt : std::optional(found->second);
 }
 
-void WorkerPool::finish(const std::string& unit, const FinishedUnit& finished) {
-  const std::string content =
-      finished.path.empty() ? "" : journal_line(journal_record(finished.path, finished.file));
-  if (is_done(unit)) return;  // by another worker, after the claim of this one had expired
-  storage_->put(done_name(numbers_.at(unit)), as_bytes(content));
+/// Appends to the notes of this worker. After an error nobody reads what follows in the same file,
+/// so that the next note begins another one.
+void WorkerPool::note(const std::string& record) {
+  const std::lock_guard writing(noting_);
+  if (!file_) {
+    const std::string name = notes_name(token_, ++files_);
+    {
+      const std::lock_guard lock(mutex_);
+      notes_.read[name] = UINT64_MAX;  // everything in it is known here
+    }
+    file_ = storage_->create(name);
+  }
+  try {
+    file_->append(as_bytes(note_line(record)));
+    if (sync_) file_->sync();
+  } catch (...) {
+    file_.reset();
+    throw;
+  }
+}
+
+void WorkerPool::finish(const std::string& unit, FinishedUnit finished) {
+  if (shared_) {
+    look();
+    if (find(unit)) return;  // by another worker, after the claim of this one had expired
+    finished.at = now();
+  }
+  note(note_of_done(unit, finished));
   const std::lock_guard lock(mutex_);
-  done_[unit] = finished;
+  notes_.add(unit, std::move(finished));
 }
 
 void WorkerPool::forget(const std::string& unit) {
-  storage_->remove_all(done_name(numbers_.at(unit)));
+  const std::optional<FinishedUnit> gone = find(unit);
+  if (!gone) return;
+  note(note_of_gone(unit, *gone));
   const std::lock_guard lock(mutex_);
-  done_.erase(unit);
+  notes_.take_back(unit, gone->path, gone->modified);
 }
 
-std::size_t WorkerPool::open_units() {
+std::size_t WorkerPool::open_units() const {
   const std::lock_guard lock(mutex_);
-  return job_.units.size() - done_.size();
+  return job_.units.size() - std::min(job_.units.size(), notes_.done.size());
+}
+
+bool WorkerPool::all_done() {
+  look();
+  const std::lock_guard lock(mutex_);
+  return std::ranges::all_of(job_.units,
+                             [&](const WorkUnit& unit) { return notes_.done.contains(unit.name); });
+}
+
+std::map<std::string, FinishedUnit> WorkerPool::done() const {
+  const std::lock_guard lock(mutex_);
+  return notes_.done;
+}
+
+void WorkerPool::note_rename(const std::string& from, const std::string& to) {
+  note(note_of_rename(from, to));
+  const std::lock_guard lock(mutex_);
+  notes_.renamed.emplace_back(from, to);
+}
+
+NamePairs WorkerPool::renamed() {
+  look();
+  const std::lock_guard lock(mutex_);
+  return notes_.renamed;
 }
 
 void WorkerPool::note_pieces(ByteView pieces) {
@@ -378,35 +416,20 @@ std::vector<std::pair<std::string, Bytes>> WorkerPool::pieces_of_others() {
   return pieces;
 }
 
-std::optional<std::map<std::string, FinishedUnit>> WorkerPool::all_done() {
-  for (const WorkUnit& unit : job_.units)
-    if (!is_done(unit.name)) return std::nullopt;
-  const std::lock_guard lock(mutex_);
-  return done_;
-}
-
 std::optional<WorkerPool::Claim> WorkerPool::claim_publication() {
   return claim_first_free(kClaimOfPublication);
 }
 
-void WorkerPool::note_commitment(const Commitment& commitment) {
-  ValueList files;
-  for (const PublishedFile& file : commitment.files)
-    files.push_back(Value::list({file.name, Value::list({file.size, file.modified})}));
-  storage_->put(commitment.token + kCommitSuffix,
-                as_bytes(to_json(Value::dict({{"token", commitment.token},
-                                              {"files", Value::list(std::move(files))},
-                                              {"renamed", to_value(commitment.renamed)}}))));
+void WorkerPool::note_commitment(const std::vector<PublishedFile>& files) {
+  note(note_of_commitment(files));
+  const std::lock_guard lock(mutex_);
+  notes_.commitments.push_back(files);
 }
 
-std::vector<Commitment> WorkerPool::commitments() {
-  std::vector<Commitment> found;
-  for (const FileInfo& entry : storage_->list("")) {
-    if (entry.name.ends_with(kCommitSuffix))
-      found.push_back(parse_commitment(read_file(*storage_->open(entry.name), kMaxPoolFileBytes),
-                                       storage_->display_path(entry.name)));
-  }
-  return found;
+std::vector<std::vector<PublishedFile>> WorkerPool::commitments() {
+  look();
+  const std::lock_guard lock(mutex_);
+  return notes_.commitments;
 }
 
 void WorkerPool::note_published() {
@@ -415,6 +438,14 @@ void WorkerPool::note_published() {
 
 bool WorkerPool::is_published() {
   return storage_->stat(kPublishedFile).has_value();
+}
+
+void WorkerPool::remove_notes() {
+  const std::lock_guard writing(noting_);
+  if (file_) file_->close();
+  file_.reset();
+  const std::lock_guard lock(mutex_);
+  for (const auto& [name, read] : notes_.read) storage_->remove_all(name);
 }
 
 void WorkerPool::note_records() {

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "operations/convert/conversion_journal.h"
+#include "operations/convert/workers/pool_notes.h"
 #include "strategies/storage/lease.h"
 #include "strategies/storage/location.h"
 
@@ -37,33 +37,12 @@ struct PooledJob {
   std::vector<WorkUnit> units;
 };
 
-/// A unit that is done, with its file.
-struct FinishedUnit {
-  std::string path;  ///< in PooledJob::staging; empty for a unit without a file
-  FinishedFile file{};
-};
-
-/// A file that is about to become visible, as it is found again afterwards.
-struct PublishedFile {
-  std::string name;  ///< in the checkpoint
-  std::uint64_t size = 0;
-  std::int64_t modified = 0;
-  friend bool operator==(const PublishedFile&, const PublishedFile&) = default;
-};
-
-/// The note of a worker that is about to make the checkpoint visible.
-struct Commitment {
-  std::string token;                 ///< of the worker
-  std::vector<PublishedFile> files;  ///< all files but the marker
-  NamePairs renamed;                 ///< in the staging directory so far
-};
-
 /// Returns the tokens of the workers that have claimed the publication, the latest first.
 std::vector<std::string> publishers_in(const Storage& pool);
 
 /// The directory in which the workers of one job agree who does what. Processes on any hosts may
-/// join, leave, die, or be stopped for any time; see worker_pool.cpp for the protocol. Safe to use
-/// from several threads.
+/// join, leave, die, or be stopped for any time; see worker_pool.cpp for the protocol. A pool of
+/// one worker has no claims and waits for nobody. Safe to use from several threads.
 class WorkerPool {
  public:
   /// A claim of a unit, which ends with the object.
@@ -84,37 +63,50 @@ class WorkerPool {
   /// (unsupported) for a storage that cannot rename or has no times.
   WorkerPool(const Location& directory, PooledJob job, Lease::Period lease);
 
+  /// Begins the pool of a single worker, or continues the one whose notes are in `storage`. With
+  /// `sync`, notes are durable.
+  WorkerPool(std::shared_ptr<Storage> storage, const ConversionFacts& facts, bool sync);
+
   const std::string& token() const noexcept { return token_; }
   const PooledJob& job() const noexcept { return job_; }
-  /// The directory of the pool, for a journal of the publication.
-  const std::shared_ptr<Storage>& storage() const noexcept { return storage_; }
 
-  /// Lists what all workers have noted.
+  /// Lists and reads what all workers have noted.
   void look();
   /// Returns whether another worker had the unit at the last look(). Almost without requests, so
   /// that a worker can wait for hundreds of units.
   bool was_busy(const std::string& unit);
   /// Claims a unit. Returns nothing if it is done, or if another worker has it.
   std::optional<Claim> claim(const std::string& unit);
-  bool is_done(const std::string& unit);
-  /// Notes, durably, that a unit is done.
-  void finish(const std::string& unit, const FinishedUnit& finished);
-  /// Takes back that a unit is done, as its file is gone.
+  /// Returns a unit that was done at the last look(); empty if it was not.
+  std::optional<FinishedUnit> find(const std::string& unit) const;
+  /// Notes that a unit is done.
+  void finish(const std::string& unit, FinishedUnit finished);
+  /// Takes back that a unit is done, as its file is not as it was noted.
   void forget(const std::string& unit);
-  /// Returns how many units are not known to be done.
-  std::size_t open_units();
-  /// Returns the units that are done if all are.
-  std::optional<std::map<std::string, FinishedUnit>> all_done();
+  /// Returns how many units were not done at the last look().
+  std::size_t open_units() const;
+  /// Returns whether all units are done.
+  bool all_done();
+  /// Returns the units that were done at the last look().
+  std::map<std::string, FinishedUnit> done() const;
+
+  /// Notes a rename in the directory of the copy that is about to be carried out.
+  void note_rename(const std::string& from, const std::string& to);
+  /// Returns the renames that all workers have noted.
+  NamePairs renamed();
 
   /// Claims the publication, which all units precede.
   std::optional<Claim> claim_publication();
   /// As publishers_in().
   std::vector<std::string> publishers() { return publishers_in(*storage_); }
-  void note_commitment(const Commitment& commitment);
-  /// Returns the notes of all publishers.
-  std::vector<Commitment> commitments();
+  /// Notes the files that are about to become visible, all but the marker.
+  void note_commitment(const std::vector<PublishedFile>& files);
+  /// Returns what all publishers have noted.
+  std::vector<std::vector<PublishedFile>> commitments();
   void note_published();
   bool is_published();
+  /// Removes all notes, which nobody needs any more.
+  void remove_notes();
 
   /// The parts of the source's records that this worker has read (RecordChecks::incomplete()), and
   /// those of others with their file.
@@ -139,14 +131,20 @@ class WorkerPool {
   Lease::Period writing() const { return period_ / 4; }
   void begin_or_join(const Location& directory);
   std::string identifier();
+  void note(const std::string& record);
 
   const std::shared_ptr<Storage> storage_;
   PooledJob job_;
   const Lease::Period period_;
+  const bool shared_;
+  const bool sync_;
   const std::string token_;
   std::map<std::string, std::size_t> numbers_;  ///< of units, by name
-  std::mutex mutex_;
-  std::map<std::string, FinishedUnit> done_;    ///< those seen so far
+  std::mutex noting_;
+  std::unique_ptr<WritableFile> file_;  ///< of own notes; empty before the first one
+  int files_ = 0;
+  mutable std::mutex mutex_;
+  PoolNotes notes_;
   std::map<std::string, std::int64_t> listed_;  ///< when files were modified, at the last look()
   std::map<std::string, SeenClaim> seen_;       ///< by name
   std::int64_t now_ = 0;                        ///< by the clock of the storage
@@ -157,9 +155,8 @@ class WorkerPool {
 /// (corrupt) for a damaged one.
 PooledJob read_job(const Location& directory);
 
-/// Names in a pool's directory: of the file that says that a unit is done, of a claim of it or of
-/// the publication, and of the file that says that the job is.
-std::string done_name(std::size_t unit);
+/// Names in a pool's directory: of a claim of a unit or of the publication, of the job, and of the
+/// file that says that it is published.
 std::string claim_prefix(std::size_t unit);
 inline constexpr const char* kJobFile = "job.json";
 inline constexpr const char* kClaimOfPublication = "publish.claim-";
@@ -177,10 +174,5 @@ struct ClaimText {
   Lease::Period period{};
 };
 ClaimText parse_claim(ByteView content);
-
-/// Returns the finished unit that the content of a file done_name() describes.
-FinishedUnit parse_done(ByteView content, const std::string& name);
-/// Returns what WorkerPool::note_commitment() has written. Both throw CheckpointError (corrupt).
-Commitment parse_commitment(ByteView content, const std::string& file);
 
 }  // namespace dckpt

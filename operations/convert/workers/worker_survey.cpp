@@ -38,7 +38,9 @@ class Survey {
         storage_(*owner_),
         job_(read_job(directory)),
         now_(storage_time(storage_, kProbePrefix + staging_token())) {
-    for (const FileInfo& entry : storage_.list("")) files_.emplace(entry.name, entry);
+    const std::vector<FileInfo> entries = storage_.list("");
+    read_notes(storage_, entries, notes_);
+    for (const FileInfo& entry : entries) files_.emplace(entry.name, entry);
   }
 
   WorkerSurvey run() {
@@ -71,14 +73,12 @@ class Survey {
   void look_at_unit(std::size_t unit) {
     const std::uint64_t bytes = job_.units[unit].bytes;
     survey_.bytes += bytes;
-    const auto done = files_.find(done_name(unit));
-    if (done == files_.end()) return look_at_claims(claim_prefix(unit), job_.units[unit].name);
+    const auto done = notes_.done.find(job_.units[unit].name);
+    if (done == notes_.done.end()) return look_at_claims(claim_prefix(unit), job_.units[unit].name);
     ++survey_.units_done;
     survey_.bytes_done += bytes;
-    if (now_ - done->second.modified < kMinute) lately_ += bytes;
-    const std::string path = parse_done(read_file(*storage_.open(done->first), kMaxPoolFileBytes),
-                                        storage_.display_path(done->first))
-                                 .path;
+    if (now_ - done->second.at < kMinute) lately_ += bytes;
+    const std::string& path = done->second.path;
     if (path.empty()) return;
     const std::string_view folder = std::string_view(path).substr(0, path.find('/'));
     SurveyedWorker& by = worker(std::string(worker_of_folder(folder)));
@@ -105,6 +105,7 @@ class Survey {
   const PooledJob job_;
   const std::int64_t now_;
   std::map<std::string, FileInfo> files_;
+  PoolNotes notes_;
   std::map<std::string, SurveyedWorker> workers_;  ///< by token
   std::uint64_t lately_ = 0;
   WorkerSurvey survey_;

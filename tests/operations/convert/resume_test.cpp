@@ -12,8 +12,10 @@
 #include <map>
 
 #include "dist_checkpointing/training_root/removal.h"
-#include "operations/convert/conversion_journal.h"
 #include "operations/convert/convert.h"
+#include "operations/convert/noted_copy.h"
+#include "operations/convert/workers/pool_notes.h"
+#include "operations/convert/workers/worker_survey.h"
 #include "strategies/registry/registry.h"
 #include "strategies/storage/posix.h"
 #include "tests/operations/convert/conversions.h"
@@ -67,19 +69,40 @@ class Resume : public ::testing::Test {
     });
   }
 
-  /// Returns the data files that an interrupted conversion has left, according to its journal, and
-  /// their inodes.
+  /// Returns the data files that an interrupted conversion has left where they are found again,
+  /// according to its notes, and their inodes.
   std::map<std::string, ino_t> finished() const {
+    PoolNotes notes;
+    std::vector<fs::path> left;
+    for (const auto& entry : fs::directory_iterator(directory_.path())) {
+      if (!entry.path().filename().string().starts_with(".out.")) continue;
+      left.push_back(entry.path());
+      const bool pooled = fs::exists(entry.path() / kPoolNote);
+      const auto storage = posix_storage(pooled ? at("pool") : entry.path());
+      if (!pooled || fs::exists(at("pool"))) read_notes(*storage, storage->list(""), notes);
+    }
     std::map<std::string, ino_t> files;
-    for (const std::string& left : unfinished_attempts(at("out"))) {
-      const auto journal = read_journals(*posix_storage(directory_.path()), left);
-      if (!journal) continue;
-      for (const auto& [name, file] : journal->files) {
-        struct ::stat status {};
-        if (::stat((directory_ / left / name).c_str(), &status) == 0) files[name] = status.st_ino;
+    for (const auto& [name, unit] : notes.done) {
+      for (const fs::path& directory : left) {
+        for (const std::string& place : {unit.path, name}) {
+          struct ::stat status {};
+          if (::stat((directory / place).c_str(), &status) == 0) files[name] = status.st_ino;
+        }
       }
     }
     return files;
+  }
+
+  /// Returns the notes of an interrupted conversion of one process.
+  fs::path notes() const {
+    for (const auto& entry : fs::recursive_directory_iterator(directory_.path()))
+      if (is_notes(entry.path().filename().string())) return entry.path();
+    throw std::runtime_error("there are no notes");
+  }
+
+  void remove_all_but_source() const {
+    for (const auto& entry : fs::directory_iterator(directory_.path()))
+      if (entry.path() != at("source")) fs::remove_all(entry.path());
   }
 
   std::size_t hidden() const {
@@ -101,40 +124,68 @@ void PrintTo(const Format& format, std::ostream* out) {
   *out << format.name;
 }
 
-class ResumeTo : public Resume, public ::testing::WithParamInterface<Format> {};
+class ResumeTo : public Resume, public ::testing::WithParamInterface<Format> {
+ protected:
+  /// Kills a conversion at any point, by itself or as the worker of a pool, and resumes it.
+  void sweep(bool pooled) const {
+    run(GetParam().options, false);
+    const auto expected = content(at("out"));
+    fs::remove_all(at("out"));
+    ConvertOptions options = GetParam().options;
+    if (pooled) {
+      options.limits.io.threads = 1;
+      options.workers.directory = Location(at("pool"));
+    }
+    ConvertOptions others = GetParam().options;
+    others.workers.lease = options.workers.lease = std::chrono::seconds(1);
+    std::uint64_t most_kept = 0;
+    std::uint64_t files = 0;
+    testing::Sweep sweep(GetParam().longest_gap);
+    for (std::uint64_t call = 1;; call = sweep.after(call)) {
+      SCOPED_TRACE(sweep.trace(call));
+      const Ended ended = run_until(call, options, false);
+      if (ended == Ended::kNotTraceable)
+        GTEST_SKIP() << "this system does not let a process trace its children";
+      ASSERT_NE(ended, Ended::kFailed);
+      if (!fs::exists(at("out"))) {
+        const auto before = finished();
+        const ConvertReport report = run(others, true);
+        EXPECT_GE(report.kept_files, before.size());
+        EXPECT_LE(report.kept_files, report.files);
+        most_kept = std::max(most_kept, report.kept_files);
+        files = report.files;
+      }
+      ASSERT_EQ(content(at("out")), expected);
+      if (ended == Ended::kFinished) break;
+      remove_rest(options);
+      ASSERT_EQ(hidden(), 0U);
+    }
+    EXPECT_GT(files, 2U);
+    EXPECT_GE(most_kept + 2, files) << "late kills leave little to write";
+  }
+
+ private:
+  /// Removes the result, and what the dead process left after publishing as the next one does.
+  void remove_rest(const ConvertOptions& options) const {
+    if (fs::exists(at("pool/job.json"))) {
+      if (survey_workers(at("pool")).published) run(options, false);  // finds it
+      remove_workers(at("pool"));
+    }
+    fs::remove_all(at("pool"));
+    fs::remove_all(at("out"));
+    run(GetParam().options, false);
+    fs::remove_all(at("out"));
+  }
+};
 
 const ConvertOptions kAsStored{.target = {.ranks = {}}};
 
 TEST_P(ResumeTo, AfterAKillAtAnyPointTheRestIsWrittenAndTheBytesAreTheSame) {
-  run(GetParam().options, false);
-  const auto expected = content(at("out"));
-  fs::remove_all(at("out"));
-  std::uint64_t most_kept = 0;
-  std::uint64_t files = 0;
-  testing::Sweep sweep(GetParam().longest_gap);
-  for (std::uint64_t call = 1;; call = sweep.after(call)) {
-    SCOPED_TRACE(sweep.trace(call));
-    const Ended ended = run_until(call, GetParam().options, false);
-    if (ended == Ended::kNotTraceable)
-      GTEST_SKIP() << "this system does not let a process trace its children";
-    ASSERT_NE(ended, Ended::kFailed);
-    if (!fs::exists(at("out"))) {
-      const auto before = finished();
-      const ConvertReport report = run(GetParam().options, true);
-      EXPECT_GE(report.kept_files, before.size());
-      EXPECT_LE(report.kept_files, report.files);
-      most_kept = std::max(most_kept, report.kept_files);
-      files = report.files;
-    }
-    ASSERT_EQ(content(at("out")), expected);
-    fs::remove_all(at("out"));
-    if (ended == Ended::kFinished) break;
-    run(GetParam().options, false);  // removes what the dead process left after publishing
-    ASSERT_EQ(hidden(), 0U);
-    fs::remove_all(at("out"));
-  }
-  EXPECT_GT(files, 2U);
-  EXPECT_GE(most_kept + 2, files) << "late kills leave little to write";
+  sweep(false);
+}
+
+TEST_P(ResumeTo, TheSameForAWorkerOfAPool) {
+  sweep(true);
 }
 
 TEST_P(ResumeTo, AConversionThatIsKilledAgainAndAgainArrives) {
@@ -212,22 +263,6 @@ TEST_F(InterruptedConversion, WhatIsFinishedIsNotWrittenAgain) {
   EXPECT_EQ(hidden(), 0U);
 }
 
-TEST_F(InterruptedConversion, JournalsOfEarlierBuildsNoteNoTimes) {
-  const auto before = finished();
-  const fs::path journal = left() / ".conversion-1.journal";
-  std::ifstream file(journal);
-  std::string line, older;
-  const std::string time = R"("modified": 0, )";
-  while (std::getline(file, line)) {
-    std::string record = line.substr(33);  // behind the checksum
-    if (const std::size_t at = record.find(time); at != record.npos) record.erase(at, time.size());
-    older += journal_line(record);
-  }
-  EXPECT_EQ(older.find("modified"), older.npos);
-  std::ofstream(journal) << older;
-  EXPECT_EQ(run(kAsStored, true).kept_files, before.size());
-}
-
 TEST_F(InterruptedConversion, AnotherSourceOrOtherOptionsAreRefusedAndSaid) {
   ConvertOptions other = kAsStored;
   other.target.ranks = 2;
@@ -249,11 +284,35 @@ TEST_F(InterruptedConversion, AFileThatIsNotAsItWasLeftIsWrittenAnew) {
   EXPECT_EQ(run({.target = {.overwrite = true}}, false).kept_files, 0U) << "the result is sound";
 }
 
-TEST_F(InterruptedConversion, AJournalThatBreaksOffLosesItsEnd) {
+TEST_F(InterruptedConversion, NotesThatBreakOffLoseTheirEnd) {
   const std::size_t before = finished().size();
-  const fs::path journal = left() / ".conversion-1.journal";
-  fs::resize_file(journal, fs::file_size(journal) - 1);
+  fs::resize_file(notes(), fs::file_size(notes()) - 1);
   EXPECT_EQ(run(kAsStored, true).kept_files, before - 1);
+}
+
+TEST_F(Resume, TheJournalOfAnEarlierBuildIsRefused) {
+  const fs::path left = at(".out.interrupted-1");
+  fs::create_directory(left);
+  std::ofstream(left / ".conversion-1.journal") << "0 {}";
+  expect_error([&] { run({}, true); }, ErrorCode::kUnsupported, "which only that build can resume");
+  EXPECT_TRUE(fs::exists(left));
+  run({}, false);
+  EXPECT_EQ(hidden(), 0U) << "without resume it is removed";
+}
+
+TEST_F(Resume, APoolOfAnotherConversionIsRefusedWithWhatDiffers) {
+  ConvertOptions shared{.target = {.ranks = 24}, .workers = {.directory = Location(at("pool"))}};
+  for (std::uint64_t call = 60; finished().empty(); call += 10) {
+    remove_all_but_source();
+    const Ended ended = run_until(call, shared, false);
+    if (ended == Ended::kNotTraceable) GTEST_SKIP();
+    ASSERT_EQ(ended, Ended::kKilled);
+  }
+  expect_error([&] { run({.target = {.ranks = 3}}, true); }, ErrorCode::kMismatch,
+               "ranks: 24 then, 3 now");
+  remove_workers(at("pool"));
+  EXPECT_EQ(run({.target = {.ranks = 3}}, false).kept_files, 0U);
+  EXPECT_EQ(hidden(), 0U);
 }
 
 TEST_F(Resume, WithoutALeftoverItConvertsAndSaysSo) {

@@ -114,37 +114,6 @@ TEST_P(PoolFor, SeveralWorkersWriteWhatOneProcessWrites) {
   expect_result(alone);
 }
 
-TEST_P(PoolFor, AWorkerKilledAtAnyPointLosesAtMostItsUnits) {
-  const auto alone = expected(GetParam().options);
-  testing::Random random;
-  SCOPED_TRACE(random.trace(0));
-  std::uint64_t most_done = 0;
-  std::uint64_t units = 0;
-  ConvertOptions one_at_a_time = GetParam().options;
-  one_at_a_time.limits.io.threads = 1;
-  for (std::uint64_t call = 1;; call += static_cast<std::uint64_t>(random.between(20, 80))) {
-    SCOPED_TRACE("call " + std::to_string(call));
-    make_other();
-    const Ended ended = killed_at(call, [&](const std::function<void()>& start) {
-      start();
-      work(one_at_a_time, 1s);
-    });
-    if (ended == Ended::kNotTraceable)
-      GTEST_SKIP() << "this system does not let a process trace its children";
-    ASSERT_NE(ended, Ended::kFailed);
-    const bool begun = fs::exists(at("pool/job.json"));
-    const std::uint64_t done = begun ? survey_workers(at("pool")).units_done : 0;
-    const ConvertReport report = work(GetParam().options, 1s);
-    units = report.workers->units;
-    EXPECT_EQ(report.workers->units_here, units - done);
-    most_done = std::max(most_done, done);
-    ASSERT_NO_FATAL_FAILURE(expect_result(alone));
-    start_again();
-    if (ended == Ended::kFinished) break;
-  }
-  EXPECT_GE(2 * most_done, units) << "late kills leave little to write";
-}
-
 /// A process that works in a pool.
 class WorkerProcess {
  public:
@@ -373,9 +342,12 @@ TEST_F(Pool, RemovedWithItsUnpublishedFiles) {
 }
 
 TEST_F(Pool, DamagedOnesCanBeRemovedToo) {
-  for (const char* const damaged : {"job.json", "0.done"}) {
+  for (const bool notes : {false, true}) {
     work({.target = {.ranks = 3}});
-    std::ofstream(at("pool") / damaged) << "{";
+    if (notes)
+      std::ofstream(at("pool") / notes_name("damaged", 1)) << note_line("{}");
+    else
+      std::ofstream(at("pool/job.json")) << "{";
     EXPECT_EQ(refusal_of([&] { (void)survey_workers(at("pool")); }).first, ErrorCode::kCorrupt);
     remove_workers(at("pool"));
     EXPECT_FALSE(fs::exists(at("pool")));

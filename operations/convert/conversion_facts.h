@@ -1,0 +1,30 @@
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "mapping/planning/save/local_plan.h"
+#include "operations/convert/convert_options.h"
+#include "operations/convert/convert_target.h"
+#include "operations/convert/model/model_folder.h"
+#include "operations/convert/noted_json.h"
+#include "strategies/storage/file_watch.h"
+#include "strategies/storage/location.h"
+
+namespace dckpt {
+
+/// Everything that determines the bytes of a conversion, as names and values for messages: the
+/// files of its source, its options, its plan.
+using ConversionFacts = NamePairs;
+
+/// Returns the facts that two conversions must share so that one can continue the other. `ranks`
+/// are the items that each rank writes, `watch` has the files as they were first seen.
+ConversionFacts conversion_facts(const Location& source, const ConvertOptions& options,
+                                 const ChosenTarget& target, const ModelFolder& folder,
+                                 std::span<const SavePlan> ranks, FileWatch& watch);
+
+/// Returns a line for each difference between the facts of two conversions, for a message; empty if
+/// there is none.
+std::string differences(const ConversionFacts& before, const ConversionFacts& now);
+
+}  // namespace dckpt
