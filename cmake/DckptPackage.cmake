@@ -49,7 +49,7 @@ install(FILES LICENSE DESTINATION share/doc/dckpt RENAME copyright COMPONENT too
 install(FILES LICENSE DESTINATION share/doc/libdckpt-dev RENAME copyright COMPONENT development EXCLUDE_FROM_ALL)
 if(DCKPT_STATIC_DEPENDENCIES)
   foreach(_library libzstd-dev libre2-dev libyaml-cpp-dev libssl-dev zlib1g-dev libisal-dev libboost${Boost_VERSION_MAJOR}.${Boost_VERSION_MINOR}-dev libfmt-dev
-                   nlohmann-json3-dev libcli11-dev libxxhash-dev libc6-dev gcc-12-base)
+                   nlohmann-json3-dev libxxhash-dev libc6-dev gcc-12-base)
     install(FILES /usr/share/doc/${_library}/copyright DESTINATION share/doc/dckpt/third_party
             RENAME ${_library} COMPONENT tool OPTIONAL EXCLUDE_FROM_ALL)
   endforeach()

@@ -144,9 +144,12 @@ constexpr std::array kRules{
                         (strategy.version || !strategy.options.empty());
                }},
     OptionRule{kLoad | kConvert, "load.map",
-               "numbers and settings are those of a map; add its name", kInvalid,
+               "numbers and settings (--set, --dtype) are those of a map; add its name (--map), or "
+               "leave them out",
+               kInvalid,
                [](const Policy& policy, const Backend*) {
-                 return policy.load.map.name.empty() && !policy.load.map.set.empty();
+                 const KeyMapOptions& map = policy.load.map;
+                 return (map.name.empty() || map.name == kNoMap) && !map.set.empty();
                }},
     OptionRule{kLoad | kConvert, "load.threads",
                "found {readers}, but it takes at least one thread to read", kInvalid,

@@ -38,8 +38,9 @@ Type<ParallelSaveOptions> parallel_save() {
       [](const YamlNode& node, const std::string& path, ParallelSaveOptions&,
          ConfigProblems& problems) {
         problems.push_back(
-            {node.place, path + ": ranks that save hand nothing to each other; remove this field "
-                                "(load.parallel.exchange is for loading)"});
+            {node.place, path +
+                             " does not apply to saves, in which ranks exchange no data; remove it "
+                             "(load.parallel.exchange is the option for loads)"});
       },
       [](const ParallelSaveOptions&) { return std::optional<YamlNode>(); }};
   return section(Schema<ParallelSaveOptions>{

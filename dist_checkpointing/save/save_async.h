@@ -118,7 +118,7 @@ class AsyncSaver {
   /// given; if it throws, the save fails with that error.
   PendingSave save(const StateDict& state, const Location& location,
                    std::function<void(Communicator&)> published = {});
-  /// Does the same, with `overwrite` in place of that of the options.
+  /// Does the same, but `overwrite` replaces SaveOptions::overwrite.
   PendingSave save(const StateDict& state, const Location& location, bool overwrite,
                    std::function<void(Communicator&)> published);
 

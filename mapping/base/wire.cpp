@@ -1,6 +1,7 @@
 #include "mapping/base/wire.h"
 
 #include "mapping/base/error.h"
+#include "mapping/base/format.h"
 
 namespace dckpt {
 
@@ -35,7 +36,7 @@ std::uint64_t WireReader::number() {
 
 std::uint64_t WireReader::number(std::uint64_t limit) {
   const std::uint64_t value = number();
-  if (value > limit) malformed("a number is larger than it can be");
+  if (value > limit) malformed(str_format("the number {} exceeds its limit {}", value, limit));
   return value;
 }
 
@@ -45,7 +46,9 @@ std::int64_t WireReader::signed_number() {
 
 std::size_t WireReader::count() {
   const std::uint64_t value = number();
-  if (value > bytes_.size() - at_) malformed("a number is larger than it can be");
+  if (value > bytes_.size() - at_)
+    malformed(
+        str_format("a count of {} exceeds the {} bytes that are left", value, bytes_.size() - at_));
   return value;
 }
 

@@ -140,7 +140,7 @@ class LeafExtractor {
   struct Parts {
     std::optional<Value> matching{};
     std::optional<Value> rest{};
-    Value ExtractedLeaves::*whole = nullptr;  ///< the side of the item itself
+    Value ExtractedLeaves::*whole = nullptr;  ///< the side to which the item itself belongs
   };
 
   Parts parts_of(const Value& tree, const Value& item, std::size_t depth) {

@@ -511,7 +511,7 @@ std::vector<StoredBucket> optimizer_buckets(const CheckpointReader& reader) {
     const auto index = static_cast<std::size_t>(bucket.index);
     bucket.used = !bucket.joined && index < used.size() ? used[index] : size;
     if (bucket.used < 0 || bucket.used > size)
-      problems.add(str_format("{} has {} elements, of which {} are said to be used",
+      problems.add(str_format("{} has {} elements, but its metadata declare {} of them as used",
                               quote(main.key), size, bucket.used));
     buckets.push_back(std::move(bucket));
   }

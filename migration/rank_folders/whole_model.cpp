@@ -74,14 +74,14 @@ class Cutting {
           metadata_.tensors[model_.parameters.front().tensor].key);
     if (layout_.layers % stages != 0)
       refuse_argument(str_format(
-          "{} cannot be shared out evenly to {}{}; give a "
+          "{} cannot be divided evenly among {}{}; pass a "
           "pipeline_model_parallel_size (--pipeline-parallel) that divides them",
           counted(layout_.layers, "layer"), counted(layout_.sizes.pipeline, "pipeline stage"),
           layout_.chunks > 1 ? str_format(" of {} chunks", layout_.chunks) : ""));
     if (layout_.sizes.expert > 1 &&
         (model_.experts == 0 || model_.experts % layout_.sizes.expert != 0))
       refuse_argument(
-          str_format("{} cannot be shared out evenly to {} ranks; give an "
+          str_format("{} cannot be divided evenly among {} ranks; pass an "
                      "expert_model_parallel_size (--expert-parallel) that divides them",
                      counted(model_.experts, "expert"), layout_.sizes.expert));
   }
@@ -133,7 +133,7 @@ class Cutting {
       }
       if (!local_shape(parameter.cut, parameter.shape, layout_.sizes.tensor))
         refuse_argument(
-            str_format("{} cannot be shared out evenly to {} tensor-parallel ranks; give a "
+            str_format("{} cannot be divided evenly among {} tensor-parallel ranks; pass a "
                        "tensor_model_parallel_size (--tensor-parallel) that divides it",
                        to_string(parameter.shape), layout_.sizes.tensor),
             key);
@@ -151,7 +151,7 @@ class Cutting {
           args_->find("group_query_attention") != nullptr)
         continue;
       refuse_argument(
-          str_format("{} {} cannot be shared out evenly to {} tensor-parallel ranks; give a "
+          str_format("{} {} cannot be divided evenly among {} tensor-parallel ranks; pass a "
                      "tensor_model_parallel_size (--tensor-parallel) that divides it",
                      name, *heads, layout_.sizes.tensor));
     }

@@ -13,7 +13,7 @@
 #include "mapping/base/text.h"
 #include "mapping/megatron/optimizer_keys.h"
 #include "operations/convert/conversion_facts.h"
-#include "operations/convert/conversion_findings.h"
+#include "operations/convert/conversion_rules.h"
 #include "operations/convert/conversion_steps.h"
 #include "operations/convert/convert_target.h"
 #include "operations/convert/copy_contents.h"
@@ -72,22 +72,6 @@ void require_resumable(const CopyContents& contents, const ChosenTarget& target,
           newest ? "0.19" : "0.15", newest ? "--compat megatron-0.19" : "--flattened boxes"));
 }
 
-/// Refuses codes of findings that no conversion makes, on which nothing would ever fail.
-void require_findable(const std::vector<FindingCode>& errors) {
-  std::vector<std::string> never, others;
-  for (const auto& [code, name] : kFindingCodeNames) {
-    if (is_of_conversions(code))
-      others.emplace_back(name);
-    else if (std::ranges::find(errors, code) != errors.end())
-      never.emplace_back(name);
-  }
-  if (never.empty()) return;
-  throw CheckpointError(ErrorCode::kInvalidArgument,
-                        str_format("conversions make no findings of the kind {}, so these cannot "
-                                   "be errors; they make {}",
-                                   quoted_list(never), quoted_list(others, others.size())));
-}
-
 /// Throws if there are findings that `errors` names.
 void require_none(const std::vector<FindingCode>& errors, const Findings& findings) {
   refuse(findings, errors,
@@ -117,76 +101,82 @@ std::string why_none_left(const Location& destination) {
       quoted_list(elsewhere), quote(to_string(kept)));
 }
 
-/// Writes the copy, or checks what a dry run checks. With `keeps_records`, records that are not
-/// plain tensors may be copied as they are. Returns the findings of writing.
-Findings carry_out(PlannedCopy& copy, const CheckpointReader& reader, const Location& source,
-                   const std::shared_ptr<FileWatch>& watch, const Location& destination,
-                   const CopyMemory& memory, bool keeps_records, const Progress& progress,
-                   const ConvertOptions& options, ConvertReport& report) {
-  const ConversionFacts facts =
-      conversion_facts(source, options, copy.target, copy.folder, copy.items, *watch);
-  std::optional<Interrupted> left;
-  Findings findings;
-  if (options.target.resume) {
-    require_resumable(copy, destination, "--resume");
-    left = find_interrupted(destination, facts, options);
-    if (left)
-      report.kept_files = left->files;
-    else
-      findings.push_back(
-          {FindingCode::kNoEffect, "nothing to resume: " + why_none_left(destination)});
-    require_none(options.checks.error_on, findings);
-  }
-  const auto go_on = [&] { require_not_stopped(options); };
-  ConvertOptions pooled = options;
-  if (left && left->pool) pooled.workers.directory = left->pool;
-  if (pooled.workers.directory && !options.dry_run) {
-    share_copy(
-        {copy, reader, destination, pooled, memory, watch, facts, keeps_records, progress, go_on},
-        report);
-    if (left && left->pool && parse_hidden_sibling(left->pool->name()))
-      remove_pool(*left->pool, true);
-    append(findings, std::exchange(copy.contents.findings, {}));
-    return findings;
-  }
-  if (!options.dry_run)
-    require_space(destination,
-                  report.disk_bytes - std::min(report.disk_bytes, left ? left->bytes : 0));
+/// Returns what an interrupted conversion has left for this one, and notes if there is nothing.
+std::optional<Interrupted> left_by_another(const PooledCopy& work, Findings& findings) {
+  if (!work.options.target.resume) return std::nullopt;
+  require_resumable(work.copy, work.destination, "--resume");
+  std::optional<Interrupted> left = find_interrupted(work.destination, work.facts, work.options);
+  if (!left)
+    findings.push_back(
+        {FindingCode::kNoEffect, "nothing to resume: " + why_none_left(work.destination)});
+  require_none(work.options.checks.error_on, findings);
+  return left;
+}
+
+/// Writes the copy in a pool of workers, `pool`.
+void carry_out_together(const PooledCopy& work, const Location& pool, ConvertReport& report) {
+  ConvertOptions pooled = work.options;
+  pooled.workers.directory = pool;
+  share_copy({work.copy, work.reader, work.destination, pooled, work.memory, work.watch, work.facts,
+              work.keeps_records, work.progress, work.go_on},
+             report);
+}
+
+/// Writes the copy alone, or checks what a dry run checks. `left`: as WriteSteps::left.
+void carry_out_alone(const PooledCopy& work, const std::string& left, ConvertReport& report) {
+  const auto& [copy, reader, destination, options, memory, watch, facts, keeps_records, progress,
+               go_on] = work;
   const int readers = options.limits.read_threads.value_or(options.limits.io.threads);
-  const auto attempt = [&] {
-    SourceCheck check(
-        reader, options.checks.source,
-        manifest_to_compare(reader, copy.contents, options.checks.source, options.checks.integrity),
-        watch);
-    if (options.dry_run) {
-      if (options.checks.integrity) check.check_manifest(readers);
-      return;
-    }
-    CopySource from(reader, copy.contents, check, *copy.target.format, memory, progress,
-                    bytes_of(copy.items), go_on);
-    const auto check_source = [&] {
-      check.check_rest(readers, go_on);
-      check.check_manifest(readers);
-    };
-    write_copy(copy, destination, from,
-               {.writers = memory.io.threads,
-                .resume = options.target.resume,
-                .left = left ? left->directory : "",
-                .facts = facts,
-                .check_source = check_source,
-                .go_on = go_on},
-               report);
-  };
-  try {
-    attempt();
-  } catch (const CheckpointError& error) {
-    if (error.code() != ErrorCode::kUnsupported || options.target.resume || options.dry_run ||
-        !keeps_records || !keep_records(copy, reader))
-      throw;
-    require_none(options.checks.error_on, copy.contents.findings);
-    attempt();
+  SourceCheck check(
+      reader, options.checks.source,
+      manifest_to_compare(reader, copy.contents, options.checks.source, options.checks.integrity),
+      watch);
+  if (options.dry_run) {
+    if (options.checks.integrity) check.check_manifest(readers);
+    return;
   }
-  append(findings, std::exchange(copy.contents.findings, {}));
+  CopySource from(reader, copy.contents, check, *copy.target.format, memory, progress,
+                  bytes_of(copy.items), go_on);
+  write_copy(copy, destination, from,
+             {.writers = memory.io.threads,
+              .resume = options.target.resume,
+              .left = left,
+              .facts = facts,
+              .check_source =
+                  [&, stop = go_on] {
+                    check.check_rest(readers, stop);
+                    check.check_manifest(readers);
+                  },
+              .go_on = go_on},
+             report);
+}
+
+/// Carries the conversion out, or checks what a dry run checks. Returns the findings of writing.
+Findings carry_out(const PooledCopy& work, ConvertReport& report) {
+  const ConvertOptions& options = work.options;
+  Findings findings;
+  const std::optional<Interrupted> left = left_by_another(work, findings);
+  if (left) report.kept_files = left->files;
+  const std::optional<Location> pool = left && left->pool ? left->pool : options.workers.directory;
+  if (pool && !options.dry_run) {
+    carry_out_together(work, *pool, report);
+    if (left && left->pool && parse_hidden_sibling(pool->name())) remove_pool(*pool, true);
+  } else {
+    if (!options.dry_run)
+      require_space(work.destination,
+                    report.disk_bytes - std::min(report.disk_bytes, left ? left->bytes : 0));
+    const std::string directory = left ? left->directory : "";
+    try {
+      carry_out_alone(work, directory, report);
+    } catch (const CheckpointError& error) {
+      if (error.code() != ErrorCode::kUnsupported || options.target.resume || options.dry_run ||
+          !work.keeps_records || !keep_records(work.copy, work.reader))
+        throw;
+      require_none(options.checks.error_on, work.copy.contents.findings);
+      carry_out_alone(work, directory, report);
+    }
+  }
+  append(findings, std::exchange(work.copy.contents.findings, {}));
   return findings;
 }
 
@@ -292,62 +282,33 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
   PlannedCopy copy = plan(draft, options, report);
   require_none(options.checks.error_on, report.findings);
   require_right_config(report.findings);
-  Findings written = carry_out(copy, *draft.reader, source, watch, destination, memory, keeps,
-                               opened.progress, options, report);
+  Findings written =
+      carry_out({copy, *draft.reader, destination, options, memory, watch,
+                 conversion_facts(source, options, copy.target, copy.folder, copy.items, *watch),
+                 keeps, opened.progress, [&] { require_not_stopped(options); }},
+                report);
   note_writing(copy, options, std::move(written), report);
   if (!options.dry_run) report.disk_bytes = bytes_on_disk(destination);
   return report;
 }
 
-/// Sets `flattened` to the value implied by the form of the optimizer state.
+/// Sets `flattened` to the value implied by the form of the optimizer state. Other formats have the
+/// model's shapes, and Megatron flattens what it reads from them.
 ConvertOptions with_flattened_form(ConvertOptions options) {
-  if (options.optimizer.sharding == OptimizerSharding::kFullyShardedModelSpace) {
-    // Other formats have the model's shapes, and Megatron flattens what it reads from them.
-    if (options.target.strategy.empty() ||
-        find_save_strategy(options.target.strategy, options.target.version)
-            .capabilities.flattened_form) {
-      if (options.optimizer.flattened == FlattenedForm::kBoxes)
-        throw CheckpointError(ErrorCode::kInvalidArgument,
-                              "fully_sharded_model_space optimizer state is flattened, and "
-                              "--flattened boxes contradicts it; leave one of them out");
-      options.optimizer.flattened = FlattenedForm::kMegatron;
-    }
-  } else if (options.optimizer.sharding &&
-             options.optimizer.flattened == FlattenedForm::kMegatron) {
-    throw CheckpointError(
-        ErrorCode::kInvalidArgument,
-        str_format("{} optimizer state is not flattened; leave --flattened at "
-                   "'boxes'",
-                   name_of(kOptimizerShardingNames, *options.optimizer.sharding)));
-  }
+  if (options.optimizer.sharding == OptimizerSharding::kFullyShardedModelSpace &&
+      (options.target.strategy.empty() ||
+       find_save_strategy(options.target.strategy, options.target.version)
+           .capabilities.flattened_form))
+    options.optimizer.flattened = FlattenedForm::kMegatron;
   return options;
-}
-
-/// Refuses what a pool of workers cannot do.
-void require_shareable(const ConvertOptions& options) {
-  const auto refuse = [](const std::string& option, const std::string& instead) {
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          str_format("--workers and {} exclude each other; {}", option, instead));
-  };
-  if (options.dry_run) refuse("a dry run", "run it without --workers first");
-  if (options.target.resume)
-    refuse("--resume", "workers always go on with what others of the same pool have finished");
-  if (options.checks.round_trip)
-    refuse("--roundtrip-check", "run it with --dry-run and without --workers first");
 }
 
 }  // namespace
 
 ConvertReport convert(const Location& source, const Location& destination,
                       const ConvertOptions& options) try {
-  if (options.target.ranks && (*options.target.ranks < 1 || *options.target.ranks > kMaxRanks)) {
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          str_format("the number of ranks must be between 1 and {}, got {}",
-                                     grouped(kMaxRanks), *options.target.ranks));
-  }
   require_target_name(destination);
-  require_findable(options.checks.error_on);
-  if (options.workers.directory) require_shareable(options);
+  require_conversion_rules(options, nullptr);
   const auto watch = std::make_shared<FileWatch>();
   ConvertOptions to_do = watched(with_flattened_form(options), watch);
   std::optional<IterationName>& iteration = to_do.source.iteration;

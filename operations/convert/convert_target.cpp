@@ -6,6 +6,7 @@
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
+#include "operations/convert/conversion_rules.h"
 #include "strategies/formats/dcp/megatron_json.h"
 
 namespace dckpt {
@@ -73,33 +74,7 @@ ChosenTarget choose_target(const CheckpointReader& reader, const std::string& so
                 : "for PyTorch DCP alone say --to dcp, for Megatron-Core --compat megatron or "
                   "megatron-0.19"));
   }
-  if (options.target.compat == Compat::kMegatron019 && !target.format->capabilities.compat) {
-    throw CheckpointError(
-        ErrorCode::kUnsupported,
-        str_format("the format {} is written for no other readers: it has one form only; leave out "
-                   "compat (--compat)",
-                   quote(format)));
-  }
-  if (keys_are_paths && options.optimizer.flattened == FlattenedForm::kMegatron) {
-    throw CheckpointError(
-        ErrorCode::kInvalidArgument,
-        str_format("only Megatron-Core reads its flattened form, and not from plain DCP; {}, or "
-                   "write 'torch_dist'",
-                   options.optimizer.sharding ? "take --optimizer fully_reshardable"
-                                              : "leave --flattened at boxes"));
-  }
-  if (options.target.ranks && !target.format->capabilities.cut_tensors) {
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          str_format("the format {} stores each tensor whole and has no shards of "
-                                     "ranks; leave out the number of ranks",
-                                     quote(format)));
-  }
-  if (options.target.ranks && target.format->capabilities.equal_chunks) {
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          str_format("the format {} stores chunks of one size, so tensors are not "
-                                     "cut anew for ranks; leave out the number of ranks",
-                                     quote(format)));
-  }
+  require_conversion_rules(options, target.format);
   const bool keeps_form =
       (format == reader.info().format || target.format->conventions.megatron_keys) &&
       !options.optimizer.sharding && target.format->capabilities.flattened_form;

@@ -148,7 +148,7 @@ void LastWords::tell_others(const CheckpointError& error, const CurrentCall& cal
     if (to == group_.rank || group_.job_rank(to) == error.context().rank) continue;
     ByteView one = bytes;
     if (const auto announced = call.announced.find(to); announced != call.announced.end()) {
-      if (announced->second < bytes.size()) continue;  // the farewell does not fit
+      if (announced->second < bytes.size()) continue;  // the receiver expects fewer bytes
       instead.emplace_back(bytes.begin(), bytes.end());
       instead.back().resize(static_cast<std::size_t>(announced->second));
       one = instead.back();

@@ -143,8 +143,8 @@ class RankFileJoiner {
       throw CheckpointError(ErrorCode::kIncomplete,
                             files.empty()
                                 ? "no file iter_ITERATION_RANK_local.pt is there"
-                                : str_format("there are no files of iteration {}, but of {}",
-                                             *asked, quoted_list(numbers)),
+                                : str_format("no files for iteration {}; found those of {}", *asked,
+                                             quoted_list(numbers)),
                             {.file = directory});
     }
     std::uint64_t named = 0;

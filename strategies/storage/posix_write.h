@@ -29,7 +29,7 @@ CheckpointError write_error(const Fd& fd, const std::string& path, std::uint64_t
 
 void sync_file(const Fd& fd, const std::string& path);
 
-/// Releases the reserved blocks behind the first `size` bytes.
+/// Releases the blocks reserved beyond the first `size` bytes.
 void give_back(const Fd& fd, const std::string& path, std::uint64_t size, std::uint64_t reserved);
 
 void close_file(Fd& fd, const std::string& path);

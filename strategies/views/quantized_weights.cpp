@@ -138,8 +138,8 @@ class WeightFinder {
     }
     problems_.raise_if_any(
         ErrorCode::kMismatch,
-        str_format("the weights cannot be dequantized; by the map, the scales of X are X{}, one "
-                   "for each block of {} × {}:",
+        str_format("cannot dequantize the weights. The map expects the scales of a weight X under "
+                   "X{}, one for each {} × {} block, but:",
                    scales_.suffix, scales_.rows, scales_.columns));
     return std::move(found_);
   }

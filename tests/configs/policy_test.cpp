@@ -120,7 +120,7 @@ TEST(Policy, TheWordsOfMegatronForAnExchangeMeanAllToAll) {
 TEST(Policy, SavingHandsNothingOver) {
   EXPECT_THAT(
       problems_of("save:\n  parallel: {enabled: true, exchange: gather}\n"),
-      ElementsAre(HasSubstr("p.yaml:3:39: save.parallel.exchange: ranks that save hand nothing")));
+      ElementsAre(HasSubstr("p.yaml:3:39: save.parallel.exchange does not apply to saves")));
 }
 
 TEST(Policy, TheStandardPlannerLetsTheLowestRankWrite) {

@@ -59,7 +59,7 @@ class Peers(Tree):
                    "// Crate\nstruct Box { bool whole() const; };\n")
         self.write("mapping/tensor.h", "class Tensor;\n")
         self.write("mapping/knot.h", "class Knot;\n")
-        self.write("tools/dckpt/commands/command.h", "Command add_remove(CLI::App& program);\n")
+        self.write("tools/dckpt/commands/command.h", "Command add_remove(ProgramSpec& program);\n")
         self.write("configs/policy/policy_schema.cpp", 'field("verify", …)\n')
         self.write("docs/policies.md", "\n| `load.verify` | `crc` |\n| `load.proof` | |\n")
 

@@ -43,7 +43,7 @@ struct Line {
     const auto iterations = [](const std::string& path) {
       return path == "root" ? std::vector<Candidate>{{"200", ""}} : std::vector<Candidate>{};
     };
-    return complete(*program.app, words, {look_up, iterations});
+    return complete(*program.spec, words, {look_up, iterations});
   }
   std::vector<std::string> words(const std::string& line) {
     std::vector<std::string> words;

@@ -7,7 +7,6 @@
 #include "tests/support/temp_dir.h"
 #include "tests/tools/run_tool.h"
 #include "tools/dckpt/commands/program.h"
-#include "tools/dckpt/grammar/command_line.h"
 #include "tools/dckpt/grammar/man_page.h"
 
 namespace dckpt::tool::help_command_test {
@@ -22,7 +21,7 @@ using testing::slurp;
 
 TEST(HelpCommand, SaysWhatTheOptionSays) {
   Program program = make_program();
-  for (const std::string& command : command_names(*program.app))
+  for (const std::string& command : program.spec->command_names())
     EXPECT_EQ(run_tool({"help", command}).out, run_tool({command, "--help"}).out);
   EXPECT_EQ(run_tool({"help"}).out, run_tool({"--help"}).out);
   EXPECT_EQ(run_tool({"help", "inspekt"}).exit_code, 2);
@@ -30,13 +29,12 @@ TEST(HelpCommand, SaysWhatTheOptionSays) {
 
 TEST(ManPage, HasEveryOptionOfItsCommand) {
   Program program = make_program();
-  for (CLI::App* const command : program.app->get_subcommands({})) {
-    const std::string page = man_page(*program.app, *command);
-    for (const CLI::Option* const option : command->get_options({}))
-      EXPECT_THAT(page,
-                  HasSubstr(option->get_positional() ? "\\fI" + main_name(*option) : "\\fB\\-"))
-          << main_name(*option);
-    EXPECT_THAT(page, HasSubstr(".SH SYNOPSIS\n.B dckpt " + command->get_name()));
+  for (const CommandSpec& command : program.spec->commands) {
+    const std::string page = man_page(*program.spec, command);
+    for (const OptionSpec& option : command.options)
+      EXPECT_THAT(page, HasSubstr(option.is_argument() ? "\\fI" + option.main_name() : "\\fB\\-"))
+          << option.main_name();
+    EXPECT_THAT(page, HasSubstr(".SH SYNOPSIS\n.B dckpt " + command.name));
   }
   const std::string convert = run_tool({"help", "convert", "--man"}).out;
   EXPECT_THAT(convert, HasSubstr("\n\\fB\\-\\-max\\-memory\\fR \\fISIZE\\fR\n"));

@@ -112,7 +112,7 @@ TEST(ToolInspect, AnIterationOfALocalCheckpointCanBeChosen) {
   EXPECT_EQ(run_tool({"verify", local, "--iteration", "10"}).exit_code, 0);
   const ToolRun other = run_tool({"verify", local, "--iteration", "11"});
   EXPECT_EQ(other.exit_code, 5);
-  EXPECT_THAT(other.err, HasSubstr("there are no files of iteration 11, but of '10'"));
+  EXPECT_THAT(other.err, HasSubstr("no files for iteration 11; found those of '10'"));
 }
 
 TEST(ToolInspect, InspectOfARootSaysWhatARunTakes) {

@@ -1,7 +1,5 @@
 #include "dckpt/cli.h"
 
-#include <CLI/CLI.hpp>
-
 #include <algorithm>
 #include <csignal>
 #include <optional>
@@ -28,12 +26,12 @@ namespace {
 /// The command that the build runs to write the files to install (write_extras).
 constexpr std::string_view kExtrasWord = "__extras";
 
-int usage_error(const Refusal& refusal, CLI::App& program, CLI::App& command) {
+int usage_error(const Refusal& refusal, const ProgramSpec& program, const CommandSpec& command) {
   print_error(refusal.message);
   const bool whole = &command == &program;
   if (refusal.of_arguments) print_note("usage: " + usage_line(program, command));
   print_note(str_format("'dckpt {}--help' explains how to call it",
-                        whole ? std::string() : command.get_name() + " "));
+                        whole ? std::string() : command.name + " "));
   return kUsage;
 }
 
@@ -48,7 +46,7 @@ int run_on(Communicator& ranks, const Command& command) {
 
 int run(int argc, char** argv, Communicator& ranks) {
   Program program = make_program();
-  CLI::App& app = *program.app;
+  ProgramSpec& spec = *program.spec;
   const std::vector<std::string> words(argv + std::min(argc, 1), argv + argc);
   SharedWork(ranks, "reading the arguments", 1).require_same("arguments", [&] {
     std::string lines;
@@ -56,41 +54,39 @@ int run(int argc, char** argv, Communicator& ranks) {
     return lines;
   });
   if (words.empty()) {
-    print_wrapped(help_of(app, app), columns_of_prose());
+    print_wrapped(help_text(spec, spec), columns_of_prose());
     return kOk;
   }
   if (words[0] == kCompleteWord)
     return answer_shell(program, words.size() > 1 ? words[1] : std::string());
   if (words[0] == kExtrasWord && words.size() == 2) return write_extras(program, words[1]);
-  if (!words[0].starts_with('-') && find_command(app, words[0]) == nullptr)
-    return usage_error({unknown_command(app, words[0])}, app, app);
+  if (!words[0].starts_with('-') && spec.find_command(words[0]) == nullptr)
+    return usage_error({unknown_command(spec, words[0])}, spec, spec);
 
-  const CommandLine line = read_command_line(app, words);
-  if (const auto refusal = refuse_silent(line)) return usage_error(*refusal, app, *line.app);
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    if (error.get_exit_code() != 0)
-      return usage_error(explain_refusal(app, line, error), app, *line.app);
-    print_wrapped(help_of(app, *line.app), columns_of_prose());
+  const CommandLine line = read_command_line(spec, words);
+  if (const auto refusal = find_odd_value(line)) return usage_error(*refusal, spec, *line.command);
+  if (line.find(line.command->help()) != nullptr) {
+    print_wrapped(help_text(spec, *line.command), columns_of_prose());
     return kOk;
   }
+  if (const auto refusal = find_mistake(spec, line, take_values(line)))
+    return usage_error(*refusal, spec, *line.command);
+  const Command* const command = program.find(*line.command);
   if (program.request->version) {
-    if (program.chosen() != nullptr)
-      return usage_error({"--version stands without a command; leave one of them out"}, app, app);
+    if (command != nullptr)
+      return usage_error({"--version stands without a command; leave one of them out"}, spec, spec);
     print(program.request->json ? version_json() : version_text());
     return kOk;
   }
   if (program.request->json)
-    return usage_error({"--json stands behind a command, or beside --version"}, app, app);
-  const Command* const command = program.chosen();
-  if (command == nullptr) return usage_error({"no command is given"}, app, app);
+    return usage_error({"--json stands behind a command, or beside --version"}, spec, spec);
+  if (command == nullptr) return usage_error({"no command is given"}, spec, spec);
   try {
     return run_on(ranks, *command);
   } catch (const CheckpointError& thrown) {
-    const CheckpointError error = with_place_of_options(thrown, app, line);
+    const CheckpointError error = with_place_of_options(thrown, spec, line);
     if (error.code() == ErrorCode::kInvalidArgument)
-      return usage_error({error.what()}, app, *line.app);
+      return usage_error({error.what()}, spec, *line.command);
     throw with_suggested_path(error, line);
   }
 }

@@ -145,10 +145,9 @@ DecidedPlan PlanAgreement::create_global_plan(std::span<const Bytes> proposals,
   }
   if (decision.cache_hit) {
     decision.cache_hit = false;
-    decision.why_planned = !by.planner ? "the planner's plans are not to be reused"
-                           : !same_planner
-                               ? "another planner, or what its plans depend on has changed"
-                               : "other planner options";
+    decision.why_planned = !by.planner     ? "the planner's plans are not to be reused"
+                           : !same_planner ? "the planner changed, or an input of its plans did"
+                                           : "other planner options";
   }
   GlobalPlan plan =
       by.decide ? by.decide(of_ranks) : create_default_global_save_plan(of_ranks, global_options());

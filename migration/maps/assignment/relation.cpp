@@ -217,7 +217,7 @@ Canvas rope(const Canvas& canvas, std::int64_t heads, bool interleave, const Map
   const std::int64_t of_head = rows / heads;
   const std::int64_t turning = numbers.find("rotary_dim").value_or(of_head);
   if (turning > of_head || turning % 2 != 0)
-    fail(str_format("{} of the {} rows of a head turn; {}", turning, of_head,
+    fail(str_format("rotary embedding covers {} of the {} rows of a head; {}", turning, of_head,
                     numbers.describe("rotary_dim")));
   Canvas result = without_rows(canvas.shape);
   for (std::int64_t head = 0; head < rows; head += of_head) {

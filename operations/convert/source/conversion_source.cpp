@@ -141,9 +141,6 @@ OpenedSource open_source(const Location& source, const ConvertOptions& options,
   const std::optional<AdapterToMerge> adapter = adapter_to_merge(options);
   if (adapter) opened.memory -= adapter->memory;
   if (!has_map(options)) {
-    if (options.checks.round_trip)
-      throw CheckpointError(ErrorCode::kInvalidArgument,
-                            "a round trip is checked through a map; name one");
     opened.reader = open_plain(source, options, report);
     if (adapter) opened.reader = merge(std::move(opened.reader), *adapter, report);
     return opened;

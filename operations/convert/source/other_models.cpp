@@ -28,12 +28,8 @@ std::vector<OtherModel> open_others(const std::vector<Location>& models,
 /// Returns the weights of the source and the others.
 std::vector<double> weights_of(const ConvertSource& source) {
   const std::size_t models = source.average.size() + 1;
-  if (source.weights.empty()) return std::vector<double>(models, 1 / static_cast<double>(models));
-  if (source.weights.size() != models)
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          str_format("an average of {} needs as many weights, found {}",
-                                     counted(models, "model"), source.weights.size()));
-  return source.weights;
+  return source.weights.empty() ? std::vector<double>(models, 1 / static_cast<double>(models))
+                                : source.weights;
 }
 
 }  // namespace
@@ -60,9 +56,6 @@ std::unique_ptr<CheckpointReader> combined(
              str_format("averages {} with the weights {}", counted(weights.size(), "model"), shown),
              std::move(view.findings));
     source = std::move(view.reader);
-  } else if (!options.source.weights.empty()) {
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "weights are for averages; name the other models, too");
   }
   if (!options.source.join.empty()) {
     const std::size_t before = source->metadata().tensors.size();

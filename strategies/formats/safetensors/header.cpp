@@ -168,10 +168,10 @@ class HeaderParser {
       throw CheckpointError(
           ErrorCode::kUnsupported,
           str_format(
-              "the tensor has the shape {} of {}, {} of which share {}; it can be read only if its "
-              "last extent is a multiple of {}",
-              to_string(tensor.shape), *safetensors_dtype(tensor.dtype), shared,
-              counted(item_size(tensor.dtype), "byte"), shared),
+              "{} elements of {} are packed into {}; the shape {} can be read only if its last "
+              "extent is a multiple of {}",
+              shared, *safetensors_dtype(tensor.dtype), counted(item_size(tensor.dtype), "byte"),
+              to_string(tensor.shape), shared),
           {.file = file_});
     tensor.shape.back() /= shared;
   }

@@ -186,11 +186,13 @@ TEST_F(RopeSteps, HeadsThatDoNotFitAreRefused) {
     return error_of([&] { relate(MapStep::kRopeInterleave, {heads}, {shape}); }).message();
   };
   EXPECT_EQ(message("5", {12, 2}), "12 rows cannot be divided into 5 heads");
-  EXPECT_THAT(message("4", {12, 2}), HasSubstr("3 of the 3 rows of a head turn"));
+  EXPECT_THAT(message("4", {12, 2}),
+              HasSubstr("rotary embedding covers 3 of the 3 rows of a head"));
   EXPECT_THAT(message("2097152", {std::int64_t{1} << 40, 2}),
               HasSubstr("the rows of more than 1,048,576 heads"));
   given_ = {{"rotary_dim", "8"}};
-  EXPECT_EQ(message("2", {12, 2}), "8 of the 6 rows of a head turn; rotary_dim is 8 (as set)");
+  EXPECT_EQ(message("2", {12, 2}),
+            "rotary embedding covers 8 of the 6 rows of a head; rotary_dim is 8 (as set)");
 }
 
 }  // namespace

@@ -117,7 +117,7 @@ TEST(LocalCheckpoint, AnIterationHasTheRanksOfItsArgs) {
   EXPECT_EQ(opened(), 20);
   EXPECT_EQ(opened(10), 10);
   EXPECT_THAT(error_of([&] { opened(15); }).what(),
-              HasSubstr("there are no files of iteration 15, but of '10', '20'"));
+              HasSubstr("no files for iteration 15; found those of '10', '20'"));
   storage->remove_all("0/iter_10_2_local.pt");
   EXPECT_EQ(opened(), 20);
   EXPECT_THAT(error_of([&] { opened(10); }).what(),

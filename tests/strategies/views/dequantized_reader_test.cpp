@@ -268,8 +268,8 @@ TEST(DequantizedReader, WeightsAndScalesThatDoNotFitAreListed) {
   EXPECT_EQ(error.code(), ErrorCode::kMismatch);
   EXPECT_EQ(
       error.message(),
-      "the weights cannot be dequantized; by the map, the scales of X are X_scale, one for each "
-      "block of 128 × 128:\n"
+      "cannot dequantize the weights. The map expects the scales of a weight X under X_scale, one "
+      "for each 128 × 128 block, but:\n"
       "  'alone' is float8_e4m3fn, but its scales 'alone_scale' are missing\n"
       "  'cut_scale' has the shape (1, 1), but 'cut' has (128, 130); expected a scale for "
       "each block of 128 × 128: (1, 2)\n"

@@ -141,7 +141,6 @@ void add_map(Parser command, KeyMapOptions& map) {
       .add_option("--set", map.set,
                   "For the map: vocab_size=32000, or another number or setting; repeatable")
       .type_name("NAME=VALUE")
-      .repeatable()
       .takes(Takes::kMapSetting);
 }
 
@@ -162,11 +161,9 @@ void add_key_filter(Parser command, KeyFilter& filter) {
       .add_option("--keys", filter.include,
                   "Only keys that match this pattern (* ? [a-z]); repeatable")
       .type_name("GLOB")
-      .repeatable()
       .takes(Takes::kKeyPattern);
   command.add_option("--exclude", filter.exclude, "No keys that match this pattern; repeatable")
       .type_name("GLOB")
-      .repeatable()
       .takes(Takes::kKeyPattern);
 }
 

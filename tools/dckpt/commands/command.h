@@ -18,11 +18,11 @@
 
 namespace dckpt::tool {
 
-/// A subcommand: its parser, and a function that runs it once its options have been parsed, returns
-/// the exit code, and throws CheckpointError. Of several ranks, all call a function that takes
-/// them; one that does not is called on rank 0 alone.
+/// A subcommand: its description, and a function that runs it once its options have been parsed,
+/// returns the exit code, and throws CheckpointError. Of several ranks, all call a function that
+/// takes them; one that does not is called on rank 0 alone.
 struct Command {
-  const CLI::App* parser;
+  const CommandSpec* spec;
   std::variant<std::function<int()>, std::function<int(Communicator&)>> run;
 };
 /// Throws CheckpointError (unsupported) if there are several ranks, which do not share this
@@ -30,25 +30,25 @@ struct Command {
 void require_one_rank(const Communicator& ranks, const std::string& command);
 
 /// Each of these functions adds its subcommand to the program.
-Command add_inspect(CLI::App& program);
-Command add_verify(CLI::App& program);
-Command add_digest(CLI::App& program);
-Command add_stats(CLI::App& program);
-Command add_diff(CLI::App& program);
-Command add_explain(CLI::App& program);
-Command add_report(CLI::App& program);
-Command add_extract(CLI::App& program);
-Command add_convert(CLI::App& program);
-Command add_merge(CLI::App& program);
-Command add_join(CLI::App& program);
-Command add_remove(CLI::App& program);
-Command add_doctor(CLI::App& program);
-Command add_prune(CLI::App& program);
-Command add_workers(CLI::App& program);
-Command add_config(CLI::App& program);
-Command add_formats(CLI::App& program);
-Command add_completion(CLI::App& program);
-Command add_help(CLI::App& program);  // last: it lists the others
+Command add_inspect(ProgramSpec& program);
+Command add_verify(ProgramSpec& program);
+Command add_digest(ProgramSpec& program);
+Command add_stats(ProgramSpec& program);
+Command add_diff(ProgramSpec& program);
+Command add_explain(ProgramSpec& program);
+Command add_report(ProgramSpec& program);
+Command add_extract(ProgramSpec& program);
+Command add_convert(ProgramSpec& program);
+Command add_merge(ProgramSpec& program);
+Command add_join(ProgramSpec& program);
+Command add_remove(ProgramSpec& program);
+Command add_doctor(ProgramSpec& program);
+Command add_prune(ProgramSpec& program);
+Command add_workers(ProgramSpec& program);
+Command add_config(ProgramSpec& program);
+Command add_formats(ProgramSpec& program);
+Command add_completion(ProgramSpec& program);
+Command add_help(ProgramSpec& program);  // last: it lists the others
 
 /// A checkpoint named on the command line: a directory, a training root, or a file in a checkpoint.
 struct CheckpointArgument {

@@ -9,7 +9,6 @@
 #include "mapping/base/text.h"
 #include "strategies/registry/registry.h"
 #include "tools/dckpt/grammar/command_line.h"
-#include "tools/dckpt/grammar/values.h"
 
 namespace dckpt::tool {
 namespace {
@@ -56,7 +55,7 @@ CheckpointArgument checkpoint_on(const CommandLine& line) {
   for (const Given& given : line.given) {
     if (given.option == nullptr || !given.value) continue;
     const std::string& value = *given.value;
-    switch (values_of(*given.option).kind) {
+    switch (given.option->kind) {
       case Takes::kCheckpoint:
         if (checkpoint.path.empty()) checkpoint.path = value;
         break;
@@ -74,11 +73,11 @@ CheckpointArgument checkpoint_on(const CommandLine& line) {
 
 /// Returns the checkpoint whose iteration the option chooses. For diff, --iteration-b belongs to B
 /// if the line names B.
-std::string root_of(const CommandLine& line, const CLI::Option& iteration) {
-  const bool of_second = iteration.get_name().ends_with("-b");
+std::string root_of(const CommandLine& line, const OptionSpec& iteration) {
+  const bool of_second = iteration.main_name().ends_with("-b");
   std::string root;
-  for (CLI::Option* const option : line.app->get_options({})) {
-    if (values_of(*option).kind != Takes::kCheckpoint) continue;
+  for (const OptionSpec& option : line.command->options) {
+    if (option.kind != Takes::kCheckpoint) continue;
     const Given* const given = line.find(option);
     if (given != nullptr && (root.empty() || of_second)) root = given->value.value_or("");
   }
@@ -142,7 +141,8 @@ Candidates stored_iterations(const std::string& path) try {
 
 class Completer {
  public:
-  Completer(CLI::App& program, std::span<const std::string> words, const CheckpointLookup& lookup)
+  Completer(ProgramSpec& program, std::span<const std::string> words,
+            const CheckpointLookup& lookup)
       : line_(read_command_line(program, words.first(words.size() - 1))),
         word_(words.back()),
         lookup_(lookup) {
@@ -150,10 +150,9 @@ class Completer {
       add_values(*line_.expects, word_, "");
     } else if (!line_.only_arguments && word_.starts_with('-')) {
       add_options();
-    } else if (line_.app == &program) {
+    } else if (line_.command == &program) {
       if (!line_.given.empty()) return;  // an unknown command, or --version alone
-      for (const CLI::App* const command : program.get_subcommands({}))
-        add({command->get_name(), command->get_description()});
+      for (const CommandSpec& command : program.commands) add({command.name, command.about});
     } else if (!line_.free.empty()) {
       add_values(*line_.free.front(), word_, "");
     } else if (!line_.only_arguments) {
@@ -173,38 +172,35 @@ class Completer {
   void add_options() {
     const std::size_t equals = word_.find('=');
     if (!word_.starts_with("--") || equals == std::string::npos) return add_option_names();
-    CLI::Option* const option = line_.app->get_option_no_throw(word_.substr(0, equals));
-    if (option != nullptr && takes_value(*option))
+    const OptionSpec* const option = line_.command->find(word_.substr(0, equals));
+    if (option != nullptr && option->takes_value)
       add_values(*option, word_.substr(equals + 1), word_.substr(0, equals + 1));
   }
 
   /// Adds the options that may still be given.
   void add_option_names() {
-    for (CLI::Option* const option : line_.app->get_options({})) {
-      const bool repeatable = takes_value(*option) && option->get_expected_max() > 1;
-      if (option->get_positional() || option->get_group().empty() ||
-          (!repeatable && line_.find(option) != nullptr) || is_excluded(*option))
+    for (const OptionSpec& option : line_.command->options) {
+      if (option.is_argument() || (!option.is_repeatable && line_.find(option) != nullptr) ||
+          is_excluded(option))
         continue;
-      add({main_name(*option), option->get_description()});
+      add({option.main_name(), option.about});
     }
   }
 
-  bool is_excluded(const CLI::Option& option) const {
-    return std::ranges::any_of(option.get_excludes(), [&](const CLI::Option* other) {
-      return line_.find(other) != nullptr;
-    });
+  bool is_excluded(const OptionSpec& option) const {
+    return std::ranges::any_of(
+        option.excludes, [&](const OptionSpec* other) { return line_.find(*other) != nullptr; });
   }
 
   /// Adds the values of the option that begin with `begun`; `before` precedes them in the same
   /// word.
-  void add_values(CLI::Option& option, const std::string& begun, const std::string& before) {
-    const Values values = values_of(option);
+  void add_values(const OptionSpec& option, const std::string& begun, const std::string& before) {
     Candidates candidates;
     Paths paths = Paths::kNone;
-    switch (values.kind) {
+    switch (option.kind) {
       case Takes::kAnything: break;
       case Takes::kChoice:
-        for (const std::string& choice : values.choices) candidates.push_back({choice, ""});
+        for (const std::string& choice : option.choices) candidates.push_back({choice, ""});
         break;
       case Takes::kFormat: candidates = formats(); break;
       case Takes::kMap:
@@ -252,7 +248,7 @@ class Completer {
 
 }  // namespace
 
-Completion complete(CLI::App& program, std::span<const std::string> words,
+Completion complete(ProgramSpec& program, std::span<const std::string> words,
                     const CheckpointLookup& lookup) {
   const std::vector<std::string> nothing(1);
   return Completer(program, words.empty() ? nothing : words, lookup).take();

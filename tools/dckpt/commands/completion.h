@@ -1,7 +1,5 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
-
 #include <cstddef>
 #include <functional>
 #include <span>
@@ -40,7 +38,7 @@ inline constexpr std::size_t kManyKeys = 50;
 
 /// Returns the candidates for the last of `words`, which follow the name of the program. Candidates
 /// that a shell would have to quote are left out.
-Completion complete(CLI::App& program, std::span<const std::string> words,
+Completion complete(ProgramSpec& program, std::span<const std::string> words,
                     const CheckpointLookup& lookup);
 
 /// Returns lookups that read keys and iterations as stored.

@@ -10,7 +10,6 @@
 #include "tools/dckpt/grammar/completion_scripts.h"
 #include "tools/dckpt/grammar/exit_code.h"
 #include "tools/dckpt/grammar/shell_words.h"
-#include "tools/dckpt/grammar/values.h"
 #include "tools/dckpt/render/terminal.h"
 
 namespace dckpt::tool {
@@ -37,7 +36,7 @@ int answer_shell(Program& program, const std::string& line) {
   alarm(kMostSeconds);
   std::vector<std::string> words = shell_words(line);
   words.erase(words.begin());
-  const Completion completion = complete(*program.app, words, stored_checkpoints());
+  const Completion completion = complete(*program.spec, words, stored_checkpoints());
   alarm(0);
   for (const Candidate& candidate : completion.candidates)
     print(candidate.word + "\t" + short_about(candidate.about) + "\n");
@@ -46,10 +45,10 @@ int answer_shell(Program& program, const std::string& line) {
   return kOk;
 }
 
-Command add_completion(CLI::App& program) {
+Command add_completion(ProgramSpec& program) {
   const auto shell = std::make_shared<std::string>();
-  CLI::App& command = *program.add_subcommand(
-      "completion", "Print a script that lets a shell complete commands, options and keys");
+  Parser command(program, "completion",
+                 "Print a script that lets a shell complete commands, options and keys");
   command.footer(
       "An installed dckpt brings the scripts along; where the shell does not find them, load them "
       "by hand.\n"
@@ -62,11 +61,8 @@ Command add_completion(CLI::App& program) {
       "  dckpt completion fish > ~/.config/fish/completions/dckpt.fish");
   std::vector<std::string> shells;
   for (const CompletionScript& script : completion_scripts()) shells.push_back(script.shell);
-  command.add_option("SHELL", *shell, "bash, zsh or fish")
-      ->required()
-      ->type_name("")
-      ->check(one_of(shells));
-  return {&command, [shell] { return run_completion(*shell); }};
+  command.add_option("SHELL", *shell, "bash, zsh or fish").required().type_name("").one_of(shells);
+  return {&command.spec(), [shell] { return run_completion(*shell); }};
 }
 
 }  // namespace dckpt::tool

@@ -154,7 +154,7 @@ int run_show(const ConfigArguments& options) {
 
 }  // namespace
 
-Command add_config(CLI::App& program) {
+Command add_config(ProgramSpec& program) {
   const auto options = std::make_shared<ConfigArguments>();
   Parser command(program, "config",
                  "Check or show a policy (how to save and load) or a map of keys");
@@ -186,7 +186,7 @@ Command add_config(CLI::App& program) {
       .type_name("")
       .takes(Takes::kPolicyOrMap);
   add_json(command, options->json);
-  return {&command.app(), [options] {
+  return {&command.spec(), [options] {
             return options->action == "check" ? run_check(*options) : run_show(*options);
           }};
 }

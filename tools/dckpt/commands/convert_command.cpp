@@ -111,7 +111,7 @@ bool writes_rank_folders(const ConvertOptions& options, const std::string& sourc
   });
 }
 
-/// Returns the merged options with the values that CLI11 left as text parsed.
+/// Returns the merged options with the values that are still text parsed.
 ConvertOptions parsed(const ConvertArguments& options, std::vector<std::string>& unused) {
   ConvertOptions parsed = merged(options, unused);
   const auto refuse = [](const std::string& option, const std::string& text,
@@ -140,12 +140,7 @@ ConvertOptions parsed(const ConvertArguments& options, std::vector<std::string>&
                             str_format("{} is for --to torch; leave it out", option.flag));
     parsed.target.options.set(option.name, option.value);
   }
-  if (!options.dtype.empty()) {
-    if (parsed.source.map.name.empty() || parsed.source.map.name == kNoMap)
-      throw CheckpointError(ErrorCode::kInvalidArgument,
-                            "--dtype is for conversions through a map; name one with --map");
-    parsed.source.map.set.push_back("dtype=" + options.dtype);
-  }
+  if (!options.dtype.empty()) parsed.source.map.set.push_back("dtype=" + options.dtype);
   for (const std::string& code : options.error_on)
     parsed.checks.error_on.push_back(value_of(kFindingCodeNames, code).value());
   if (!options.merge_adapter.empty()) parsed.source.merge_adapter = Location(options.merge_adapter);
@@ -332,13 +327,11 @@ void add_selection(Parser command, ConvertArguments& options) {
       .add_option("--include", convert.source.keys.include,
                   "Only keys that match this pattern; repeatable")
       .type_name("GLOB")
-      .repeatable()
       .takes(Takes::kKeyPattern);
   command
       .add_option("--exclude", convert.source.keys.exclude,
                   "No keys that match this pattern; repeatable")
       .type_name("GLOB")
-      .repeatable()
       .takes(Takes::kKeyPattern);
 }
 
@@ -380,7 +373,6 @@ void add_conduct(Parser command, const std::shared_ptr<ConvertArguments>& option
       .add_option("--error-on", options->error_on,
                   "Write nothing if there are such notes: data-lost, values-rounded, …; repeatable")
       .type_name("CODE")
-      .repeatable()
       .one_of(codes_of_conversions());
   command
       .add_flag("--dry-run", convert.dry_run,
@@ -393,7 +385,7 @@ void add_conduct(Parser command, const std::shared_ptr<ConvertArguments>& option
 
 }  // namespace
 
-Command add_convert(CLI::App& program) {
+Command add_convert(ProgramSpec& program) {
   const auto options = std::make_shared<ConvertArguments>();
   Parser command(program, "convert",
                  "Write a checkpoint anew: another format, other shards, fewer keys");
@@ -403,7 +395,7 @@ Command add_convert(CLI::App& program) {
   add_layout(command, options);
   add_selection(command, *options);
   add_conduct(command, options);
-  return {&command.app(), [options](Communicator& ranks) {
+  return {&command.spec(), [options](Communicator& ranks) {
             Interruption interruption;
             options->convert.stop = interruption.token();
             return interruption.run([&] { return run_convert(*options, ranks); });

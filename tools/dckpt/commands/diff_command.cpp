@@ -157,7 +157,7 @@ int run_diff(const DiffArguments& options, Communicator& ranks) {
 
 }  // namespace
 
-Command add_diff(CLI::App& program) {
+Command add_diff(ProgramSpec& program) {
   const auto options = std::make_shared<DiffArguments>();
   Parser command(program, "diff", "Compare two checkpoints of any formats and shardings");
   command.footer(
@@ -184,16 +184,14 @@ Command add_diff(CLI::App& program) {
   add_iteration(command, "--iteration-b", options->b.iteration, "Of B, or of A if B is left out");
   add_map(command, options->a.map);
   command.add_option("--rtol", options->diff.rtol, "Relative tolerance for floating-point numbers")
-      .type_name("X")
-      .non_negative();
+      .type_name("X");
   command.add_option("--atol", options->diff.atol, "Absolute tolerance for floating-point numbers")
-      .type_name("Y")
-      .non_negative();
+      .type_name("Y");
   command.add_flag("--no-common", options->no_common, "Leave the common state out");
   add_key_filter(command, options->diff.keys);
   add_threads(command, options->diff.threads);
   add_json(command, options->json);
-  return {&command.app(), [options, command](Communicator& ranks) {
+  return {&command.spec(), [options, command](Communicator& ranks) {
             SharedWork(ranks, "opening the checkpoints", 1).on_all_ranks([&] {
               complete_sides(*options, command);
             });

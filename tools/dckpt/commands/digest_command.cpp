@@ -57,7 +57,7 @@ int run_digest(const DigestArguments& options, Communicator& ranks) {
 
 }  // namespace
 
-Command add_digest(CLI::App& program) {
+Command add_digest(ProgramSpec& program) {
   const auto options = std::make_shared<DigestArguments>();
   Parser command(program, "digest", "SHA-256 of each tensor as a whole and of each object");
   command.footer(
@@ -72,7 +72,7 @@ Command add_digest(CLI::App& program) {
   add_key_filter(command, options->digest.keys);
   add_threads(command, options->digest.threads);
   add_json(command, options->json);
-  return {&command.app(), [options](Communicator& ranks) { return run_digest(*options, ranks); }};
+  return {&command.spec(), [options](Communicator& ranks) { return run_digest(*options, ranks); }};
 }
 
 }  // namespace dckpt::tool

@@ -269,7 +269,7 @@ std::function<std::string(const std::string&)> take_iteration(
 
 }  // namespace
 
-Command add_doctor(CLI::App& program) {
+Command add_doctor(ProgramSpec& program) {
   const auto options = std::make_shared<DoctorArguments>();
   Treatment& treatment = options->treatment;
   Parser command(program, "doctor", "Find and treat what is wrong with a training root");
@@ -310,13 +310,13 @@ Command add_doctor(CLI::App& program) {
   add_all(command, options->all);
   add_threads(command, treatment.diagnose.threads);
   add_json(command, options->json);
-  return {&command.app(), [options] {
+  return {&command.spec(), [options] {
             require_useful(*options);
             return run(*options);
           }};
 }
 
-Command add_prune(CLI::App& program) {
+Command add_prune(ProgramSpec& program) {
   const auto options = std::make_shared<DoctorArguments>();
   const auto given = std::make_shared<Retention>();
   Parser command(program, "prune", "Remove old iterations of a training root");
@@ -341,7 +341,6 @@ Command add_prune(CLI::App& program) {
                     .add_option("--keep", given->keep,
                                 "Iterations with this number or name (or a pattern) stay too; "
                                 "repeatable")
-                    .repeatable()
                     .type_name("ITER");
   command
       .add_option("--policy", options->root.policy,
@@ -357,7 +356,7 @@ Command add_prune(CLI::App& program) {
   add_all(command, options->all);
   add_threads(command, options->treatment.diagnose.threads);
   add_json(command, options->json);
-  return {&command.app(), [options, given] {
+  return {&command.spec(), [options, given] {
             const std::string& policy = options->root.policy;
             options->treatment.prune = policy.empty() ? *given : Policy::find(policy).retention;
             return run(*options);

@@ -138,7 +138,7 @@ int run_explain(const ExplainArguments& options) {
 
 }  // namespace
 
-Command add_explain(CLI::App& program) {
+Command add_explain(ProgramSpec& program) {
   const auto options = std::make_shared<ExplainArguments>();
   Parser command(program, "explain",
                  "Where one tensor's bytes are, how it is cut, and what belongs to it");
@@ -155,7 +155,7 @@ Command add_explain(CLI::App& program) {
       .type_name("")
       .takes(Takes::kKey);
   add_json(command, options->json);
-  return {&command.app(), [options] { return run_explain(*options); }};
+  return {&command.spec(), [options] { return run_explain(*options); }};
 }
 
 }  // namespace dckpt::tool

@@ -146,7 +146,7 @@ int run_extract(const ExtractArguments& options) {
 
 }  // namespace
 
-Command add_extract(CLI::App& program) {
+Command add_extract(ProgramSpec& program) {
   const auto options = std::make_shared<ExtractArguments>();
   Parser command(program, "extract", "Take out one tensor, an object, or the common state");
   command.footer(
@@ -175,7 +175,7 @@ Command add_extract(CLI::App& program) {
       .type_name("FILE")
       .takes(Takes::kFile);
   add_json(command, options->json);
-  return {&command.app(), [options] { return run_extract(*options); }};
+  return {&command.spec(), [options] { return run_extract(*options); }};
 }
 
 }  // namespace dckpt::tool

@@ -29,13 +29,13 @@ void write_text(const fs::path& path, std::string_view text) {
 
 int write_extras(Program& program, const std::string& folder) {
   const fs::path share = folder;
-  CLI::App& app = *program.app;
-  const auto page = [&](CLI::App& command) {
-    write_text(share / "man" / "man1" / (man_page_name(app, command) + ".1"),
-               man_page(app, command));
+  const ProgramSpec& spec = *program.spec;
+  const auto page = [&](const CommandSpec& command) {
+    write_text(share / "man" / "man1" / (man_page_name(spec, command) + ".1"),
+               man_page(spec, command));
   };
-  page(app);
-  for (CLI::App* const command : app.get_subcommands({})) page(*command);
+  page(spec);
+  for (const CommandSpec& command : spec.commands) page(command);
   for (const CompletionScript& script : completion_scripts())
     write_text(share / script.file, script.text);
   return kOk;

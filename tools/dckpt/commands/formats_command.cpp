@@ -35,12 +35,12 @@ int run_formats(bool json) {
 
 }  // namespace
 
-Command add_formats(CLI::App& program) {
+Command add_formats(ProgramSpec& program) {
   const auto json = std::make_shared<bool>(false);
   Parser command(program, "formats", "List the formats that can be read and written");
   command.footer("Example:\n  dckpt formats --json");
   add_json(command, *json);
-  return {&command.app(), [json] { return run_formats(*json); }};
+  return {&command.spec(), [json] { return run_formats(*json); }};
 }
 
 }  // namespace dckpt::tool

@@ -440,7 +440,7 @@ int run_inspect(const InspectArguments& options) {
 
 }  // namespace
 
-Command add_inspect(CLI::App& program) {
+Command add_inspect(ProgramSpec& program) {
   const auto options = std::make_shared<InspectArguments>();
   Parser command(program, "inspect", "Show what a checkpoint holds");
   command.footer(
@@ -479,7 +479,7 @@ Command add_inspect(CLI::App& program) {
   add_json(command, options->json);
   Option json = command.options().back();
   json.excludes(sort).excludes(unfold);  // options of text output
-  return {&command.app(), [options] { return run_inspect(*options); }};
+  return {&command.spec(), [options] { return run_inspect(*options); }};
 }
 
 }  // namespace dckpt::tool

@@ -89,7 +89,7 @@ void add_models(Parser command, MergeArguments& options) {
 
 }  // namespace
 
-Command add_merge(CLI::App& program) {
+Command add_merge(ProgramSpec& program) {
   const auto options = std::make_shared<MergeArguments>();
   Parser command(program, "merge", "Average models: sums of weight × element");
   command.footer(
@@ -103,11 +103,11 @@ Command add_merge(CLI::App& program) {
   add_models(command, *options);
   command.add_option("--weights", options->weights, "A weight for each model, sum 1 [equal]")
       .type_name("W,W");
-  return {&command.app(),
+  return {&command.spec(),
           [options](Communicator& ranks) { return run_merge(*options, false, ranks); }};
 }
 
-Command add_join(CLI::App& program) {
+Command add_join(ProgramSpec& program) {
   const auto options = std::make_shared<MergeArguments>();
   Parser command(program, "join", "Put the tensors of several checkpoints into one");
   command.footer(
@@ -117,7 +117,7 @@ Command add_join(CLI::App& program) {
       "Examples:\n"
       "  dckpt join trained_language_model original_model -o whole");
   add_models(command, *options);
-  return {&command.app(),
+  return {&command.spec(),
           [options](Communicator& ranks) { return run_merge(*options, true, ranks); }};
 }
 

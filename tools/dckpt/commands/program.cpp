@@ -21,34 +21,25 @@ constexpr const char* kProgramFooter =
 
 }  // namespace
 
-const Command* Program::chosen() const {
-  const auto found = std::ranges::find_if(
-      commands, [](const Command& command) { return command.parser->parsed(); });
+const Command* Program::find(const CommandSpec& command) const {
+  const auto found = std::ranges::find(commands, &command, &Command::spec);
   return found == commands.end() ? nullptr : &*found;
 }
 
 Program make_program() {
-  Program program{.app = std::make_unique<CLI::App>(kAbout, "dckpt")};
-  CLI::App& app = *program.app;
-  app.footer(kProgramFooter);
-  app.require_subcommand(0, 1);  // an argument may equal the name of a command
-  app.set_help_flag("-h,--help", "Print this help");
-  app.add_flag("--version", program.request->version,
-               "Print the version, and what it was built with");
-  app.add_flag("--json", program.request->json, "Print the version as JSON");
-  app.get_formatter()->column_width(27);
-  program.commands = {add_inspect(app), add_verify(app),     add_digest(app), add_stats(app),
-                      add_diff(app),    add_explain(app),    add_report(app), add_extract(app),
-                      add_convert(app), add_merge(app),      add_join(app),   add_remove(app),
-                      add_workers(app), add_doctor(app),     add_prune(app),  add_config(app),
-                      add_formats(app), add_completion(app), add_help(app)};
+  Program program{.spec = std::make_unique<ProgramSpec>("dckpt", kAbout)};
+  ProgramSpec& spec = *program.spec;
+  spec.footer = kProgramFooter;
+  Parser options(spec);
+  options.add_flag("--version", program.request->version,
+                   "Print the version, and what it was built with");
+  options.add_flag("--json", program.request->json, "Print the version as JSON");
+  program.commands = {add_inspect(spec), add_verify(spec),     add_digest(spec), add_stats(spec),
+                      add_diff(spec),    add_explain(spec),    add_report(spec), add_extract(spec),
+                      add_convert(spec), add_merge(spec),      add_join(spec),   add_remove(spec),
+                      add_workers(spec), add_doctor(spec),     add_prune(spec),  add_config(spec),
+                      add_formats(spec), add_completion(spec), add_help(spec)};
   return program;
-}
-
-std::string help_of(CLI::App& program, CLI::App& command) {
-  const std::string name =
-      program.get_name() + (&command == &program ? "" : " " + command.get_name());
-  return command.get_formatter()->make_help(&command, name, CLI::AppFormatMode::Normal);
 }
 
 }  // namespace dckpt::tool

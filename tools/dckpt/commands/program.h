@@ -1,7 +1,5 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
-
 #include <memory>
 #include <string>
 #include <vector>
@@ -19,18 +17,15 @@ struct Program {
     bool json = false;
   };
 
-  std::unique_ptr<CLI::App> app = nullptr;
+  std::unique_ptr<ProgramSpec> spec = nullptr;
   std::vector<Command> commands{};
   std::unique_ptr<Request> request = std::make_unique<Request>();
 
-  /// Returns the command that was parsed; null if none was.
-  const Command* chosen() const;
+  /// Returns the command with this description; null for the program itself.
+  const Command* find(const CommandSpec& command) const;
 };
 
 Program make_program();
-
-/// Returns the text of --help for the program or one of its commands.
-std::string help_of(CLI::App& program, CLI::App& command);
 
 /// Prints the candidates for the end of an unfinished line (completion_scripts.h), or nothing if
 /// that takes too long. Ignores all errors.

@@ -49,7 +49,7 @@ int run_remove(const RemoveArguments& options, const std::stop_token& stop) {
 
 }  // namespace
 
-Command add_remove(CLI::App& program) {
+Command add_remove(ProgramSpec& program) {
   const auto options = std::make_shared<RemoveArguments>();
   Parser command(program, "remove",
                  "Take the tensors and objects with a prefix out of a checkpoint, in place");
@@ -68,7 +68,7 @@ Command add_remove(CLI::App& program) {
       .takes(Takes::kKey);
   command.add_flag("--dry-run", options->dry_run, "Report, change nothing");
   add_json(command, options->json);
-  return {&command.app(), [options](Communicator& ranks) {
+  return {&command.spec(), [options](Communicator& ranks) {
             require_one_rank(ranks, "remove");
             Interruption interruption;
             return interruption.run([&] { return run_remove(*options, interruption.token()); });

@@ -93,7 +93,7 @@ int run_report(const ReportArguments& options) {
 
 }  // namespace
 
-Command add_report(CLI::App& program) {
+Command add_report(ProgramSpec& program) {
   const auto options = std::make_shared<ReportArguments>();
   Parser command(program, "report", "Write a page for a browser that shows what is in there");
   command.footer(
@@ -121,7 +121,7 @@ Command add_report(CLI::App& program) {
                 "Of the training root of --compare [PATH]");
   command.add_flag("--stats", options->stats, "Also read every element, and show statistics");
   add_threads(command, options->threads);
-  return {&command.app(), [options, command] {
+  return {&command.spec(), [options, command] {
             if (command.given("--compare-iteration") && !command.given("--compare"))
               options->compare.path = options->checkpoint.path;
             return run_report(*options);

@@ -122,7 +122,7 @@ int run_stats(const StatsArguments& options, Communicator& ranks) {
 
 }  // namespace
 
-Command add_stats(CLI::App& program) {
+Command add_stats(ProgramSpec& program) {
   const auto options = std::make_shared<StatsArguments>();
   Parser command(program, "stats", "Mean, deviation, extremes, NaN and zeros of each tensor");
   command.footer(
@@ -143,7 +143,7 @@ Command add_stats(CLI::App& program) {
       .excludes(command.add_flag("--all", options->all, "All tensors, not the first 20"));
   add_threads(command, options->threads);
   add_json(command, options->json);
-  return {&command.app(), [options](Communicator& ranks) { return run_stats(*options, ranks); }};
+  return {&command.spec(), [options](Communicator& ranks) { return run_stats(*options, ranks); }};
 }
 
 }  // namespace dckpt::tool

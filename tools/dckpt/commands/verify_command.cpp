@@ -313,7 +313,7 @@ int run_verify(const VerifyArguments& options, Communicator& ranks) {
 
 }  // namespace
 
-Command add_verify(CLI::App& program) {
+Command add_verify(ProgramSpec& program) {
   const auto options = std::make_shared<VerifyArguments>();
   Parser command(program, "verify", "Check that a checkpoint is complete and sound");
   command.footer(
@@ -339,7 +339,7 @@ Command add_verify(CLI::App& program) {
   add_fleet(command, options->fleet, of_one);
   add_threads(command, options->threads);
   add_json(command, options->json);
-  return {&command.app(), [options, command](Communicator& ranks) {
+  return {&command.spec(), [options, command](Communicator& ranks) {
             options->has_iteration = command.given("--iteration");
             options->verify.threads = options->threads.value_or(VerifyOptions().threads);
             options->fleet.verify.deep = options->verify.deep;

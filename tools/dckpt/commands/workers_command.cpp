@@ -93,7 +93,7 @@ int run_workers(const WorkersArguments& options) {
 
 }  // namespace
 
-Command add_workers(CLI::App& program) {
+Command add_workers(ProgramSpec& program) {
   const auto options = std::make_shared<WorkersArguments>();
   Parser command(program, "workers", "Who does what in a conversion that several processes share");
   command.footer(
@@ -115,7 +115,7 @@ Command add_workers(CLI::App& program) {
       .takes(Takes::kFolder);
   command.add_flag("--remove", options->remove, "Remove the pool and its unpublished files")
       .excludes(command.add_flag("--json", options->json, "Print JSON for programs"));
-  return {&command.app(), [options] { return run_workers(*options); }};
+  return {&command.spec(), [options] { return run_workers(*options); }};
 }
 
 }  // namespace dckpt::tool

@@ -2,12 +2,11 @@
 
 #include <algorithm>
 
+#include "mapping/base/format.h"
+#include "mapping/base/text.h"
+
 namespace dckpt::tool {
 namespace {
-
-std::vector<CLI::Option*> arguments_of(CLI::App& command) {
-  return command.get_options([](CLI::Option* option) { return option->get_positional(); });
-}
 
 /// Returns whether the word is a dash and not a number: "-" is standard output, and "-1" a value.
 bool looks_like_option(const std::string& word) {
@@ -15,26 +14,33 @@ bool looks_like_option(const std::string& word) {
 }
 
 /// Reads "--name", "--name=value", "-n" and "-nvalue".
-Given read_option(CLI::App& app, const std::string& word) {
+Given read_option(CommandSpec& command, const std::string& word) {
   const bool is_long = word.starts_with("--");
   const std::size_t end = is_long ? std::min(word.find('='), word.size()) : 2;
   Given given{.name = word.substr(0, end)};
-  given.option = app.get_option_no_throw(given.name);
+  given.option = command.find(given.name);
   if (!is_long && given.option == nullptr) given.name = word;
   if (end < word.size()) given.value = word.substr(is_long ? end + 1 : end);
   return given;
 }
 
+std::string unknown_choice(const std::string& found, const std::vector<std::string>& choices) {
+  if (std::ranges::find(choices, found) != choices.end()) return "";
+  const std::optional<std::string> close = nearest(found, choices);
+  return str_format("found {}, expected {}{}", quote(found), alternatives(choices, "or"),
+                    close ? str_format("; did you mean {}?", quote(*close)) : std::string());
+}
+
 }  // namespace
 
-const Given* CommandLine::find(const CLI::Option* option) const {
+const Given* CommandLine::find(const OptionSpec& option) const {
   const auto found = std::find_if(given.rbegin(), given.rend(),
-                                  [&](const Given& one) { return one.option == option; });
+                                  [&](const Given& one) { return one.option == &option; });
   return found == given.rend() ? nullptr : &*found;
 }
 
-CommandLine read_command_line(CLI::App& program, std::span<const std::string> words) {
-  CommandLine line{.app = &program};
+CommandLine read_command_line(ProgramSpec& program, std::span<const std::string> words) {
+  CommandLine line{.command = &program};
   for (const std::string& word : words) {
     if (line.expects != nullptr) {
       line.given.back().value = word;
@@ -42,71 +48,37 @@ CommandLine read_command_line(CLI::App& program, std::span<const std::string> wo
     } else if (!line.only_arguments && word == "--") {
       line.only_arguments = true;
     } else if (!line.only_arguments && looks_like_option(word)) {
-      line.given.push_back(read_option(*line.app, word));
+      line.given.push_back(read_option(*line.command, word));
       const Given& given = line.given.back();
-      if (given.option != nullptr && takes_value(*given.option) && !given.value)
+      if (given.option != nullptr && given.option->takes_value && !given.value)
         line.expects = given.option;
-    } else if (CLI::App* const command =
-                   line.app == &program ? find_command(program, word) : nullptr) {
-      line.app = command;
-      line.free = arguments_of(*command);
+    } else if (CommandSpec* const command =
+                   line.command == &program ? program.find_command(word) : nullptr) {
+      line.command = command;
+      for (OptionSpec& option : command->options) {
+        if (option.is_argument()) line.free.push_back(&option);
+      }
     } else {
-      CLI::Option* const option = line.free.empty() ? nullptr : line.free.front();
-      if (option != nullptr && !takes_many(*option)) line.free.erase(line.free.begin());
+      OptionSpec* const option = line.free.empty() ? nullptr : line.free.front();
+      if (option != nullptr && !option->is_repeatable) line.free.erase(line.free.begin());
       line.given.push_back({.option = option, .name = word, .value = word, .is_argument = true});
     }
   }
   return line;
 }
 
-CLI::App* find_command(CLI::App& program, const std::string& name) {
-  for (CLI::App* const command : program.get_subcommands({})) {
-    if (command->get_name() == name) return command;
+std::string take_values(const CommandLine& line) {
+  for (const Given& given : line.given) {
+    if (given.option == nullptr) continue;
+    OptionSpec& option = *given.option;
+    ++option.given;
+    const std::string value = given.value.value_or("");
+    std::string problem;
+    if (option.kind == Takes::kChoice) problem = unknown_choice(value, option.choices);
+    if (problem.empty()) problem = option.take(value);
+    if (!problem.empty()) return option.main_name() + ": " + problem;
   }
-  return nullptr;
-}
-
-std::vector<std::string> command_names(CLI::App& program) {
-  std::vector<std::string> names;
-  for (const CLI::App* const command : program.get_subcommands({}))
-    names.push_back(command->get_name());
-  return names;
-}
-
-bool takes_value(const CLI::Option& option) {
-  return option.get_items_expected_min() > 0;
-}
-
-bool takes_many(const CLI::Option& argument) {
-  return argument.get_items_expected_max() > 1;
-}
-
-std::string main_name(const CLI::Option& option) {
-  if (option.get_positional()) return option.get_name(true, false);
-  if (!option.get_lnames().empty()) return "--" + option.get_lnames().front();
-  return "-" + option.get_snames().front();
-}
-
-std::string usage_of(const CLI::Option& option) {
-  if (option.get_positional()) return main_name(option) + (takes_many(option) ? "..." : "");
-  if (!takes_value(option)) return main_name(option);
-  return main_name(option) + " " + option.get_type_name();
-}
-
-std::string usage_line(CLI::App& program, CLI::App& command) {
-  std::string line = program.get_name();
-  if (&command != &program) line += " " + command.get_name();
-  line += " [OPTIONS]";
-  std::string arguments;
-  for (const CLI::Option* const option : command.get_options({})) {
-    if (option->get_positional())
-      arguments +=
-          option->get_required() ? " " + usage_of(*option) : " [" + usage_of(*option) + "]";
-    else if (option->get_required())
-      line += " " + usage_of(*option);
-  }
-  if (&command == &program) arguments += " COMMAND";
-  return line + arguments;
+  return "";
 }
 
 }  // namespace dckpt::tool

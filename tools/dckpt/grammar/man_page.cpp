@@ -11,7 +11,6 @@
 #include "mapping/base/text.h"
 #include "mapping/base/utf8.h"
 #include "tools/dckpt/grammar/build_info.h"
-#include "tools/dckpt/grammar/command_line.h"
 
 namespace dckpt::tool {
 namespace {
@@ -145,56 +144,51 @@ std::string section(const std::string& name, const std::string& text) {
 }
 
 /// Returns "\fB\-o\fR, \fB\-\-output\fR \fIFILE\fR".
-std::string option_names(const CLI::Option& option) {
-  if (option.get_positional()) return "\\fI" + escaped(main_name(option)) + "\\fR";
+std::string option_names(const OptionSpec& option) {
+  if (option.is_argument()) return "\\fI" + escaped(option.main_name()) + "\\fR";
   std::string names;
-  const auto add = [&](const std::string& name) {
+  for (const std::string& name : option.names)
     names += (names.empty() ? "\\fB" : ", \\fB") + escaped(name) + "\\fR";
-  };
-  for (const std::string& name : option.get_snames()) add("-" + name);
-  for (const std::string& name : option.get_lnames()) add("--" + name);
-  if (takes_value(option)) names += " \\fI" + escaped(option.get_type_name()) + "\\fR";
+  if (option.takes_value) names += " \\fI" + escaped(option.type_name) + "\\fR";
   return names;
 }
 
-std::string options(CLI::App& command, bool arguments) {
+std::string options(const CommandSpec& command, bool arguments) {
   std::string out;
-  for (const CLI::Option* const option : command.get_options({})) {
-    if (option->get_positional() != arguments || option->get_group().empty()) continue;
-    out += ".TP\n" + option_names(*option) + "\n" +
-           prose(option->get_description() +
-                 (option->get_required() && !arguments ? " (required)" : ""));
+  for (const OptionSpec& option : command.options) {
+    if (option.is_argument() != arguments) continue;
+    out += ".TP\n" + option_names(option) + "\n" +
+           prose(option.about + (option.is_required && !arguments ? " (required)" : ""));
   }
   return out;
 }
 
 /// Returns the other pages: the commands that --help lists, or the program.
-std::string commands(CLI::App& program) {
+std::string commands(const ProgramSpec& program) {
   std::string out;
-  for (const CLI::App* const command : program.get_subcommands({}))
-    out += ".TP\n\\fB" + escaped(man_page_name(program, *command)) + "\\fR(1)\n" +
-           prose(command->get_description());
+  for (const CommandSpec& command : program.commands)
+    out +=
+        ".TP\n\\fB" + escaped(man_page_name(program, command)) + "\\fR(1)\n" + prose(command.about);
   return out;
 }
 
 }  // namespace
 
-std::string man_page_name(const CLI::App& program, const CLI::App& command) {
-  return &command == &program ? program.get_name() : program.get_name() + "-" + command.get_name();
+std::string man_page_name(const ProgramSpec& program, const CommandSpec& command) {
+  return &command == &program ? program.name : program.name + "-" + command.name;
 }
 
-std::string man_page(CLI::App& program, CLI::App& command) {
+std::string man_page(const ProgramSpec& program, const CommandSpec& command) {
   const std::string name = man_page_name(program, command);
   const bool whole = &command == &program;
-  const Footer footer(command.get_footer());
-  std::string description = command.get_description();
+  const Footer footer(command.footer);
+  std::string description = command.about;
   if (description.ends_with('.')) description.pop_back();
   const std::string usage = usage_line(program, command);
-  const std::string see_also = whole ? "" : "\\fB" + escaped(program.get_name()) + "\\fR(1)\n";
+  const std::string see_also = whole ? "" : "\\fB" + escaped(program.name) + "\\fR(1)\n";
   // Words are not hyphenated, since most of them are to be typed.
   return str_format(".TH {} 1 \"{}\" \"{} {}\" \"{} Manual\"\n.nh\n.ad l\n", upper(name),
-                    build_info().date, program.get_name(), build_info().version,
-                    program.get_name()) +
+                    build_info().date, program.name, build_info().version, program.name) +
          section("NAME", escaped(name) + " \\-\n" + prose(description)) +
          section("SYNOPSIS", ".B " + escaped(usage) + "\n") + section("DESCRIPTION", footer.text) +
          section("ARGUMENTS", options(command, true)) +
