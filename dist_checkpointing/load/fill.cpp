@@ -1,12 +1,15 @@
 #include <algorithm>
+#include <atomic>
+#include <cstdint>
 #include <cstring>
 #include <functional>
 #include <optional>
 #include <span>
 #include <string>
+#include <unordered_set>
+#include <utility>
 #include <vector>
 
-#include "dist_checkpointing/load/arrivals.h"
 #include "dist_checkpointing/load/casts.h"
 #include "dist_checkpointing/load/load_steps.h"
 #include "dist_checkpointing/load/shared_memory.h"
@@ -96,13 +99,63 @@ ItemParts parts_of(const TensorRequest& request, const CheckpointReader& reader,
   return parts;
 }
 
-/// Returns the bytes that arrive in the destinations, counted as stored.
-std::uint64_t bytes_of(Items items, const CheckpointReader& reader) {
-  std::uint64_t bytes = 0;
-  for (const ReadItem& item : items)
-    bytes += static_cast<std::uint64_t>(numel(item.sizes)) *
-             item_size(reader.metadata().tensors[item.tensor].properties.dtype);
-  return bytes;
+/// Returns the bytes that arrive in the destination, counted as stored.
+std::uint64_t bytes_of(const ReadItem& item, const Metadata& metadata) {
+  return static_cast<std::uint64_t>(numel(item.sizes)) *
+         item_size(metadata.tensors[item.tensor].properties.dtype);
+}
+
+/// Detects when all elements of a destination have been read. Safe to use from several threads.
+class Arrivals {
+ public:
+  /// Calls `complete` once for each destination, in the thread that reads its last element. All
+  /// arguments must outlive this object. Without `complete` nothing is counted.
+  Arrivals(const TensorRequest& request, const Metadata& metadata,
+           std::function<void(std::uint32_t destination)> complete);
+
+  explicit operator bool() const noexcept { return static_cast<bool>(complete_); }
+
+  /// Records that `bytes` bytes, counted as stored, have arrived in the destination.
+  void delivered(std::uint32_t destination, std::uint64_t bytes);
+  /// Records that all of these items have arrived, for items not reported one by one.
+  void delivered(std::span<const ReadItem> items);
+  /// Completes the destinations that are padded after reading and those without elements.
+  void finish();
+
+ private:
+  const Metadata& metadata_;
+  std::function<void(std::uint32_t)> complete_;
+  std::vector<std::atomic<std::uint64_t>> left_;  ///< bytes missing in each destination
+  std::vector<std::uint32_t> late_;               ///< destinations for finish()
+};
+
+Arrivals::Arrivals(const TensorRequest& request, const Metadata& metadata,
+                   std::function<void(std::uint32_t)> complete)
+    : metadata_(metadata),
+      complete_(std::move(complete)),
+      left_(complete_ ? request.destinations.size() : 0) {
+  if (!complete_) return;
+  for (const ReadItem& item : request.items) left_[item.destination] += bytes_of(item, metadata);
+  std::unordered_set<const std::byte*> changed_later;
+  for (const EdgePadding& padding : request.to_pad) changed_later.insert(padding.tensor.data());
+  for (std::uint32_t i = 0; i < left_.size(); ++i) {
+    const bool late = changed_later.contains(request.destinations[i].data());
+    if (late) left_[i] += 1;  // never reached by reading
+    if (left_[i] == 0 || late) late_.push_back(i);
+  }
+}
+
+void Arrivals::delivered(std::uint32_t destination, std::uint64_t bytes) {
+  if (left_[destination].fetch_sub(bytes) == bytes) complete_(destination);
+}
+
+void Arrivals::delivered(std::span<const ReadItem> items) {
+  if (!complete_) return;
+  for (const ReadItem& item : items) delivered(item.destination, bytes_of(item, metadata_));
+}
+
+void Arrivals::finish() {
+  for (const std::uint32_t destination : std::exchange(late_, {})) complete_(destination);
 }
 
 /// Returns the tensor of the request that a destination belongs to; it differs if a range is
@@ -152,7 +205,8 @@ class Filling {
  private:
   void prepare() {
     load_.watch.check();
-    const std::uint64_t total = bytes_of(request_.items, reader_);
+    std::uint64_t total = 0;
+    for (const ReadItem& item : request_.items) total += bytes_of(item, reader_.metadata());
     const auto tell = [&](std::uint64_t arrived, std::uint64_t all) {
       load_.watch.arrived(std::min(arrived, all), all);  // slabs have more bytes than requested
     };

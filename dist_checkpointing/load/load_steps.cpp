@@ -23,6 +23,7 @@
 #include "configs/policy/policy.h"
 #include "dist_checkpointing/open/open.h"
 #include "dist_checkpointing/open/open_together.h"
+#include "dist_checkpointing/planner/foreign_code.h"
 #include "dist_checkpointing/planner/planner_registry.h"
 #include "dist_checkpointing/ranks/same_on_all_ranks.h"
 #include "dist_checkpointing/verify/integrity.h"
@@ -125,6 +126,27 @@ void require_same_call(const LoadCall& call, const Metadata& metadata) {
 }
 
 }  // namespace
+
+void LoadWatch::check() const {
+  heartbeat.check();
+  if (hooks_.cancel.stop_requested())
+    throw CheckpointError(ErrorCode::kCancelled, "the load was cancelled");
+  if (timeout_ > timeout_.zero() && std::chrono::steady_clock::now() - begin_ > timeout_)
+    throw CheckpointError(
+        ErrorCode::kUnavailable,
+        str_format("the load has taken longer than {} ms (load.timeout)", timeout_.count()));
+}
+
+void LoadWatch::arrived(std::uint64_t bytes, std::uint64_t total) {
+  check();
+  if (hooks_.progress)
+    run_foreign("LoadHooks::progress", {}, [&] { hooks_.progress(bytes, total); });
+}
+
+void LoadWatch::ready(const std::string& key, const Tensor& tensor) {
+  const std::lock_guard lock(telling_);
+  run_foreign("LoadHooks::tensor_ready", {.key = key}, [&] { hooks_.tensor_ready(key, tensor); });
+}
 
 LoadCall::LoadCall(const Location& where, const LoadOptions& how, Communicator& ranks,
                    LoadHooks trainers, LoadPlanCache* cache)

@@ -4,7 +4,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <optional>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
@@ -12,7 +14,6 @@
 #include "configs/policy/options.h"
 #include "dist_checkpointing/load/load.h"
 #include "dist_checkpointing/load/load_hooks.h"
-#include "dist_checkpointing/load/load_watch.h"
 #include "dist_checkpointing/load/planned_load.h"
 #include "dist_checkpointing/load/requested_shapes.h"
 #include "dist_checkpointing/load/stored_keys.h"
@@ -21,6 +22,7 @@
 #include "mapping/planning/metadata.h"
 #include "mapping/state/value.h"
 #include "strategies/comm/communicator.h"
+#include "strategies/comm/heartbeat.h"
 #include "strategies/comm/phase_label.h"
 #include "strategies/parallel/load_plan_cache.h"
 #include "strategies/storage/location.h"
@@ -36,6 +38,32 @@ namespace dckpt {
 enum class Leaves : std::uint8_t {
   kDescribed,  ///< the same descriptions, with data: the tree can be saved and loaded again
   kPlain,      ///< tensors and values, as Megatron returns them
+};
+
+/// Time limit, cancellation and progress of one load, starting with its construction.
+class LoadWatch {
+ public:
+  /// `hooks` must outlive it.
+  LoadWatch(Communicator& comm, const LoadOptions& options, const LoadHooks& hooks)
+      : heartbeat(comm, {.timeout = options.timeout, .cancel = hooks.cancel}),
+        timeout_(options.timeout),
+        hooks_(hooks) {}
+
+  /// Checks for cancellation within work of one rank between collectives: throws CheckpointError
+  /// (cancelled) if this rank is to stop, (unavailable) if the time is over.
+  void check() const;
+  /// Reports how many bytes have arrived so far, and how many will. Also calls check().
+  void arrived(std::uint64_t bytes, std::uint64_t total);
+  bool follows_tensors() const noexcept { return static_cast<bool>(hooks_.tensor_ready); }
+  void ready(const std::string& key, const Tensor& tensor);  ///< requires follows_tensors()
+
+  Heartbeat heartbeat;
+
+ private:
+  const std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  const std::chrono::milliseconds timeout_;
+  const LoadHooks& hooks_;
+  std::mutex telling_;
 };
 
 /// The arguments of a load on this rank, its clocks, and its report so far. The referenced objects

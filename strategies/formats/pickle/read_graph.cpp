@@ -5,7 +5,6 @@
 #include <string>
 #include <tuple>
 #include <utility>
-#include <vector>
 
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
