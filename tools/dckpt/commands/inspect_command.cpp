@@ -3,7 +3,6 @@
 #include <limits>
 #include <map>
 #include <numeric>
-#include <ranges>
 #include <span>
 #include <unordered_map>
 #include <utility>
@@ -218,8 +217,10 @@ void print_key_groups(const CheckpointSummary& summary) {
   using Align = Table::Align;
   print(str_format("\n{}\n", styled(Style::kBold, "Tensors")));
   Table table({{"SIZE", Align::kRight}, {"HOLDS"}, Table::names("KEY")});
-  const std::size_t shown_rows = std::min(groups.size(), kMostRows);
-  for (const auto& [begin, group] : groups | std::views::take(shown_rows)) {
+  std::size_t shown_rows = 0;
+  for (const auto& [begin, group] : groups) {
+    if (shown_rows == kMostRows) break;
+    ++shown_rows;
     const TensorSummary& tensor = *group.tensors.front();
     if (group.tensors.size() == 1)
       table.add({human_bytes(group.bytes),
