@@ -18,7 +18,7 @@ namespace {
 constexpr std::string_view kReport = "dckpt_report.json";    // kReportFile, of a higher layer
 constexpr std::string_view kPlans = "dckpt_plans.bin";       // of builds that kept plans in a file
 constexpr std::string_view kHiddenPrefix = ".dckpt.";        // lock files
-constexpr std::string_view kJournalPrefix = ".conversion-";  // name from a higher layer
+constexpr std::string_view kJournalPrefix = ".conversion-";  // of builds that kept journals
 constexpr std::array<std::string_view, 6> kOwnNames{kMetadataFile,  kConfigFile, kCommonFile,
                                                     kIntegrityFile, kReport,     kPlans};
 

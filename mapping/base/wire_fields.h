@@ -16,7 +16,7 @@
 // Messages made from the fields of records, in the order of the list. Integers are LEB128, negative
 // ones in 32 bits; bool and enumerations are numbers; double is its bits as a number; text and
 // Bytes have their length before them, lists and maps their count; optional is 0, or 1 and the
-// value. A type with functions write_to() and read_from() of its own uses these.
+// value; a pair is both. A type with functions write_to() and read_from() of its own uses these.
 namespace DCKPT_API dckpt {
 
 /// The last value of an enumeration that travels: `constexpr E last_of(E)` beside it.
@@ -40,6 +40,11 @@ concept List = requires(T list) {
 template <typename T>
 concept Map = requires {
   typename T::mapped_type;
+};
+template <typename T>
+concept Pair = requires(T pair) {
+  pair.first;
+  pair.second;
 };
 template <typename T>
 concept Optional = std::same_as<T, std::optional<typename T::value_type>>;
@@ -79,6 +84,9 @@ void write_value(WireWriter& writer, const T& value) {
   } else if constexpr (wire_detail::Optional<T>) {
     writer.number(value ? 1 : 0);
     if (value) write_value(writer, *value);
+  } else if constexpr (wire_detail::Pair<T>) {
+    write_value(writer, value.first);
+    write_value(writer, value.second);
   } else if constexpr (wire_detail::Map<T>) {
     writer.number(value.size());
     for (const auto& [key, mapped] : value) {
@@ -118,6 +126,9 @@ void read_value(WireReader& reader, T& value) {
   } else if constexpr (wire_detail::Optional<T>) {
     value.reset();
     if (reader.number(1) == 1) read_value(reader, value.emplace());
+  } else if constexpr (wire_detail::Pair<T>) {
+    read_value(reader, value.first);
+    read_value(reader, value.second);
   } else if constexpr (wire_detail::Map<T>) {
     value.clear();
     for (std::size_t left = reader.count(); left > 0; --left) {

@@ -2,16 +2,19 @@
 
 #include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "mapping/planning/save/local_plan.h"
 #include "operations/convert/convert_options.h"
 #include "operations/convert/convert_target.h"
 #include "operations/convert/model/model_folder.h"
-#include "operations/convert/noted_json.h"
 #include "strategies/storage/file_watch.h"
 #include "strategies/storage/location.h"
 
 namespace dckpt {
+
+using NamePairs = std::vector<std::pair<std::string, std::string>>;
 
 /// Everything that determines the bytes of a conversion, as names and values for messages: the
 /// files of its source, its options, its plan.

@@ -77,7 +77,8 @@ struct ConvertTarget {
   bool overwrite = false;  ///< replaces a checkpoint at the destination
   /// Continues an interrupted conversion to this destination: files that it had finished stay, the
   /// others are written. Source and options must be the same. If this run fails, too, its finished
-  /// files are kept for the next one; without `resume` they are removed.
+  /// files are kept for the next one; without `resume` they are removed. If workers had shared the
+  /// conversion and none is left, this run is one of them (ConvertReport::workers).
   bool resume = false;
 };
 

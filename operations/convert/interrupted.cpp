@@ -38,13 +38,13 @@ class Search {
     PoolNotes notes;
     read_notes(*storage, entries, notes);
     if (notes.facts.empty()) return;  // it ended before it noted anything
-    consider({.directory = directory}, notes, differences(notes.facts, facts_),
+    consider({.directory = directory}, notes, notes.facts, facts_,
              "convert without --resume, which removes what it had finished");
   }
 
   std::optional<Interrupted> take() {
     if (best_) return std::move(best_);
-    if (!others_.empty())
+    if (!instead_.empty())
       throw CheckpointError(ErrorCode::kMismatch,
                             str_format("the interrupted conversion was another one; repeat it as "
                                        "it was, or {}. What differs:{}",
@@ -65,16 +65,15 @@ class Search {
     require_idle(target_, pool);
     PoolNotes notes;
     read_notes(*pool.directory(), pool.directory()->list(""), notes);
-    consider({.directory = directory, .pool = pool}, notes,
-             differences(read_job(pool).facts, shared_facts_),
+    consider({.directory = directory, .pool = pool}, notes, read_job(pool).facts, shared_facts_,
              str_format("remove its pool (dckpt workers {} --remove) and convert without --resume",
                         quote(pool.display())));
   }
 
-  void consider(Interrupted left, const PoolNotes& notes, const std::string& differences,
-                std::string instead) {
-    if (!differences.empty()) {
-      others_ += differences;
+  void consider(Interrupted left, const PoolNotes& notes, const ConversionFacts& then,
+                const ConversionFacts& now, std::string instead) {
+    if (then != now) {
+      others_ += differences(then, now);
       instead_ = std::move(instead);
       return;
     }

@@ -59,7 +59,7 @@ std::uint64_t size_of(const DataFile& file, const SavePlan& plan) {
   return size;
 }
 
-/// Checks the places that this writer passed to wrote(); only a damaged journal has others.
+/// Checks the places that this writer passed to wrote(); only damaged notes have others.
 void require_places(const std::vector<StorageInfo>& places, const DataFile& file) {
   if (places.size() == file.items.size()) return;
   throw CheckpointError(

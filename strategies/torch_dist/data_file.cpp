@@ -81,7 +81,7 @@ std::uint32_t write_item(File& file, std::uint64_t position, const WriteItem& it
   return content_crc(object);
 }
 
-/// Checks the places that were passed to wrote(); only a damaged journal has others.
+/// Checks the places that were passed to wrote(); only damaged notes have others.
 void require_places(const std::vector<StorageInfo>& places, std::size_t items,
                     const std::string& file) {
   if (places.size() == items) return;

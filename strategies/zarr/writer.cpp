@@ -117,7 +117,7 @@ WrittenItems places_of(const SavePlan& plan) {
   return written;
 }
 
-/// Checks the place that this writer passed to wrote(); only a damaged journal has others.
+/// Checks the place that this writer passed to wrote(); only damaged notes have others.
 void require_place(std::span<const StorageInfo> places, const std::string& file) {
   if (places.size() == 1) return;
   throw CheckpointError(

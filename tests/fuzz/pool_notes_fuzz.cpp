@@ -1,18 +1,17 @@
-// The notes of a conversion. Their lines are read with correct checksums, and without.
+// The notes of a conversion. Records are read with correct checksums, and without.
 
 #include <cstdint>
-#include <string>
-#include <string_view>
 
 #include "mapping/base/error.h"
 #include "operations/convert/workers/pool_notes.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  const std::string_view text(reinterpret_cast<const char*>(data), size);
-  for (const std::string& lines : {std::string(text), dckpt::note_line(text)}) {
+  const dckpt::ByteView input(reinterpret_cast<const std::byte*>(data), size);
+  for (const dckpt::Bytes& bytes :
+       {dckpt::to_bytes(dckpt::as_text(input)), dckpt::note_record(input)}) {
     dckpt::PoolNotes notes;
     try {
-      dckpt::parse_notes(lines, "notes", notes);
+      dckpt::parse_notes(bytes, "notes", notes);
     } catch (const dckpt::CheckpointError&) {
     }
   }

@@ -10,10 +10,8 @@
 #include "mapping/base/storage_name.h"
 #include "mapping/base/text.h"
 #include "mapping/base/warn_if_possible.h"
-#include "mapping/state/value.h"
+#include "mapping/base/wire_fields.h"
 #include "operations/convert/conversion_facts.h"
-#include "operations/convert/noted_json.h"
-#include "strategies/formats/json/json.h"
 #include "strategies/storage/hidden_sibling.h"
 
 // The files in the directory of a pool. U is the number of a unit, G counts from 1, T is the token
@@ -21,7 +19,7 @@
 //
 //     id/              holds a directory that is named by a random number, the end of the name of
 //                      the staging directory
-//     job.json         facts, units, and the staging directory. They follow from the conversion and
+//     job              facts, units, and the staging directory. They follow from the conversion and
 //                      the id, so that all workers would write the same bytes: whoever finds none
 //                      writes it
 //     U.claim-G        a lease, with the token of its owner, the time of the claim, and the period
@@ -74,10 +72,10 @@ constexpr const char* kIdDirectory = "id";
 constexpr std::uint64_t kMaxOwnerBytes = 4096;
 constexpr std::size_t kMaxGenerations = 1'000'000;
 
-/// Returns what `read` makes of the content of a file; an error says what to do.
-template <typename Read>
-auto read_pool_file(const std::string& file, const Read& read) try {
-  return read();
+PooledJob parse_job(ByteView content, const std::string& file) try {
+  auto job = read_message<PooledJob>(content, file);
+  name_components(job.staging);
+  return job;
 } catch (const CheckpointError& error) {
   throw CheckpointError(ErrorCode::kCorrupt,
                         str_format("this file of a pool of workers is damaged ({}); stop the "
@@ -87,28 +85,6 @@ auto read_pool_file(const std::string& file, const Read& read) try {
                         {.file = file});
 }
 
-std::string job_text(const PooledJob& job) {
-  ValueList units;
-  for (const WorkUnit& unit : job.units) units.push_back(Value::list({unit.name, unit.bytes}));
-  return to_json(Value::dict({{"destination", job.destination},
-                              {"staging", job.staging},
-                              {"facts", to_value(job.facts)},
-                              {"units", Value::list(std::move(units))}}));
-}
-
-PooledJob parse_job(ByteView text, const std::string& file) {
-  return read_pool_file(file, [&] {
-    const Value json = parse_json(text, file, {kMaxPoolFileBytes});
-    PooledJob job{.facts = pairs_from(json.at("facts")),
-                  .destination = json.at("destination").as_str(),
-                  .staging = name_from(json.at("staging")),
-                  .units = {}};
-    for (const Value& unit : json.at("units").items())
-      job.units.push_back({part(unit, 0).as_str(), count_from(part(unit, 1))});
-    return job;
-  });
-}
-
 }  // namespace
 
 std::string claim_prefix(std::size_t unit) {
@@ -116,12 +92,9 @@ std::string claim_prefix(std::size_t unit) {
 }
 
 bool is_pool_file(std::string_view name) {
-  static constexpr std::array<std::string_view, 5> kNames{
-      kJobFile, kRecordsFile, kIdDirectory, kPublishedFile,
-      "commit.json"};  // the last: earlier builds, as the following suffixes
-  static constexpr std::array<std::string_view, 3> kSuffixes{".done", ".commit", ".journal"};
+  static constexpr std::array<std::string_view, 4> kNames{kJobFile, kRecordsFile, kIdDirectory,
+                                                          kPublishedFile};
   return std::ranges::find(kNames, name) != kNames.end() || is_notes(name) ||
-         std::ranges::any_of(kSuffixes, [&](auto suffix) { return name.ends_with(suffix); }) ||
          name.find(".claim-") != std::string_view::npos || name.ends_with(kPiecesSuffix) ||
          name.starts_with(kProbePrefix) || parse_hidden_sibling(name);
 }
@@ -148,7 +121,7 @@ PooledJob read_job(const Location& directory) {
   const std::shared_ptr<Storage> storage = directory.directory();
   if (!directory.is_directory() || !storage->stat(kJobFile))
     throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "no workers have begun here: there is no job.json; give the directory "
+                          "no workers have begun here: there is no file 'job'; give the directory "
                           "that convert --workers was given",
                           {.file = directory.display()});
   return parse_job(read_file(*storage->open(kJobFile), kMaxPoolFileBytes),
@@ -189,7 +162,7 @@ WorkerPool::WorkerPool(std::shared_ptr<Storage> storage, const ConversionFacts& 
       sync_(sync),
       token_(staging_token()) {
   read_notes(*storage_, storage_->list(""), notes_);
-  note(note_of_facts(facts));
+  note({.facts = facts});
 }
 
 void WorkerPool::begin_or_join(const Location& directory) {
@@ -199,21 +172,21 @@ void WorkerPool::begin_or_join(const Location& directory) {
     };
     if (directory.is_directory() && std::ranges::any_of(storage_->list(""), is_foreign) &&
         !storage_->stat(kJobFile))
-      throw CheckpointError(ErrorCode::kInvalidArgument,
-                            "the directory for workers is not empty and has no job.json; give them "
-                            "a new directory",
-                            {.file = directory.display()});
+      throw CheckpointError(
+          ErrorCode::kInvalidArgument,
+          "the directory for workers is not empty and has no file 'job'; give them "
+          "a new directory",
+          {.file = directory.display()});
     job_.staging += identifier();
-    storage_->put(kJobFile, as_bytes(job_text(job_)));
+    storage_->put(kJobFile, message_of(job_));
   }
   PooledJob found = read_job(directory);
-  const std::string others = differences(found.facts, job_.facts);
-  if (!others.empty())
+  if (found.facts != job_.facts)
     throw CheckpointError(ErrorCode::kMismatch,
                           str_format("the workers here do another job; start all with the same "
                                      "arguments and release, or give this one another directory. "
                                      "What differs:{}",
-                                     others),
+                                     differences(found.facts, job_.facts)),
                           {.file = directory.display()});
   job_.staging = std::move(found.staging);
   if (now() == 0)
@@ -335,23 +308,27 @@ std::optional<FinishedUnit> WorkerPool::find(const std::string& unit) const {
 
 /// Appends to the notes of this worker. After an error nobody reads what follows in the same file,
 /// so that the next note begins another one.
-void WorkerPool::note(const std::string& record) {
-  const std::lock_guard writing(noting_);
-  if (!file_) {
-    const std::string name = notes_name(token_, ++files_);
-    {
-      const std::lock_guard lock(mutex_);
-      notes_.read[name] = UINT64_MAX;  // everything in it is known here
+void WorkerPool::note(PoolNote note) {
+  {
+    const std::lock_guard writing(noting_);
+    if (!file_) {
+      const std::string name = notes_name(token_, ++files_);
+      {
+        const std::lock_guard lock(mutex_);
+        notes_.read[name] = UINT64_MAX;  // everything in it is known here
+      }
+      file_ = storage_->create(name);
     }
-    file_ = storage_->create(name);
+    try {
+      file_->append(note_record(message_of(note)));
+      if (sync_) file_->sync();
+    } catch (...) {
+      file_.reset();
+      throw;
+    }
   }
-  try {
-    file_->append(as_bytes(note_line(record)));
-    if (sync_) file_->sync();
-  } catch (...) {
-    file_.reset();
-    throw;
-  }
+  const std::lock_guard lock(mutex_);
+  notes_.add(std::move(note));
 }
 
 void WorkerPool::finish(const std::string& unit, FinishedUnit finished) {
@@ -360,17 +337,11 @@ void WorkerPool::finish(const std::string& unit, FinishedUnit finished) {
     if (find(unit)) return;  // by another worker, after the claim of this one had expired
     finished.at = now();
   }
-  note(note_of_done(unit, finished));
-  const std::lock_guard lock(mutex_);
-  notes_.add(unit, std::move(finished));
+  note({.done = {{unit, std::move(finished)}}});
 }
 
 void WorkerPool::forget(const std::string& unit) {
-  const std::optional<FinishedUnit> gone = find(unit);
-  if (!gone) return;
-  note(note_of_gone(unit, *gone));
-  const std::lock_guard lock(mutex_);
-  notes_.take_back(unit, gone->path, gone->modified);
+  if (const auto gone = find(unit)) note({.gone = {{unit, *gone}}});
 }
 
 std::size_t WorkerPool::open_units() const {
@@ -391,9 +362,7 @@ std::map<std::string, FinishedUnit> WorkerPool::done() const {
 }
 
 void WorkerPool::note_rename(const std::string& from, const std::string& to) {
-  note(note_of_rename(from, to));
-  const std::lock_guard lock(mutex_);
-  notes_.renamed.emplace_back(from, to);
+  note({.renamed = {{from, to}}});
 }
 
 NamePairs WorkerPool::renamed() {
@@ -420,10 +389,8 @@ std::optional<WorkerPool::Claim> WorkerPool::claim_publication() {
   return claim_first_free(kClaimOfPublication);
 }
 
-void WorkerPool::note_commitment(const std::vector<PublishedFile>& files) {
-  note(note_of_commitment(files));
-  const std::lock_guard lock(mutex_);
-  notes_.commitments.push_back(files);
+void WorkerPool::note_commitment(std::vector<PublishedFile> files) {
+  note({.commitment = std::move(files)});
 }
 
 std::vector<std::vector<PublishedFile>> WorkerPool::commitments() {

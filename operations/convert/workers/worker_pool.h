@@ -26,6 +26,9 @@ struct WorkUnit {
   std::string name;
   std::uint64_t bytes = 0;
 };
+constexpr auto fields(const WorkUnit*) {
+  return std::tuple(Field(&WorkUnit::name), Field(&WorkUnit::bytes));
+}
 
 /// The work that the workers of a pool share. All of them plan the same.
 struct PooledJob {
@@ -36,6 +39,10 @@ struct PooledJob {
   std::string staging;
   std::vector<WorkUnit> units;
 };
+constexpr auto fields(const PooledJob*) {
+  using J = PooledJob;
+  return std::tuple(Field(&J::facts), Field(&J::destination), Field(&J::staging), Field(&J::units));
+}
 
 /// Returns the tokens of the workers that have claimed the publication, the latest first.
 std::vector<std::string> publishers_in(const Storage& pool);
@@ -100,7 +107,7 @@ class WorkerPool {
   /// As publishers_in().
   std::vector<std::string> publishers() { return publishers_in(*storage_); }
   /// Notes the files that are about to become visible, all but the marker.
-  void note_commitment(const std::vector<PublishedFile>& files);
+  void note_commitment(std::vector<PublishedFile> files);
   /// Returns what all publishers have noted.
   std::vector<std::vector<PublishedFile>> commitments();
   void note_published();
@@ -131,7 +138,7 @@ class WorkerPool {
   Lease::Period writing() const { return period_ / 4; }
   void begin_or_join(const Location& directory);
   std::string identifier();
-  void note(const std::string& record);
+  void note(PoolNote note);
 
   const std::shared_ptr<Storage> storage_;
   PooledJob job_;
@@ -158,7 +165,7 @@ PooledJob read_job(const Location& directory);
 /// Names in a pool's directory: of a claim of a unit or of the publication, of the job, and of the
 /// file that says that it is published.
 std::string claim_prefix(std::size_t unit);
-inline constexpr const char* kJobFile = "job.json";
+inline constexpr const char* kJobFile = "job";
 inline constexpr const char* kClaimOfPublication = "publish.claim-";
 inline constexpr const char* kPublishedFile = "published";
 

@@ -167,7 +167,7 @@ class ResumeTo : public Resume, public ::testing::WithParamInterface<Format> {
  private:
   /// Removes the result, and what the dead process left after publishing as the next one does.
   void remove_rest(const ConvertOptions& options) const {
-    if (fs::exists(at("pool/job.json"))) {
+    if (fs::exists(at("pool/job"))) {
       if (survey_workers(at("pool")).published) run(options, false);  // finds it
       remove_workers(at("pool"));
     }

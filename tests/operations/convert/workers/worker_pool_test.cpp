@@ -345,9 +345,9 @@ TEST_F(Pool, DamagedOnesCanBeRemovedToo) {
   for (const bool notes : {false, true}) {
     work({.target = {.ranks = 3}});
     if (notes)
-      std::ofstream(at("pool") / notes_name("damaged", 1)) << note_line("{}");
+      std::ofstream(at("pool") / notes_name("damaged", 1)) << as_text(note_record(to_bytes("x")));
     else
-      std::ofstream(at("pool/job.json")) << "{";
+      std::ofstream(at("pool/job")) << "{";
     EXPECT_EQ(refusal_of([&] { (void)survey_workers(at("pool")); }).first, ErrorCode::kCorrupt);
     remove_workers(at("pool"));
     EXPECT_FALSE(fs::exists(at("pool")));
@@ -390,7 +390,7 @@ TEST_F(Pool, AJobThatCannotBeDoneDoesNotBegin) {
   fs::create_directories(at("out"));
   std::ofstream(at("out/.metadata")) << "other";
   EXPECT_EQ(refusal_of([&] { work({}); }).first, ErrorCode::kAlreadyExists);
-  EXPECT_FALSE(fs::exists(at("pool/job.json")));
+  EXPECT_FALSE(fs::exists(at("pool/job")));
 }
 
 TEST_F(Pool, ComparesTheSourceWithItsManifestAndEndsWithTheDamage) {
