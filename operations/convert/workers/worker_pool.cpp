@@ -28,11 +28,11 @@
 //                      it was killed before it wrote its token, for which it has a quarter of a
 //                      period. Claims are created exclusively and never taken away from an owner,
 //                      so that none is ever removed under a new owner's hands
-//     .notes-T-G       the notes of a worker, a line each (pool_notes.h): units that are done, with
-//                      the path and the places of the finished file; files that are not as they
-//                      were noted; renames, before they are carried out; and the files that the
-//                      owner of the publication is about to make visible. Nobody else writes them,
-//                      so one that was stopped may do so late
+//     .notes-T-G       the notes of a worker (pool_notes.h): units that are done, with the path and
+//                      the places of the finished file; files that are not as they were noted;
+//                      renames, before they are carried out; and the files that the owner of the
+//                      publication is about to make visible. Nobody else writes them, so a worker
+//                      that was stopped may do so late
 //     publish.claim-G  the same lease for the publication. Its owner has renamed the staging
 //                      directory S to that of its own token
 //     T.pieces         the parts of the source's records that the worker has read, which have no

@@ -13,9 +13,10 @@
 
 #include "dist_checkpointing/training_root/removal.h"
 #include "operations/convert/convert.h"
-#include "operations/convert/noted_copy.h"
 #include "operations/convert/workers/pool_notes.h"
+#include "operations/convert/workers/pooled_copy.h"
 #include "operations/convert/workers/worker_survey.h"
+#include "strategies/comm/threads.h"
 #include "strategies/registry/registry.h"
 #include "strategies/storage/posix.h"
 #include "tests/operations/convert/conversions.h"
@@ -77,9 +78,9 @@ class Resume : public ::testing::Test {
     for (const auto& entry : fs::directory_iterator(directory_.path())) {
       if (!entry.path().filename().string().starts_with(".out.")) continue;
       left.push_back(entry.path());
-      const bool pooled = fs::exists(entry.path() / kPoolNote);
-      const auto storage = posix_storage(pooled ? at("pool") : entry.path());
-      if (!pooled || fs::exists(at("pool"))) read_notes(*storage, storage->list(""), notes);
+      const auto pool = pool_of(*posix_storage(directory_.path()), entry.path().filename());
+      const auto storage = pool ? pool->directory() : posix_storage(entry.path());
+      if (storage->stat_target("")) read_notes(*storage, storage->list(""), notes);
     }
     std::map<std::string, ino_t> files;
     for (const auto& [name, unit] : notes.done) {
@@ -140,7 +141,7 @@ class ResumeTo : public Resume, public ::testing::WithParamInterface<Format> {
     others.workers.lease = options.workers.lease = std::chrono::seconds(1);
     std::uint64_t most_kept = 0;
     std::uint64_t files = 0;
-    testing::Sweep sweep(GetParam().longest_gap);
+    testing::Sweep sweep(pooled ? 3 * GetParam().longest_gap : GetParam().longest_gap);
     for (std::uint64_t call = 1;; call = sweep.after(call)) {
       SCOPED_TRACE(sweep.trace(call));
       const Ended ended = run_until(call, options, false);
@@ -298,6 +299,25 @@ TEST_F(Resume, TheJournalOfAnEarlierBuildIsRefused) {
   EXPECT_TRUE(fs::exists(left));
   run({}, false);
   EXPECT_EQ(hidden(), 0U) << "without resume it is removed";
+}
+
+TEST_F(Resume, WhatTheRanksOfAJobHaveLeftIsContinuedAndTheirPoolIsRemoved) {
+  const ConvertOptions options{.target = {.ranks = 24}, .limits = {.io = {.threads = 1}}};
+  for (std::uint64_t call = 100; finished().empty(); call += 20) {
+    remove_all_but_source();
+    const Ended ended = killed_at(call, [&](const std::function<void()>& start) {
+      start();
+      run_ranks(2, [&](Communicator& comm) { convert(at("source"), at("out"), options, comm); });
+    });
+    if (ended == Ended::kNotTraceable) GTEST_SKIP();
+    ASSERT_EQ(ended, Ended::kKilled);
+  }
+  EXPECT_EQ(hidden(), 2U) << "the pool and its files";
+  ConvertOptions rest = options;
+  rest.workers.lease = std::chrono::seconds(1);
+  EXPECT_GT(run(rest, true).kept_files, 0U);
+  EXPECT_TRUE(fs::exists(at("out/.metadata")));
+  EXPECT_EQ(hidden(), 0U);
 }
 
 TEST_F(Resume, APoolOfAnotherConversionIsRefusedWithWhatDiffers) {
