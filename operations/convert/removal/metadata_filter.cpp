@@ -12,7 +12,7 @@ namespace {
 
 using dcp::MetadataGraph;
 using Id = MetadataGraph::Id;
-using Kind = MetadataGraph::Kind;
+using NodeKind = MetadataGraph::Kind;
 
 class MetadataFilter {
  public:

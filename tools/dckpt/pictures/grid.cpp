@@ -12,7 +12,7 @@
 namespace dckpt::tool {
 namespace {
 
-constexpr std::size_t kMostRows = 9;
+constexpr std::size_t kMostGridRows = 9;
 constexpr std::size_t kRowsWithLines = 4;  // with more rows, fewer lines between them
 constexpr std::size_t kLongestLabel = 8;
 constexpr std::size_t kGapColumns = 3;
@@ -133,7 +133,7 @@ class Drawing {
   /// Chooses the rows and columns that are drawn, and their widths. Returns false if not even one
   /// fits.
   bool lay_out() {
-    rows_ = axes_.row ? chosen(*axes_.row, kMostRows) : Shown{0};
+    rows_ = axes_.row ? chosen(*axes_.row, kMostGridRows) : Shown{0};
     for (const std::optional<std::size_t> row : rows_) {
       if (axes_.row && row)
         row_name_ = std::max(row_name_, std::to_string(row_cuts()[*row]).size());
