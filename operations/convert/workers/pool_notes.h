@@ -22,13 +22,13 @@ namespace dckpt {
 
 /// A unit of work that is done, with its data file if it has one.
 struct FinishedUnit {
-  std::string path;  ///< in the directory of the copy; empty for a unit without a file
+  std::string path{};  ///< in the directory of the copy; empty for a unit without a file
   std::uint64_t size = 0;
-  std::int64_t modified = 0;        ///< as FileInfo::modified
-  std::string digest;               ///< SHA-256 if there will be a manifest, else CRC-32
-  std::vector<StorageInfo> places;  ///< places passed to ItemSource::wrote()
-  bool source_checked = false;      ///< all copied data agreed with its checksums
-  std::int64_t at = 0;              ///< when it was noted, by the clock of a shared pool
+  std::int64_t modified = 0;          ///< as FileInfo::modified
+  std::string digest{};               ///< SHA-256 if there will be a manifest, else CRC-32
+  std::vector<StorageInfo> places{};  ///< places passed to ItemSource::wrote()
+  bool source_checked = false;        ///< all copied data agreed with its checksums
+  std::int64_t at = 0;                ///< when it was noted, by the clock of a shared pool
 };
 constexpr auto fields(const FinishedUnit*) {
   using F = FinishedUnit;
