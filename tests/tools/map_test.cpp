@@ -140,9 +140,13 @@ TEST(ToolMap, WeightsAreCastAndConfigJsonSaysSo) {
               HasSubstr("\"dtype\": \"float32\""));
   ASSERT_EQ(convert(wide, back, "bfloat16", "keys=hf").exit_code, 0);
   EXPECT_EQ(run_tool({"diff", back, pair("qwen2", "hf")}).exit_code, 0);
-  const ToolRun alone = run_tool({"convert", wide, back, "--dtype", "float16"});
-  EXPECT_EQ(alone.exit_code, 2);
-  EXPECT_THAT(alone.err, HasSubstr("name one with --map"));
+  for (const char* const none : {"", "none"}) {
+    std::vector<std::string> words{"convert", wide, back, "--dtype", "float16"};
+    if (*none != '\0') words.insert(words.end(), {"--map", none});
+    const ToolRun alone = run_tool(words);
+    EXPECT_EQ(alone.exit_code, 2) << none;
+    EXPECT_THAT(alone.err, HasSubstr("are those of a map; add its name (--map)")) << none;
+  }
 }
 
 TEST(ToolMap, LayersAreLeftOutBeforeTheMap) {
