@@ -48,8 +48,9 @@ constexpr std::array kRules{
     // The source.
     ConversionRule{[](const Options& options, const Format*) -> std::string {
       const std::size_t models = options.source.average.size() + 1;
-      if (options.source.weights.empty() || options.source.weights.size() == models) return {};
+      if (options.source.weights.empty()) return {};
       if (models == 1) return "weights are for averages; name the other models, too";
+      if (options.source.weights.size() == models) return {};
       return str_format("an average of {} needs as many weights, found {}",
                         counted(models, "model"), options.source.weights.size());
     }},

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -19,23 +20,19 @@
 #include "operations/convert/model/common_form.h"
 #include "operations/convert/source/conversion_source.h"
 #include "operations/convert/source/missing_data.h"
+#include "operations/convert/source/other_models.h"
 #include "strategies/tensor_io/lost_data.h"
 
 namespace dckpt {
 namespace {
 
 /// A step that turns one form of a checkpoint into another.
-struct ViewStep {
+struct Step {
   std::string_view name;
   bool (*applies)(const Draft&, const ConvertOptions&);
   /// Returns its result, as text for messages; empty if it is not worth reporting.
   std::string (*apply)(Draft&, const ConvertOptions&, ConvertReport&);
 };
-
-void show(Draft& draft, View view) {
-  draft.reader = std::move(view.reader);
-  append(draft.findings, std::move(view.findings));
-}
 
 bool always(const Draft&, const ConvertOptions&) {
   return true;
@@ -54,6 +51,33 @@ std::uint64_t chunks_of(const Metadata& metadata) {
 std::string counts(const Metadata& metadata) {
   return str_format("{} and {}", counted(metadata.tensors.size(), "tensor"),
                     counted(metadata.objects.size(), "object"));
+}
+
+// Steps that make the source.
+
+bool takes_main_parameters(const Draft&, const ConvertOptions& options) {
+  return options.source.main_parameters;
+}
+
+bool averages(const Draft&, const ConvertOptions& options) {
+  return !options.source.average.empty();
+}
+
+bool joins_models(const Draft&, const ConvertOptions& options) {
+  return !options.source.join.empty();
+}
+
+/// Maps know Megatron-Core's keys.
+bool maps_megatron_fsdp(const Draft& draft, const ConvertOptions& options) {
+  return has_map(options) && draft.reader->info().conventions.megatron_fsdp;
+}
+
+bool merges_before_a_map(const Draft& draft, const ConvertOptions& options) {
+  return draft.adapter && (!has_map(options) || draft.adapter->is_for(draft.reader->metadata()));
+}
+
+bool merges(const Draft& draft, const ConvertOptions&) {
+  return draft.adapter.has_value();
 }
 
 // Steps that change keys.
@@ -293,7 +317,17 @@ std::string join(Draft& draft, const ConvertOptions&, ConvertReport&) {
                          : str_format("joins {} to {}", counted(before, "chunk"), grouped(after));
 }
 
-constexpr ViewStep kSteps[] = {
+constexpr Step kSourceSteps[] = {
+    {"main parameters", takes_main_parameters, take_main_parameters},
+    {"average", averages, average_models},
+    {"join", joins_models, join_models},
+    {"Megatron's keys", maps_megatron_fsdp, take_megatron_keys},
+    {"adapter", merges_before_a_map, merge_adapter},
+    {"map", is_mapped, apply_map},
+    {"adapter", merges, merge_adapter},
+};
+
+constexpr Step kTargetSteps[] = {
     {"model only", becomes_a_model, leave_optimizer},
     {"Megatron's keys", leaves_megatron_fsdp, take_megatron_keys},
     {"optimizer", changes_optimizer, change_optimizer},
@@ -310,10 +344,9 @@ constexpr ViewStep kSteps[] = {
     {"join", is_mapped, join},
 };
 
-}  // namespace
-
-void take_steps(Draft& draft, const ConvertOptions& options, ConvertReport& report) {
-  for (const ViewStep& step : kSteps) {
+void take(std::span<const Step> steps, Draft& draft, const ConvertOptions& options,
+          ConvertReport& report) {
+  for (const Step& step : steps) {
     if (!step.applies(draft, options)) continue;
     std::string does = step.apply(draft, options, report);
     Findings findings = std::exchange(draft.contents.findings, {});
@@ -321,6 +354,21 @@ void take_steps(Draft& draft, const ConvertOptions& options, ConvertReport& repo
     append(findings, std::exchange(draft.findings, {}));
     add_step(report, std::string(step.name), std::move(does), std::move(findings));
   }
+}
+
+}  // namespace
+
+void show(Draft& draft, View view) {
+  draft.reader = std::move(view.reader);
+  append(draft.findings, std::move(view.findings));
+}
+
+void take_source_steps(Draft& draft, const ConvertOptions& options, ConvertReport& report) {
+  take(kSourceSteps, draft, options, report);
+}
+
+void take_target_steps(Draft& draft, const ConvertOptions& options, ConvertReport& report) {
+  take(kTargetSteps, draft, options, report);
   report.left_out += draft.contents.left_out;
 }
 

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -11,28 +13,38 @@
 #include "operations/convert/convert_target.h"
 #include "operations/convert/copy_contents.h"
 #include "operations/convert/model/model_folder.h"
+#include "operations/convert/source/adapter_to_merge.h"
 #include "strategies/contract/reader.h"
+#include "strategies/contract/view.h"
 
 namespace dckpt {
 
 /// A checkpoint on its way from a source to the plan of its copy.
 struct Draft {
   std::unique_ptr<CheckpointReader> reader;  ///< as the steps so far show it
-  KeyFilter keys;                            ///< what is selected of it, in its keys
-  Metadata source_keys;                      ///< other keys that patterns may name: before a map
-  ChosenTarget target;
-  CopyContents contents;            ///< what is selected, in the names and the form of the target
-  std::vector<ConfigEntry> config;  ///< entries that config.json must have, by the map
-  std::vector<std::string> beside;  ///< files of the same state beside the checkpoint's folder
-  ModelFolder folder;
-  std::uint64_t memory = 0;  ///< in bytes, for the copy
+  KeyFilter keys{};                          ///< what is selected of it, in its keys
+  Metadata source_keys{};                    ///< other keys that patterns may name: before a map
+  std::optional<AdapterToMerge> adapter{};   ///< that has yet to be merged
+  std::string usual_format{};  ///< the format that a map's keys suggest; empty: the source's
+  ChosenTarget target{};
+  CopyContents contents{};            ///< what is selected, in the names and the form of the target
+  std::vector<ConfigEntry> config{};  ///< entries that config.json must have, by the map
+  std::vector<std::string> beside{};  ///< files of the same state beside the checkpoint's folder
+  ModelFolder folder{};
+  std::uint64_t memory = 0;  ///< the part of ConvertLimits::memory that is left for the copy
+  Progress progress{};       ///< of the copy, which continues that of a round trip
   Findings findings{};       ///< of the step that is taken
 };
 
-/// Takes the applicable steps from the source to the planned contents, in their order; each shows
-/// the checkpoint in another form. Each step is added to `report`. Throws CheckpointError as the
-/// steps do.
-void take_steps(Draft& draft, const ConvertOptions& options, ConvertReport& report);
+/// Replaces what the draft shows, and keeps the findings.
+void show(Draft& draft, View view);
+
+/// Take the applicable steps in their order; each shows the checkpoint in another form, and none is
+/// taken twice. The first list makes the source of what was opened: it combines models and gives
+/// keys other names by a map. The second, once the target is chosen, makes the planned contents.
+/// Each step is added to `report`. Throw CheckpointError as the steps do.
+void take_source_steps(Draft& draft, const ConvertOptions& options, ConvertReport& report);
+void take_target_steps(Draft& draft, const ConvertOptions& options, ConvertReport& report);
 
 /// Adds a step and its findings, unless it does nothing and finds nothing.
 void add_step(ConvertReport& report, std::string name, std::string does, Findings findings);

@@ -12,6 +12,7 @@
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/megatron/optimizer_keys.h"
+#include "mapping/planning/rearrange.h"
 #include "operations/convert/conversion_facts.h"
 #include "operations/convert/conversion_rules.h"
 #include "operations/convert/conversion_steps.h"
@@ -203,9 +204,8 @@ std::vector<std::string> files_beside(const Location& checkpoint) {
   return files;
 }
 
-void choose_format(Draft& draft, const std::string& usual, const ConvertOptions& options,
-                   ConvertReport& report) {
-  draft.target = choose_target(*draft.reader, report.source, usual, options);
+void choose_format(Draft& draft, const ConvertOptions& options, ConvertReport& report) {
+  draft.target = choose_target(*draft.reader, report.source, draft.usual_format, options);
   report.to = draft.target.format->name;
   const std::string same = report.to == report.from ? ", as the source has it" : "";
   add_step(report, "format", str_format("chooses {}{}", quote(report.to), same),
@@ -256,28 +256,21 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
   ConvertReport report;
   report.source = source.display();
   report.destination = destination.display();
-  OpenedSource opened = open_source(source, options, report);
-  report.held_before = held_by_files(opened.reader->metadata());
-  report.from = opened.reader->info().format;
-  append(report.findings, opened.reader->info().findings);
-  Draft draft{.reader = std::move(opened.reader),
-              .keys = std::move(opened.keys),
-              .source_keys = std::move(opened.source_keys),
-              .target = {},
-              .contents = {},
-              .config = std::move(opened.config),
-              .beside = files_beside(source),
-              .folder = {},
-              .memory = opened.memory};
-  choose_format(draft, opened.usual_format, options, report);
-  require_map_for_models(*draft.reader, source, draft.target, options);
+  Draft draft = open_source(source, options);
+  draft.beside = files_beside(source);
+  take_source_steps(draft, options, report);
+  report.held_before = held_by_files(draft.reader->metadata());
+  report.from = draft.reader->info().format;
+  append(report.findings, draft.reader->info().findings);
+  choose_format(draft, options, report);
+  require_map_for_models(*draft.reader, draft.target, options);
   if (options.dry_run) require_free_name(destination, options.target.overwrite);
   const bool keeps = keeps_records(*draft.reader, draft.target, options);
   const CopyMemory memory = share_memory(options.limits.io, draft.memory, options.limits.staging,
                                          draft.reader->metadata());
   draft.target.save.io = memory.io;
 
-  take_steps(draft, options, report);
+  take_target_steps(draft, options, report);
   require_resumable(draft.contents, draft.target, options);
   PlannedCopy copy = plan(draft, options, report);
   require_none(options.checks.error_on, report.findings);
@@ -285,7 +278,7 @@ ConvertReport convert_checkpoint(const Location& source, const Location& destina
   Findings written =
       carry_out({copy, *draft.reader, destination, options, memory, watch,
                  conversion_facts(source, options, copy.target, copy.folder, copy.items, *watch),
-                 keeps, opened.progress, [&] { require_not_stopped(options); }},
+                 keeps, draft.progress, [&] { require_not_stopped(options); }},
                 report);
   note_writing(copy, options, std::move(written), report);
   if (!options.dry_run) report.disk_bytes = bytes_on_disk(destination);

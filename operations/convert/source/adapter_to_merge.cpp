@@ -55,22 +55,19 @@ std::optional<AdapterToMerge> adapter_to_merge(const ConvertOptions& options) {
   return opened;
 }
 
-std::unique_ptr<CheckpointReader> merge(std::unique_ptr<CheckpointReader> model,
-                                        const AdapterToMerge& adapter, ConvertReport& report) {
-  if (holds_peft_adapter(model->metadata()))
+std::string merge_adapter(Draft& draft, const ConvertOptions&, ConvertReport&) {
+  const AdapterToMerge adapter = *std::exchange(draft.adapter, std::nullopt);
+  if (holds_peft_adapter(draft.reader->metadata()))
     throw CheckpointError(ErrorCode::kInvalidArgument,
                           "the source is an adapter, and adapters are merged into models; name the "
                           "folder of the base model as the source",
-                          {.file = model->storage().display_path("")});
-  require_models_keys(model->metadata(), adapter);
-  View view = with_context({.file = adapter.folder}, [&] {
-    return merged_adapter(std::move(model), adapter.adapter, adapter.memory);
+                          {.file = draft.reader->storage().display_path("")});
+  require_models_keys(draft.reader->metadata(), adapter);
+  with_context({.file = adapter.folder}, [&] {
+    show(draft, merged_adapter(std::move(draft.reader), adapter.adapter, adapter.memory));
   });
-  add_step(report, "adapter",
-           str_format("merges {} of the adapter {}",
-                      counted(adapter.adapter.modules.size(), "module"), quote(adapter.folder)),
-           std::move(view.findings));
-  return std::move(view.reader);
+  return str_format("merges {} of the adapter {}",
+                    counted(adapter.adapter.modules.size(), "module"), quote(adapter.folder));
 }
 
 }  // namespace dckpt

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <optional>
 
 #include "mapping/planning/metadata.h"
@@ -27,9 +26,11 @@ struct AdapterToMerge {
 /// open_peft_adapter() and compare_digests() do.
 std::optional<AdapterToMerge> adapter_to_merge(const ConvertOptions& options);
 
-/// Returns the model with the adapter merged; `report` gets the step. Throws CheckpointError as
-/// merged_adapter() does, and (invalid argument) for a model that is an adapter itself.
-std::unique_ptr<CheckpointReader> merge(std::unique_ptr<CheckpointReader> model,
-                                        const AdapterToMerge& adapter, ConvertReport& report);
+struct Draft;
+
+/// Merges the adapter of the draft into the model: a step (conversion_steps.h). Throws
+/// CheckpointError as merged_adapter() does, and (invalid argument) for a model that is an adapter
+/// itself.
+std::string merge_adapter(Draft& draft, const ConvertOptions& options, ConvertReport& report);
 
 }  // namespace dckpt

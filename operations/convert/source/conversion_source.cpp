@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <iterator>
+#include <memory>
 #include <utility>
 
 #include "configs/policy/option_rules.h"
@@ -18,8 +18,9 @@
 #include "migration/megatron_fsdp/megatron_fsdp.h"
 #include "operations/convert/conversion_steps.h"
 #include "operations/convert/source/adapter_to_merge.h"
-#include "operations/convert/source/other_models.h"
+#include "operations/convert/source/map_source.h"
 #include "operations/inspect/diff.h"
+#include "strategies/contract/forwarding_reader.h"
 #include "strategies/registry/registry.h"
 #include "strategies/safetensors/hub_cache.h"
 
@@ -33,24 +34,6 @@ std::shared_ptr<const Storage> model_files_of(const ConvertOptions& options) {
     throw CheckpointError(ErrorCode::kIo, "there is no such folder of a model's files",
                           {.file = options.target.model_files->display()});
   return with_hub_cache(options.target.model_files->directory());
-}
-
-/// Opens the source, combined with other models; `report` gets the steps.
-std::unique_ptr<CheckpointReader> open_plain(const Location& source, const ConvertOptions& options,
-                                             ConvertReport& report) {
-  const auto open = [&] {
-    return open_checkpoint(
-        source, {.iteration = options.source.iteration, .strategy = options.source.strategy});
-  };
-  return combined(open(), open, options, report);
-}
-
-/// Opens the checkpoint that a map is applied to, with Megatron-FSDP's keys as Megatron-Core's,
-/// which maps know.
-View open_for_map(const Location& source, const ConvertOptions& options, ConvertReport& report) {
-  auto reader = open_plain(source, options, report);
-  if (!reader->info().conventions.megatron_fsdp) return {std::move(reader)};
-  return from_megatron_fsdp(std::move(reader));
 }
 
 /// Returns whose keys readers of the requested format look for; empty if either's will do.
@@ -124,8 +107,7 @@ void require_not_stopped(const ConvertOptions& options) {
             "removed");
 }
 
-OpenedSource open_source(const Location& source, const ConvertOptions& options,
-                         ConvertReport& report) {
+Draft open_source(const Location& source, const ConvertOptions& options) {
   require_rules(
       Call::kConvert,
       {.save = {.io = options.limits.io},
@@ -133,63 +115,46 @@ OpenedSource open_source(const Location& source, const ConvertOptions& options,
                 .map = options.source.map,
                 .threads = options.limits.read_threads.value_or(options.limits.io.threads)}},
       nullptr);
-  OpenedSource opened{.reader = nullptr,
-                      .keys = options.source.keys,
-                      .source_keys = {},
-                      .progress = options.progress,
-                      .memory = options.limits.memory};
-  const std::optional<AdapterToMerge> adapter = adapter_to_merge(options);
-  if (adapter) opened.memory -= adapter->memory;
-  if (!has_map(options)) {
-    opened.reader = open_plain(source, options, report);
-    if (adapter) opened.reader = merge(std::move(opened.reader), *adapter, report);
-    return opened;
-  }
-  ConvertReport before;  // report of the steps before the map, which may run several times
-  const bool merge_first =
-      adapter && adapter->is_for(open_plain(source, options, before)->metadata());
+  Draft draft{.reader = nullptr,
+              .keys = options.source.keys,
+              .adapter = adapter_to_merge(options),
+              .memory = options.limits.memory,
+              .progress = options.progress};
+  if (draft.adapter) draft.memory -= draft.adapter->memory;
+  draft.reader = open_checkpoint(
+      source, {.iteration = options.source.iteration, .strategy = options.source.strategy});
+  return draft;
+}
+
+std::string apply_map(Draft& draft, const ConvertOptions& options, ConvertReport& report) {
   const std::shared_ptr<const Storage> files = model_files_of(options);
-  Findings said;
-  const MapRequest request{.open =
-                               [&] {
-                                 before = {};
-                                 View view = open_for_map(source, options, before);
-                                 said = std::move(view.findings);
-                                 if (!merge_first) return std::move(view.reader);
-                                 return merge(std::move(view.reader), *adapter, before);
-                               },
+  const std::shared_ptr<const CheckpointReader> source = std::move(draft.reader);
+  const MapRequest request{.open = [&] { return std::make_unique<ForwardingReader>(source); },
                            .map = options.source.map,
                            .keys = options.source.keys,
                            .model_files = files.get(),
                            .to = keys_of_target(options)};
   MappedSource mapped = map_source(request);
   if (options.checks.round_trip)
-    opened.progress = check_round_trip(request, mapped, opened.memory, options);
+    draft.progress = check_round_trip(request, mapped, draft.memory, options);
   const bool to_hf = mapped.report.keys.sides.to == KeyNames::kHf;
-  opened.usual_format = to_hf ? "hf" : "torch_dist";
-  std::ranges::move(before.steps, std::back_inserter(report.steps));
-  append(report.findings, std::move(before.findings));
-  Findings findings = std::move(said);
-  append(findings, left_out(mapped, report));
-  append(findings, std::move(mapped.report.findings));
-  append(findings, probe_norms(*mapped.reader, mapped.report.norms));
+  draft.usual_format = to_hf ? "hf" : "torch_dist";
+  append(draft.findings, left_out(mapped, report));
+  append(draft.findings, std::move(mapped.report.findings));
+  append(draft.findings, probe_norms(*mapped.reader, mapped.report.norms));
   if (!mapped.report.copies.copies.empty())
-    append(findings, compare_copies(*request.open(), mapped.report.copies));
-  add_step(report, "map",
-           str_format("gives {} the keys of {} by the map {}",
-                      counted(mapped.reader->metadata().tensors.size(), "tensor"),
-                      to_hf ? "Hugging Face" : "Megatron", quote(mapped.report.map)),
-           std::move(findings));
-  opened.reader = std::move(mapped.reader);
-  if (adapter && !merge_first) opened.reader = merge(std::move(opened.reader), *adapter, report);
-  opened.keys = std::move(mapped.behind);
-  opened.config = std::move(mapped.report.config);
-  opened.source_keys = std::move(mapped.source_keys);
-  return opened;
+    append(draft.findings, compare_copies(*source, mapped.report.copies));
+  draft.reader = std::move(mapped.reader);
+  draft.keys = std::move(mapped.behind);
+  draft.config = std::move(mapped.report.config);
+  draft.source_keys = std::move(mapped.source_keys);
+  return str_format("gives {} the keys of {} by the map {}",
+                    counted(draft.reader->metadata().tensors.size(), "tensor"),
+                    to_hf ? "Hugging Face" : "Megatron", quote(mapped.report.map));
 }
 
-void require_map_for_models(const CheckpointReader& reader, const Location& source,
-                            const ChosenTarget& target, const ConvertOptions& options) {
+void require_map_for_models(const CheckpointReader& reader, const ChosenTarget& target,
+                            const ConvertOptions& options) {
   if (!target.format->conventions.model_folder || reader.info().conventions.model_folder ||
       !options.source.map.name.empty())
     return;
@@ -198,10 +163,11 @@ void require_map_for_models(const CheckpointReader& reader, const Location& sour
         return !is_optimizer_key(tensor.key) && is_megatron_key(tensor.key);
       }))
     return;
+  auto model = std::unique_ptr<CheckpointReader>(std::make_unique<ForwardingReader>(reader));
+  if (reader.info().conventions.megatron_fsdp)  // maps know Megatron-Core's keys
+    model = from_megatron_fsdp(std::move(model)).reader;
   std::string fitting;
-  ConvertReport unused;
-  for (const std::string& map :
-       fitting_maps(*open_for_map(source, options, unused).reader, model_files_of(options).get()))
+  for (const std::string& map : fitting_maps(*model, model_files_of(options).get()))
     fitting += (fitting.empty() ? "--map " : " or --map ") + map;
   throw CheckpointError(
       ErrorCode::kInvalidArgument,

@@ -1,6 +1,8 @@
 #include "operations/convert/source/other_models.h"
 
+#include <memory>
 #include <utility>
+#include <vector>
 
 #include "dist_checkpointing/open/open.h"
 #include "dist_checkpointing/verify/integrity.h"
@@ -9,7 +11,7 @@
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "migration/models/combined_models.h"
-#include "operations/convert/conversion_steps.h"
+#include "strategies/contract/forwarding_reader.h"
 
 namespace dckpt {
 namespace {
@@ -34,40 +36,30 @@ std::vector<double> weights_of(const ConvertSource& source) {
 
 }  // namespace
 
-std::unique_ptr<CheckpointReader> combined(
-    std::unique_ptr<CheckpointReader> source,
-    const std::function<std::unique_ptr<CheckpointReader>()>& again, const ConvertOptions& options,
-    ConvertReport& report) {
-  if (options.source.main_parameters) {
-    View view = with_main_parameters(std::move(source), again());
-    source = std::move(view.reader);
-    add_step(report, "main parameters", "takes the weights from the optimizer, in float32",
-             std::move(view.findings));
-  }
-  if (!options.source.average.empty()) {
-    const std::vector<double> weights = weights_of(options.source);
-    std::vector<OtherModel> others = open_others(options.source.average, options, report);
-    for (std::size_t i = 0; i < others.size(); ++i) others[i].weight = weights[i + 1];
-    View view = averaged_models(std::move(source), weights[0], others);
-    std::string shown;
-    for (const double weight : weights)
-      shown += str_format("{}{}", shown.empty() ? "" : ", ", weight);
-    add_step(report, "average",
-             str_format("averages {} with the weights {}", counted(weights.size(), "model"), shown),
-             std::move(view.findings));
-    source = std::move(view.reader);
-  }
-  if (!options.source.join.empty()) {
-    const std::size_t before = source->metadata().tensors.size();
-    View view = joined_models(std::move(source), open_others(options.source.join, options, report));
-    source = std::move(view.reader);
-    add_step(
-        report, "join",
-        str_format("adds {} of {}", counted(source->metadata().tensors.size() - before, "tensor"),
-                   counted(options.source.join.size(), "other model")),
-        std::move(view.findings));
-  }
-  return source;
+std::string take_main_parameters(Draft& draft, const ConvertOptions&, ConvertReport&) {
+  const std::shared_ptr<const CheckpointReader> source = std::move(draft.reader);
+  show(draft, with_main_parameters(std::make_unique<ForwardingReader>(source), source));
+  return "takes the weights from the optimizer, in float32";
+}
+
+std::string average_models(Draft& draft, const ConvertOptions& options, ConvertReport& report) {
+  const std::vector<double> weights = weights_of(options.source);
+  std::vector<OtherModel> others = open_others(options.source.average, options, report);
+  for (std::size_t i = 0; i < others.size(); ++i) others[i].weight = weights[i + 1];
+  show(draft, averaged_models(std::move(draft.reader), weights[0], others));
+  std::string shown;
+  for (const double weight : weights)
+    shown += str_format("{}{}", shown.empty() ? "" : ", ", weight);
+  return str_format("averages {} with the weights {}", counted(weights.size(), "model"), shown);
+}
+
+std::string join_models(Draft& draft, const ConvertOptions& options, ConvertReport& report) {
+  const std::size_t before = draft.reader->metadata().tensors.size();
+  show(draft,
+       joined_models(std::move(draft.reader), open_others(options.source.join, options, report)));
+  return str_format("adds {} of {}",
+                    counted(draft.reader->metadata().tensors.size() - before, "tensor"),
+                    counted(options.source.join.size(), "other model"));
 }
 
 void compare_beside(const CheckpointReader& reader, const ConvertOptions& options) {

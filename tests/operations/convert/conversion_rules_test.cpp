@@ -25,7 +25,7 @@ struct Broken {
 std::vector<Broken> broken() {
   const Location pool("pool");
   return {
-      {{.source = {.weights = {1, 2}}}, "", "name the other models"},
+      {{.source = {.weights = {1}}}, "", "name the other models"},
       {{.source = {.average = {Location("b")}, .weights = {1}}}, "", "needs as many weights"},
       {{.checks = {.round_trip = true}}, "", "a round trip is checked through a map"},
       {{.checks = {.error_on = {FindingCode::kKeysNotLoaded}}}, "", "no findings of the kind"},

@@ -237,8 +237,9 @@ TEST_F(ConvertToRanks, ArgsSayTheNewLayoutAndFoldersHaveItsNames) {
 
 TEST_F(ConvertToRanks, LayoutsThatDoNotDivideTheModelAreRefused) {
   const fs::path source = golden("mcore-0.16-fully-reshardable-tp2pp2dp2");
-  EXPECT_THAT(refusal(source, sizes(8, 1)), HasSubstr("num_query_groups 4 cannot be shared out"));
-  EXPECT_THAT(refusal(source, sizes(1, 4)), HasSubstr("2 layers cannot be shared out"));
+  EXPECT_THAT(refusal(source, sizes(8, 1)),
+              HasSubstr("num_query_groups 4 cannot be divided evenly"));
+  EXPECT_THAT(refusal(source, sizes(1, 4)), HasSubstr("2 layers cannot be divided evenly"));
   EXPECT_THAT(refusal(source, sizes(1, 2, 1, 2)), HasSubstr("of 2 chunks"));
   EXPECT_THAT(refusal(source, sizes(1, 1, 1, 2)), HasSubstr("no chunks"));
   EXPECT_THAT(refusal(source, sizes(1, 1, 2)), HasSubstr("0 experts"));
@@ -247,7 +248,7 @@ TEST_F(ConvertToRanks, LayoutsThatDoNotDivideTheModelAreRefused) {
     const std::string key = "embedding.word_embeddings.weight";
     state[Value(key)] = ShardedTensor::whole(key, arange({7, 4}));
   });
-  EXPECT_THAT(refusal(at("model"), sizes(2, 1)), HasSubstr("(7, 4) cannot be shared out"));
+  EXPECT_THAT(refusal(at("model"), sizes(2, 1)), HasSubstr("(7, 4) cannot be divided evenly"));
   EXPECT_FALSE(fs::exists(at("ranks")));
 }
 

@@ -341,6 +341,19 @@ TEST_F(Pool, RemovedWithItsUnpublishedFiles) {
   EXPECT_EQ(std::distance(fs::directory_iterator(directory_.path()), {}), 1) << "the source";
 }
 
+TEST_F(Pool, OfAnEarlierBuildIsRefusedByName) {
+  fs::create_directory(at("pool"));
+  std::ofstream(at("pool") / "job.json") << "{}";
+  const std::string says = "an earlier build of dckpt has made this pool";
+  for (const auto& [code, message] : {refusal_of([&] { work({.target = {.strategy = "dcp"}}); }),
+                                      refusal_of([&] { survey_workers(at("pool").string()); }),
+                                      refusal_of([&] { remove_workers(at("pool").string()); })}) {
+    EXPECT_EQ(code, ErrorCode::kUnsupported);
+    EXPECT_THAT(message, HasSubstr(says));
+  }
+  EXPECT_TRUE(fs::exists(at("pool") / "job.json"));
+}
+
 TEST_F(Pool, DamagedOnesCanBeRemovedToo) {
   for (const bool notes : {false, true}) {
     work({.target = {.ranks = 3}});
