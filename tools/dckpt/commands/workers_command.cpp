@@ -1,4 +1,3 @@
-#include <CLI/CLI.hpp>
 #include <cmath>
 
 #include "mapping/base/counted.h"
