@@ -6,6 +6,7 @@
 #include "operations/inspect/layer_differences.h"
 #include "operations/page/contents_json.h"
 #include "operations/page/page.h"
+#include "strategies/formats/json/json.h"
 
 namespace dckpt {
 namespace {
