@@ -88,7 +88,7 @@ void write_copy(const PlannedCopy& copy, const Location& destination, CopySource
   Publication publication =
       steps.resume ? begin_resumable(destination, save, steps.left, staging_token(), true)
                    : begin_publication(destination, save);
-  const std::shared_ptr<Storage> storage = destination.storage();
+  const std::shared_ptr<Storage>& storage = destination.storage();
   // Nobody can go on in a storage that cannot rename.
   WorkerPool pool(
       storage->capabilities().rename ? storage->subtree(publication.staging()) : memory_storage(),

@@ -108,7 +108,8 @@ TEST(ReadGraph, OpcodesOfOldPicklesAreRefusedByName) {
                                                      {"NPname\n."s, "PERSID ('P')"},
                                                      {"Np0\n."s, "PUT ('p')"}};
   for (const auto& [pickle, name] : old) {
-    const CheckpointError error = error_of([&] { read_graph(as_bytes(pickle), "common.pt"); });
+    const CheckpointError error =
+        error_of([&, &text = pickle] { read_graph(as_bytes(text), "common.pt"); });
     EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
     EXPECT_THAT(error.what(), HasSubstr(name));
   }
