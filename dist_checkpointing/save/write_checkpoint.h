@@ -66,7 +66,7 @@ WrittenData write_items(const WriteTarget& target, const SaveStrategy& strategy,
 WrittenFiles copy_files(const WriteTarget& target, const Storage& from,
                         std::span<const std::string> names, bool sync);
 
-/// What makes written data files a checkpoint.
+/// The metadata and callbacks with which publish_checkpoint() completes written data files.
 struct CheckpointEnd {
   const Metadata& metadata;
   const CommonState* common = nullptr;

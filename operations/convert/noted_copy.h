@@ -21,7 +21,7 @@ inline constexpr const char* kPoolNote = ".pool";
 /// threads.
 class NotedCopy {
  public:
-  /// What this process writes goes into `folder` of `directory`, "" for the directory itself.
+  /// This process writes into `folder` of `directory`; "" is the directory itself.
   NotedCopy(WorkerPool& pool, std::shared_ptr<Storage> storage, std::string directory,
             std::string folder, bool manifest);
 

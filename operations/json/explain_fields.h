@@ -40,7 +40,7 @@ constexpr auto json_record(const MapRule*) {
       }));
 }
 
-/// What a tensor has and an object has not.
+/// The fields that only tensors have.
 struct ExplainedTensor {
   const Explanation* of = nullptr;
 };
@@ -71,7 +71,7 @@ constexpr auto json_record(const ChunkBox*) {
                     Field("sizes", nested(&ChunkBox::box, &Box::sizes), "Extents of the chunk."));
 }
 
-/// Where a chunk of a tensor or the whole of an object is stored.
+/// The place of a chunk of a tensor, or of a whole object.
 struct ExplainedChunk {
   const ChunkSummary* chunk = nullptr;
   bool has_box = false;

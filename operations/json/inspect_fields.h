@@ -25,7 +25,7 @@ constexpr auto json_record(const ChunkSummary*) {
                     Field("length", &C::length, "Bytes of its record."));
 }
 
-/// What --chunks adds to a tensor.
+/// The fields that --chunks adds to a tensor.
 struct ListedChunks {
   const TensorSummary* tensor = nullptr;
 };

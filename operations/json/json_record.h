@@ -23,9 +23,9 @@
 //                       Field("is_last", [](const Place& place) { return … }, "Whether …"));
 //   }
 //
-// What a field has decides on both: numbers, texts, lists and other records as they are, an
-// optional as its value or null, an enumeration as the text of its to_string(). The types below are
-// for what C++ has no type of its own.
+// The type of a field determines both: numbers, texts, lists and other records appear as they are,
+// an optional as its value or null, an enumeration as the text of its to_string(). The types below
+// are for JSON that no C++ type stands for.
 namespace dckpt {
 
 /// The fields of a type in their order, and the name that the schema gives to it; without a name,
