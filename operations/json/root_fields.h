@@ -86,7 +86,7 @@ constexpr auto json_record(const ListedIteration*) {
           "without --policy."));
 }
 
-/// What `inspect` adds for a checkpoint of a training root.
+/// The fields that `inspect` adds for a checkpoint of a training root.
 struct ListedRoot {
   const RootSurvey* survey = nullptr;
   bool with_retention = false;

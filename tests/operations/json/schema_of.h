@@ -27,7 +27,7 @@ constexpr DType last_of(DType) {
 
 namespace json_schema {
 
-/// What a field of a record is.
+/// The type of a field of a record.
 template <typename T, typename Getter>
 using Got = std::remove_cvref_t<std::invoke_result_t<Getter, const T&>>;
 

@@ -38,7 +38,7 @@ struct OptionSpec {
   std::vector<const OptionSpec*> excludes{};  ///< that stand not beside it, in their order
   bool takes_value = true;                    ///< false for flags
   bool is_required = false;
-  /// Whether it is given any number of times; an argument of this kind is the last.
+  /// True if it may be given any number of times; an argument of this kind is the last.
   bool is_repeatable = false;
   /// Receives a value, "" for a flag. Returns a sentence about what is wrong with it, or "".
   std::function<std::string(const std::string&)> take{};
