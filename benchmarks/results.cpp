@@ -1,12 +1,12 @@
 #include "benchmarks/results.h"
 
-#include <fmt/format.h>
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <ostream>
 
 #include "benchmarks/process_stats.h"
+#include "mapping/base/format.h"
 #include "mapping/base/text.h"
 
 namespace dckpt::bench {
@@ -26,9 +26,16 @@ nlohmann::ordered_json number(double value, const std::string& unit) {
 
 std::string shown(double value, const std::string& unit) {
   if (unit == "B") return human_bytes(static_cast<std::uint64_t>(value));
-  if (unit == "s" && value < 1e-3) return fmt::format("{:.1f} µs", value * 1e6);
-  if (unit == "s" && value < 0.1) return fmt::format("{:.2f} ms", value * 1e3);
-  return fmt::format("{:.3f} {}", value, unit);
+  if (unit == "s" && value < 1e-3) return str_format("{:.1f} µs", value * 1e6);
+  if (unit == "s" && value < 0.1) return str_format("{:.2f} ms", value * 1e3);
+  return str_format("{:.3f} {}", value, unit);
+}
+
+/// Returns what is missing to a column of `width` characters.
+std::string blanks(std::size_t width, const std::string& text) {
+  const auto characters = static_cast<std::size_t>(std::ranges::count_if(
+      text, [](char byte) { return (static_cast<unsigned char>(byte) & 0xC0) != 0x80; }));
+  return std::string(width - std::min(width, characters), ' ');
 }
 
 }  // namespace
@@ -75,10 +82,10 @@ void Results::write_table(std::ostream& out) const {
     workload = std::max(workload, result.workload.size() + 2);
     metric = std::max(metric, result.metric.size() + 2);
   }
-  const auto line = [&](const auto& name, const auto& what, const auto& middle, const auto& fastest,
-                        const std::string& note) {
-    out << fmt::format("{:{}}{:{}}{:>12}{:>12}{}\n", name, workload, what, metric, middle, fastest,
-                       note.empty() ? "" : "  " + note);
+  const auto line = [&](const std::string& name, const std::string& what, const std::string& middle,
+                        const std::string& fastest, const std::string& note) {
+    out << name << blanks(workload, name) << what << blanks(metric, what) << blanks(12, middle)
+        << middle << blanks(12, fastest) << fastest << (note.empty() ? "" : "  ") << note << '\n';
   };
   line("workload", "metric", "median", "min", "");
   std::string last_note;

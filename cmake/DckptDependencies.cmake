@@ -23,7 +23,6 @@ find_package(Boost REQUIRED)                       # container: headers only
 find_package(ZLIB REQUIRED)                        # CRC-32 where ISA-L (isal) is missing
 dckpt_feature(OPENSSL OpenSSL COMPONENTS Crypto)   # SHA-256, mapping/base/sha256.cpp
 find_path(DCKPT_XXHASH_INCLUDE xxhash.h REQUIRED)  # XXH3, header-only use, in mapping/base/fingerprint.cpp
-find_package(fmt REQUIRED)                         # header-only, mapping/base/format.cpp
 find_package(nlohmann_json REQUIRED)
 find_package(DckptThirdParty REQUIRED COMPONENTS yaml_cpp)  # configs/yaml/yaml.cpp
 dckpt_feature(ISAL DckptThirdParty COMPONENTS isal)  # mapping/base/hash.cpp

@@ -48,7 +48,7 @@ set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS
 install(FILES LICENSE DESTINATION share/doc/dckpt RENAME copyright COMPONENT tool EXCLUDE_FROM_ALL)
 install(FILES LICENSE DESTINATION share/doc/libdckpt-dev RENAME copyright COMPONENT development EXCLUDE_FROM_ALL)
 if(DCKPT_STATIC_DEPENDENCIES)
-  foreach(_library libzstd-dev libre2-dev libyaml-cpp-dev libssl-dev zlib1g-dev libisal-dev libboost${Boost_VERSION_MAJOR}.${Boost_VERSION_MINOR}-dev libfmt-dev
+  foreach(_library libzstd-dev libre2-dev libyaml-cpp-dev libssl-dev zlib1g-dev libisal-dev libboost${Boost_VERSION_MAJOR}.${Boost_VERSION_MINOR}-dev
                    nlohmann-json3-dev libxxhash-dev libc6-dev gcc-12-base)
     install(FILES /usr/share/doc/${_library}/copyright DESTINATION share/doc/dckpt/third_party
             RENAME ${_library} COMPONENT tool OPTIONAL EXCLUDE_FROM_ALL)

@@ -14,7 +14,6 @@
 namespace DCKPT_API dckpt {
 namespace format_detail {
 
-// fmt stays in format.cpp, away from users and from libtorch, which brings an fmt of its own.
 using Arg = std::variant<std::int64_t, std::uint64_t, double, std::string_view>;
 std::string vformat(std::string_view text, std::span<const Arg> args);
 
@@ -71,9 +70,10 @@ struct Text {
 
 }  // namespace format_detail
 
-/// Formats integers, real numbers and text as fmt::format does: str_format("rank {} is out of range
-/// (size {})", rank, size). Fields are {}, {:020} (a width) and {:.2f}. The compiler checks that
-/// they match the arguments.
+/// Formats integers, real numbers and text: str_format("rank {} is out of range (size {})", rank,
+/// size). Fields are {}, {:020} (a width) and {:.2f}; in {}, a real number has as few digits as tell
+/// it from others, and an exponent below 1e-4 and from 1e16 on. The compiler checks that the fields
+/// match the arguments.
 template <typename... Args>
 std::string str_format(std::type_identity_t<format_detail::Text<Args...>> text,
                        const Args&... args) {

@@ -20,5 +20,21 @@ TEST(Format, KeepsWholeNumbersWhole) {
             "-9223372036854775808 18446744073709551615 65");
 }
 
+TEST(Format, WritesRealNumbersSoThatTheyCanBeReadBack) {
+  EXPECT_EQ(str_format("{} {} {} {} {}", 1e15, 1e16, 1e-4, 1e-5, 100000.0),
+            "1000000000000000 1e+16 0.0001 1e-05 100000");
+  EXPECT_EQ(str_format("{} {} {} {}", 0.1, 0.1F, -0.0, 5e-324),
+            "0.1 0.10000000149011612 -0 5e-324");
+  const double infinite = std::numeric_limits<double>::infinity();
+  EXPECT_EQ(
+      str_format("{} {:.2f} {:.0f}", -infinite, std::numeric_limits<double>::quiet_NaN(), 2.5),
+      "-inf nan 2");
+}
+
+TEST(Format, FillsFieldsUpToTheirWidth) {
+  EXPECT_EQ(str_format("{:5}|{:05}|{:05}|{:2}|{:5}|", 42, -7, 7, 12345, "ab"),
+            "   42|-0007|00007|12345|ab   |");
+}
+
 }  // namespace
 }  // namespace dckpt::format_test
