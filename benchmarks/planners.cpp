@@ -75,7 +75,7 @@ double transform_nanoseconds() {
   const std::vector<DType> dtypes{DType::kFloat32};
   const Transform planner;
   SmallTensors source;
-  ResolvedSource resolved(source, planner, dtypes);
+  ResolvedSource resolved(source, planner, dtypes, "the planner");
   std::uint64_t sum = 0;
   const auto seconds = [&](ItemSource& items) {
     Stopwatch watch;
