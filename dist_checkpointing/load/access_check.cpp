@@ -6,7 +6,6 @@
 #include <unordered_set>
 #include <vector>
 
-#include "dist_checkpointing/planner/shard_spec.h"
 #include "mapping/base/error.h"
 #include "mapping/planning/save/global_plan.h"
 #include "mapping/planning/save/local_plan.h"
@@ -19,8 +18,7 @@ namespace dckpt {
 namespace {
 
 /// Returns the plan that a save of the same shards would make.
-Bytes plan_of(const Value& sharded) {
-  const ShardedLeaves leaves = collect_sharded(sharded);
+Bytes plan_of(const ShardedLeaves& leaves) {
   std::vector<LocalShard> shards;
   for (const ShardedTensor* const tensor : leaves.tensors) shards.emplace_back(shard_spec(*tensor));
   for (const ShardedObject* const object : leaves.objects) shards.emplace_back(shard_spec(*object));
@@ -29,8 +27,7 @@ Bytes plan_of(const Value& sharded) {
 
 /// Returns whether every key is requested once, and as a whole. A single rank needs no other check,
 /// and planning very many small tensors would take as long as reading them.
-bool whole_keys_once(const Value& sharded) {
-  const ShardedLeaves leaves = collect_sharded(sharded);
+bool whole_keys_once(const ShardedLeaves& leaves) {
   std::unordered_set<std::string_view> keys;
   const auto is_whole = [&](const ShardedTensor* tensor) {
     return !tensor->flattened_range && tensor->replica_id.is_main() &&
@@ -43,14 +40,14 @@ bool whole_keys_once(const Value& sharded) {
 
 }  // namespace
 
-void check_access(LoadCall& load, const Value& sharded, PlannerKind kind) {
+void check_access(LoadCall& load, const ShardedLeaves& leaves, PlannerKind kind) {
   load.report.access_checked = load.options.validate_access_integrity;
   if (!load.options.validate_access_integrity) return;
   Communicator& comm = load.comm;
   LoadPlanCache* const cache = load.plan_cache;
-  if (comm.size() == 1 && whole_keys_once(sharded)) return;
+  if (comm.size() == 1 && whole_keys_once(leaves)) return;
   LoadPlanCache::Access mine{.kind = kind, .rank = comm.rank(), .ranks = comm.size()};
-  agree(comm, "describing what is asked for", [&] { mine.request = plan_of(sharded); });
+  agree(comm, "describing what is asked for", [&] { mine.request = plan_of(leaves); });
   const std::array<std::int64_t, 1> is_known{cache != nullptr && cache->is_checked(mine)};
   if (comm.all_reduce(is_known, ReduceOp::kMin).front() != 0) return;
   const std::vector<Bytes> all = comm.gather(mine.request, 0);

@@ -12,7 +12,7 @@
 
 #include "dist_checkpointing/load/dropped_tensors.h"
 #include "dist_checkpointing/load/load_steps.h"
-#include "dist_checkpointing/load/loaders.h"
+#include "dist_checkpointing/load/state_request.h"
 #include "dist_checkpointing/planner/foreign_code.h"
 #include "mapping/base/error_boundary.h"
 #include "mapping/base/format.h"
@@ -142,16 +142,10 @@ LoadReport load_into(StateDict& state, LoadCall& call, const FoundTensors* befor
   StateDict target = preprocessed(call, state);
   const OpenedCheckpoint from = open_for(Call::kLoad, call);
   target = planned(call, from, std::move(target));
-  const auto load_requested = [&](auto request) {
-    find_tensors(call, from, request.read.tensors, before);
-    const ReadObjects objects = read_request(call, from, request.read);
-    finish_load(call,
-                [&] { target = merged(call, from, target, std::move(request.of_state), objects); });
-  };
-  if (from.is_plain_dcp())
-    load_requested(request_by_paths(call, from, target));
-  else
-    load_requested(request_by_keys(call, from, target));
+  StateRequest request = request_state(call, from, target);
+  find_tensors(call, from, request.read.tensors, before);
+  const ReadObjects objects = read_request(call, from, request.read);
+  finish_load(call, [&] { target = merged(call, from, target, std::move(request), objects); });
   state = std::move(target);
   tell(call);
   return std::move(call.report);

@@ -1,8 +1,7 @@
 #pragma once
 
-#include <cstdint>
 #include <optional>
-#include <unordered_map>
+#include <span>
 #include <vector>
 
 #include "configs/policy/options.h"
@@ -18,29 +17,16 @@ namespace dckpt {
 std::optional<WhenResharded> when_resharded(const ShardedObject& object, const StoredKeys& keys,
                                             const std::vector<ObjectRule>& rules);
 
-/// The objects to read for a requested object, as positions in the metadata: its cell, or all cells
-/// of its key if a rule gathers them. Empty if it is not stored or is excused.
-struct ObjectCells {
-  std::vector<std::uint32_t> positions;
-  bool gathered = false;
+/// Returns the same under load.objects, and an error for any other object.
+WhenResharded rule_for(const ShardedObject& object, const OpenedCheckpoint& from);
 
-  /// Returns the value of the cell, or the list of all of them. Requires `positions`.
-  Value value(const std::unordered_map<std::uint32_t, Value>& read) const;
-};
-ObjectCells cells_of(const ShardedObject& object, const OpenedCheckpoint& from);
-bool is_gathered(const ShardedObject& object, const OpenedCheckpoint& from);
+/// Records those of the objects that a rule decides about in the report. Rank 0 logs those of all
+/// ranks that are not loaded in one warning line. Collective.
+void report_resharded(LoadCall& load, const OpenedCheckpoint& from,
+                      std::span<const ShardedObject* const> objects);
 
-/// Returns whether a rule allows loading without the object.
-bool is_excused(const ShardedObject& object, const OpenedCheckpoint& from);
-bool is_excused(const Value& leaf,
-                const OpenedCheckpoint& from);  ///< false for anything but objects
-
-/// Records the excused objects of a tree in the report. Rank 0 logs those of all ranks in one
-/// warning line. Collective.
-void report_resharded(LoadCall& load, const OpenedCheckpoint& from, const Value& tree);
-
-/// Applies the rules to a tree: dropped objects are removed, or replaced by none in a list so that
-/// the positions of others stay. Objects to be created again get no data.
-Value apply_object_rules(Value tree, const LoadCall& load, const OpenedCheckpoint& from);
+/// Removes the dropped objects from a tree; in a list they become none so that the positions of
+/// others stay. Requires a tree no deeper than map_leaves allows.
+Value without_dropped(Value tree, const OpenedCheckpoint& from);
 
 }  // namespace dckpt

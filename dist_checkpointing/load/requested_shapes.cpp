@@ -2,10 +2,8 @@
 
 #include <algorithm>
 
-#include "dist_checkpointing/planner/shard_spec.h"
 #include "mapping/base/wire.h"
 #include "mapping/planning/reformulation.h"
-#include "mapping/state/sharded_tensor.h"
 
 namespace dckpt {
 namespace {
@@ -25,8 +23,8 @@ void RequestedShapes::set(std::size_t tensor, const Shape& shape) {
   metadata_->tensors[tensor].flattened_shape = shape;
 }
 
-void RequestedShapes::take(const Value& sharded, const StoredKeys& keys) {
-  for (const ShardedTensor* const tensor : collect_sharded(sharded).tensors) {
+void RequestedShapes::take(std::span<const ShardedTensor* const> tensors, const StoredKeys& keys) {
+  for (const ShardedTensor* const tensor : tensors) {
     if (!tensor->flattened_range) continue;
     const auto stored = keys.tensor(tensor->key);
     if (!stored || !may_have_lost_its_shape(metadata().tensors[*stored])) continue;

@@ -2,9 +2,11 @@
 
 #include <map>
 #include <optional>
+#include <span>
 
 #include "dist_checkpointing/load/stored_keys.h"
 #include "mapping/planning/metadata.h"
+#include "mapping/state/sharded_tensor.h"
 #include "mapping/state/value.h"
 #include "strategies/comm/communicator.h"
 #include "strategies/contract/forwarding_reader.h"
@@ -23,8 +25,8 @@ class RequestedShapes final : public ForwardingReader {
   }
   Value object(std::size_t object) const override { return source_->object(object); }
 
-  /// Takes the shapes of those flattened ranges in `sharded` that the stored data allows.
-  void take(const Value& sharded, const StoredKeys& keys);
+  /// Takes the shapes of those flattened ranges among `tensors` that the stored data allows.
+  void take(std::span<const ShardedTensor* const> tensors, const StoredKeys& keys);
   /// Also takes the shapes of the other ranks, since ranks read for each other. Collective.
   void exchange(Communicator& comm);
 

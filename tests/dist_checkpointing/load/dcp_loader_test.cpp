@@ -4,8 +4,10 @@
 #include <gmock/gmock.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 #include <fstream>
+#include <span>
 #include <vector>
 
 #include "dist_checkpointing/load/load.h"
@@ -107,6 +109,33 @@ TEST_F(DcpLoader, AnotherSizeIsAnErrorUnlessItIsAllowed) {
   const auto* const w = reinterpret_cast<const float*>(clipped["w"].as_tensor().data());
   EXPECT_THAT(std::vector<float>(w, w + 4), ElementsAre(1, 1, 0, 0));
   EXPECT_TRUE(equal(clipped["v"].as_tensor(), filled(2, 1)));
+}
+
+TEST_F(DcpLoader, AllReasonsWhyATensorDoesNotFitAreReported) {
+  const std::array<float, 3> values{1, 2, 3};
+  save_dcp(Value::dict(
+      {{"w", Tensor::from_bytes(DType::kFloat32, {3}, std::as_bytes(std::span(values)))}}));
+  EXPECT_THAT(message_of_load(Value::dict({{"w", Tensor::zeros(DType::kFloat64, {2})}}),
+                              {.allow_shape_mismatch = {"w"}}),
+              AllOf(HasSubstr("dtype mismatch for loaded (float32) and expected (float64)"),
+                    HasSubstr("2 of 3 rows of axis 0 are asked for")));
+}
+
+TEST_F(DcpLoader, RanksFailTogetherWhenOneCannotReadWhatItWouldDrop) {
+  save_dcp(Value::dict({{"w", filled(3, 1)}}));
+  const auto reader = open_checkpoint(path_);
+  std::filesystem::resize_file(path_ / reader->metadata().files.front(), 1);
+  std::vector<std::string> messages(2);
+  run_ranks(2, [&](Communicator& comm) {
+    StateDict state = Value::dict({});
+    if (comm.rank() == 1) state["w"] = filled(2, 9);
+    messages[static_cast<std::size_t>(comm.rank())] =
+        testing::error_of([&] {
+          load(state, path_, {.allow_shape_mismatch = {"w"}}, comm);
+        }).message();
+  });
+  EXPECT_THAT(messages[1], HasSubstr("it is truncated"));
+  EXPECT_EQ(messages[0], messages[1]);
 }
 
 TEST_F(DcpLoader, AKeyThatEndsLikeAnotherKeepsItsOwnShape) {
