@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "mapping/base/error.h"
-#include "mapping/base/fingerprint.h"
 #include "mapping/base/format.h"
 #include "mapping/base/ranks_text.h"
 #include "mapping/base/text.h"
@@ -94,6 +93,14 @@ void require_same(Communicator& comm, const std::string& attempt,
                           str_format("cannot {}: the ranks were given different {}: {}", attempt,
                                      arguments[i].what, describe_values(values)));
   }
+}
+
+bool is_same_on_all_ranks(const Fingerprint& fingerprint, Communicator& comm) {
+  const auto low = static_cast<std::int64_t>(fingerprint.low);
+  const auto high = static_cast<std::int64_t>(fingerprint.high);
+  const std::array<std::int64_t, 4> mine{low, ~low, high, ~high};
+  const std::vector<std::int64_t> most = comm.all_reduce(mine, ReduceOp::kMax);
+  return most[0] == ~most[1] && most[2] == ~most[3];
 }
 
 }  // namespace dckpt

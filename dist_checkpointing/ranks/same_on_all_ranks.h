@@ -3,6 +3,7 @@
 #include <span>
 #include <string>
 
+#include "mapping/base/fingerprint.h"
 #include "strategies/comm/communicator.h"
 
 namespace dckpt {
@@ -20,5 +21,8 @@ struct SharedArgument {
 /// argument are reduced over the ranks.
 void require_same(Communicator& comm, const std::string& attempt,
                   std::span<const SharedArgument> arguments);
+
+/// Returns whether all ranks have the same fingerprint. Collective; four numbers are reduced.
+bool is_same_on_all_ranks(const Fingerprint& fingerprint, Communicator& comm);
 
 }  // namespace dckpt

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "dist_checkpointing/ranks/same_on_all_ranks.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/fingerprint.h"
@@ -13,6 +14,7 @@
 #include "mapping/base/ranks_text.h"
 #include "mapping/base/text.h"
 #include "mapping/state/flatten.h"
+#include "mapping/state/members.h"
 #include "mapping/state/tree.h"
 #include "strategies/comm/agree.h"
 #include "strategies/formats/torch_archive/torch_file.h"
@@ -38,8 +40,15 @@ bool holds_tensor(const Value& value, std::size_t depth = 0) {
 class CommonComparison {
  public:
   void compare(const Value& a, const Value& b) {
-    if (a.is_dict() && b.is_dict()) return compare_dicts(a.as_dict(), b.as_dict());
-    if (a.is_sequence() && a.kind() == b.kind()) return compare_lists(a.items(), b.items());
+    if (have_members(a, b)) {
+      for_each_member(a, b, [&](const Value& key, const Value* of_a, const Value* of_b) {
+        path_.push_back(element(key));
+        if (path_.size() <= kMaxTreeDepth) compare_member(of_a, of_b);
+        path_.pop_back();
+        return true;
+      });
+      return;
+    }
     if (a == b) return;
     const std::string there = short_text(b);
     const std::string first = short_text(a);
@@ -63,64 +72,24 @@ class CommonComparison {
     add(difference);
     if (holds_tensor(of_second)) found_.lost.push_back(dotted_name(path_));
   }
-  void add_first() { add(str_format("{} is missing", name())); }
-  void add_second(const Value& value) { add(str_format("{} is only there", name()), value); }
+  void compare_member(const Value* of_a, const Value* of_b) {
+    if (of_b == nullptr)
+      add(str_format("{} is missing", name()));
+    else if (of_a == nullptr)
+      add(str_format("{} is only there", name()), *of_b);
+    else
+      compare(*of_a, *of_b);
+  }
 
   static PathElement element(const Value& key) {
     if (key.is_int()) return key.as_int();
     return key.is_str() ? key.as_str() : std::string(to_string(key.kind()));
   }
 
-  template <typename Work>
-  void below(PathElement element, Work&& work) {
-    path_.push_back(std::move(element));
-    if (path_.size() <= kMaxTreeDepth) work();
-    path_.pop_back();
-  }
-
-  void compare_dicts(const Dict& a, const Dict& b) {
-    for (const auto& [key, value] : a) {
-      const Value* const other = b.find(key);
-      below(element(key),
-            [&, &mine = value] { other != nullptr ? compare(mine, *other) : add_first(); });
-    }
-    for (const auto& [key, value] : b) {
-      if (a.find(key) == nullptr) below(element(key), [&, &mine = value] { add_second(mine); });
-    }
-  }
-
-  void compare_lists(const ValueList& a, const ValueList& b) {
-    for (std::size_t i = 0; i < std::max(a.size(), b.size()); ++i) {
-      below(static_cast<std::int64_t>(i), [&] {
-        if (i >= b.size())
-          add_first();
-        else if (i >= a.size())
-          add_second(b[i]);
-        else
-          compare(a[i], b[i]);
-      });
-    }
-  }
-
   KeyPath path_;
   CommonDifference found_;
   std::size_t count_ = 0;
 };
-
-/// Returns whether all ranks have the same fingerprint, by the maximum of it and of its complement.
-bool same_everywhere(const Fingerprint& fingerprint, Communicator& comm) {
-  std::vector<std::int64_t> values;
-  for (const std::uint64_t half : {fingerprint.low, fingerprint.high}) {
-    const auto value = static_cast<std::int64_t>(half);
-    values.push_back(value);
-    values.push_back(~value);
-  }
-  const std::vector<std::int64_t> most = comm.all_reduce(values, ReduceOp::kMax);
-  for (std::size_t i = 0; i < most.size(); i += 2) {
-    if (most[i] != ~most[i + 1]) return false;
-  }
-  return true;
-}
 
 /// Returns "\n  on ranks 1, 3: 'lr' is 1, not 0.1", for each text.
 std::string by_rank(const std::vector<Bytes>& texts) {
@@ -155,7 +124,7 @@ void compare_common_states(const Value& mine, Communicator& comm, Findings& find
     bytes = save_torch_file(mine);
     fingerprint = fingerprint_of(bytes);
   });
-  if (same_everywhere(fingerprint, comm)) return;
+  if (is_same_on_all_ranks(fingerprint, comm)) return;
   const Bytes of_rank_0 = comm.broadcast(bytes, 0);
   CommonDifference difference;
   agree(comm, kComparingCommon, [&] {

@@ -1,7 +1,6 @@
 #include "dist_checkpointing/save/plain_comparison.h"
 
 #include <algorithm>
-#include <array>
 #include <map>
 #include <span>
 #include <string>
@@ -9,6 +8,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "dist_checkpointing/ranks/same_on_all_ranks.h"
 #include "dist_checkpointing/save/hash_items.h"
 #include "mapping/base/fingerprint.h"
 #include "mapping/base/format.h"
@@ -62,17 +62,6 @@ std::vector<LeafDigest> digests_of(const DescribedState& described, const SaveOp
     digests.push_back({fingerprint_of(as_bytes(leaf.key)).low, value.value().low});
   }
   return digests;
-}
-
-bool same_everywhere(const std::vector<LeafDigest>& digests, Communicator& comm) {
-  const Fingerprint all = fingerprint_of(std::as_bytes(std::span<const LeafDigest>(digests)));
-  std::vector<std::int64_t> values;
-  for (const std::uint64_t half : {all.low, all.high}) {
-    values.push_back(static_cast<std::int64_t>(half));
-    values.push_back(static_cast<std::int64_t>(~half));
-  }
-  const std::vector<std::int64_t> most = comm.all_reduce(values, ReduceOp::kMax);
-  return most[0] == ~most[1] && most[2] == ~most[3];
 }
 
 /// Returns fingerprints of some of the keys for which ranks have different values.
@@ -158,7 +147,8 @@ void compare_plain_leaves(const DescribedState& described, const SaveOptions& op
   if (comm.size() == 1) return;
   std::vector<LeafDigest> digests;
   agree(comm, kComparingLeaves, [&] { digests = digests_of(described, options); });
-  if (same_everywhere(digests, comm)) return;
+  const auto all = std::as_bytes(std::span<const LeafDigest>(digests));
+  if (is_same_on_all_ranks(fingerprint_of(all), comm)) return;
 
   Bytes told;
   WireWriter writer(told);

@@ -5,6 +5,7 @@
 
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
+#include "mapping/state/members.h"
 #include "mapping/state/value.h"
 
 namespace dckpt {
@@ -157,21 +158,12 @@ class ValueComparer {
     return equal(a, b);
   }
 
-  bool equal(const ValueList& a, const ValueList& b) {
-    if (a.size() != b.size()) return false;
-    for (std::size_t i = 0; i < a.size(); ++i) {
-      if (!counted(a[i], b[i])) return false;
-    }
-    return true;
-  }
-
-  bool equal(const Dict& a, const Dict& b) {
-    if (a.size() != b.size()) return false;
-    for (const auto& [key, value] : a) {
-      const Value* other = b.find(key);
-      if (other == nullptr || !counted(value, *other)) return false;
-    }
-    return true;
+  template <typename Container>
+  bool equal(const Container& a, const Container& b) {
+    const auto same_member = [&](const Value&, const Value* of_a, const Value* of_b) {
+      return of_a != nullptr && of_b != nullptr && counted(*of_a, *of_b);
+    };
+    return a.size() == b.size() && for_each_member(a, b, same_member);
   }
 
   bool equal_sets(const ValueList& a, const ValueList& b) {

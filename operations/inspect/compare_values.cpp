@@ -4,6 +4,7 @@
 #include <string_view>
 
 #include "mapping/base/format.h"
+#include "mapping/state/members.h"
 #include "strategies/formats/json/json.h"
 
 namespace dckpt {
@@ -58,9 +59,10 @@ class ValueComparison {
     if (tag == "__tuple__" || tag == "__namespace__" || tag == "__opaque__")
       return compare(content_of(a), content_of(b), path);
     if (!tag.empty()) return compare_leaf(a, b, path);
-    if (a.is_dict() && b.is_dict()) return compare_dicts(a.as_dict(), b.as_dict(), path);
-    if (a.is_list() && b.is_list()) return compare_lists(a.items(), b.items(), path);
-    compare_leaf(a, b, path);
+    if (!have_members(a, b)) return compare_leaf(a, b, path);
+    for_each_member(a, b, [&](const Value& key, const Value* of_a, const Value* of_b) {
+      return compare_member(key, of_a, of_b, path);
+    });
   }
 
   std::vector<ValueDifference> found() && { return std::move(found_); }
@@ -80,18 +82,13 @@ class ValueComparison {
     if (a.kind() != b.kind() || !(a == b)) report(path, &a, &b);
   }
 
-  void compare_dicts(const Dict& a, const Dict& b, const std::string& path) {
-    for (const auto& [key, value] : a) {
-      const Value* const other = b.find(key);
-      const std::string below = path + member(key);
-      if (other == nullptr)
-        report(below, &value, nullptr);
-      else
-        compare(value, *other, below);
-    }
-    for (const auto& [key, value] : b) {
-      if (a.find(key) == nullptr) report(path + member(key), nullptr, &value);
-    }
+  /// Compares a member, which a null pointer's side lacks. Returns whether to continue.
+  bool compare_member(const Value& key, const Value* a, const Value* b, const std::string& path) {
+    if (a != nullptr && b != nullptr)
+      compare(*a, *b, path + member(key));
+    else
+      report(path + member(key), a, b);
+    return found_.size() < limit_;
   }
 
   /// Compares lists of [key, value] with rendered keys.
@@ -101,34 +98,19 @@ class ValueComparison {
       for (const Value& pair : pairs.items()) dict.set(to_json(pair.items()[0]), pair);
       return dict;
     };
-    const Dict of_a = as_dict(a);
-    const Dict of_b = as_dict(b);
-    for (const auto& [text, pair] : of_a) {
-      const Value* const other = of_b.find(text);
-      const std::string below = path + member(pair.items()[0]);
-      if (other == nullptr)
-        report(below, &pair.items()[1], nullptr);
-      else
-        compare(pair.items()[1], other->items()[1], below);
-    }
-    for (const auto& [text, pair] : of_b) {
-      if (of_a.find(text) == nullptr)
-        report(path + member(pair.items()[0]), nullptr, &pair.items()[1]);
-    }
-  }
-
-  void compare_lists(const ValueList& a, const ValueList& b, const std::string& path) {
-    for (std::size_t i = 0; i < std::max(a.size(), b.size()); ++i) {
-      const std::string below = str_format("{}[{}]", path, i);
-      if (i >= a.size() || i >= b.size())
-        report(below, i < a.size() ? &a[i] : nullptr, i < b.size() ? &b[i] : nullptr);
-      else
-        compare(a[i], b[i], below);
-    }
+    for_each_member(as_dict(a), as_dict(b),
+                    [&](const Value&, const Value* of_a, const Value* of_b) {
+                      const auto value_of = [](const Value* pair) {
+                        return pair ? &pair->items()[1] : nullptr;
+                      };
+                      return compare_member((of_a ? of_a : of_b)->items()[0], value_of(of_a),
+                                            value_of(of_b), path);
+                    });
   }
 
   /// Returns ".name" for names, "[…]" with the key as JSON for anything else.
   static std::string member(const Value& key) {
+    if (key.is_int()) return str_format("[{}]", key.as_int());
     constexpr std::string_view kPlain =
         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
     if (key.is_str() && !key.as_str().empty() &&
