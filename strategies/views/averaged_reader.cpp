@@ -10,8 +10,7 @@
 #include "mapping/state/tensor.h"
 #include "strategies/contract/forwarding_reader.h"
 #include "strategies/tensor_io/read_tensors.h"
-#include "strategies/views/changed_chunk.h"
-#include "strategies/views/staging.h"
+#include "strategies/views/made_chunk.h"
 
 namespace dckpt {
 namespace {
@@ -23,10 +22,13 @@ class SummedChunk final : public ChangedChunk {
  public:
   SummedChunk(const ReadableFile& file, ChunkPayload payload, Box box, std::string key,
               const WeightedSum& sum)
-      : ChangedChunk(file, std::move(payload), std::move(box)), key_(std::move(key)), sum_(sum) {}
+      : ChangedChunk(file, payload, payload.dtype, std::move(box)),
+        key_(std::move(key)),
+        sum_(sum) {}
 
  private:
-  void change(std::int64_t first, MutableByteView elements) const override {
+  void make(std::int64_t first, MutableByteView elements) const override {
+    read_stored(static_cast<std::uint64_t>(first) * item(), elements);
     const std::size_t count = elements.size() / item();
     for (std::size_t done = 0; done < count; done += kBlock) {
       const std::int64_t at = first + static_cast<std::int64_t>(done);
@@ -65,9 +67,9 @@ class SummedChunk final : public ChangedChunk {
   void read_other(const WeightedTensor& other, DType computed, std::int64_t first,
                   std::vector<Number>& into) const {
     const auto end = first + static_cast<std::int64_t>(into.size());
-    for (FlatPiece& piece : split_flat_range(box_.sizes, first, end)) {
-      for (std::size_t axis = 0; axis < box_.dims(); ++axis)
-        piece.box.offsets[axis] += box_.offsets[axis];
+    for (FlatPiece& piece : split_flat_range(box().sizes, first, end)) {
+      for (std::size_t axis = 0; axis < box().dims(); ++axis)
+        piece.box.offsets[axis] += box().offsets[axis];
       const Tensor part =
           read_box(*other.reader, other.tensor, piece.box, {.threads = 1, .staging = kRowStaging});
       cast_elements(part.dtype(), part.data(), computed,
@@ -93,11 +95,8 @@ class AveragedReader final : public ForwardingReader {
     if (found == sums_.end()) return payload;
     const TensorStorageMetadata& stored = metadata().tensors[tensor];
     require_row_major(payload, stored.key);
-    const DType dtype = payload.dtype;
-    const Box box = stored.chunks[chunk];
-    return payload_of(
-        std::make_shared<SummedChunk>(file, std::move(payload), box, stored.key, found->second),
-        dtype, box);
+    return payload_of(std::make_shared<SummedChunk>(file, std::move(payload), stored.chunks[chunk],
+                                                    stored.key, found->second));
   }
 
   bool check_chunk(std::size_t tensor, std::size_t chunk, const ReadableFile& file) const override {

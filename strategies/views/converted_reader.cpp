@@ -6,12 +6,12 @@
 #include <utility>
 #include <vector>
 
-#include "mapping/base/checked.h"
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "mapping/geometry/cast.h"
 #include "strategies/contract/forwarding_reader.h"
+#include "strategies/views/made_chunk.h"
 
 namespace dckpt {
 namespace {
@@ -29,92 +29,76 @@ std::optional<std::pair<int, int>> precision(DType dtype) {
 }
 
 /// The elements of a stored chunk, converted, in the order in which they are stored.
-class ConvertedChunk final : public ReadableFile {
+class ConvertedChunk final : public ChangedChunk {
  public:
-  /// The elements are in `payload.decoded`, or else in `file`. `count` is their number from the
-  /// first to the last.
-  ConvertedChunk(const ReadableFile& file, ChunkPayload payload, std::uint64_t count,
+  /// `count` is the number of elements from the first to the last.
+  ConvertedChunk(const ReadableFile& file, ChunkPayload payload, Box box, std::uint64_t count,
                  ElementConversion conversion, std::string key)
-      : file_(file),
-        stored_(std::move(payload)),
+      : ChangedChunk(file, std::move(payload), conversion.dtype, std::move(box)),
         count_(count),
         conversion_(conversion),
         key_(std::move(key)) {}
 
-  const std::string& name() const noexcept override { return file_.name(); }
-  std::uint64_t size() const noexcept override { return count_ * item_size(conversion_.dtype); }
-  void prefetch(std::uint64_t offset, std::uint64_t length) const override {
-    const std::uint64_t item = item_size(conversion_.dtype);
-    elements().prefetch(stored_.offset + offset / item * item_size(stored_.dtype),
-                        length / item * item_size(stored_.dtype));
-  }
-
-  void read(std::uint64_t offset, MutableByteView into) const override {
-    const std::size_t item = item_size(conversion_.dtype);
-    if (offset % item != 0 || into.size() % item != 0 || !range_fits(offset, into.size(), size()))
-      throw CheckpointError(ErrorCode::kCorrupt,
-                            "a read goes past the elements of a tensor, or divides one",
-                            {.file = name(), .offset = offset});
-    const std::size_t from = item_size(stored_.dtype);
-    Bytes piece(std::min(into.size() / item, kMostAtOnce) * from);
-    for (std::size_t done = 0; done < into.size() / item;) {
-      const std::size_t count = std::min(into.size() / item - done, kMostAtOnce);
-      const MutableByteView elements_read = MutableByteView(piece).first(count * from);
-      elements().read(stored_.offset + (offset / item + done) * from, elements_read);
-      convert(elements_read.data(), into.data() + done * item, count);
-      done += count;
-    }
-  }
+  std::uint64_t size() const noexcept override { return count_ * item(); }
 
  private:
   static constexpr std::size_t kMostAtOnce = 16 << 10;
 
-  const ReadableFile& elements() const { return stored_.decoded ? *stored_.decoded : file_; }
+  void make(std::int64_t first, MutableByteView elements) const override {
+    const std::size_t from = item_size(stored_dtype());
+    Bytes piece(std::min(elements.size() / item(), kMostAtOnce) * from);
+    for (std::size_t done = 0; done < elements.size() / item();) {
+      const std::size_t count = std::min(elements.size() / item() - done, kMostAtOnce);
+      read_stored((static_cast<std::uint64_t>(first) + done) * from,
+                  MutableByteView(piece).first(count * from));
+      convert(piece.data(), elements.data() + done * item(), count);
+      done += count;
+    }
+  }
 
   void convert(const std::byte* from, std::byte* to, std::size_t count) const {
     if (conversion_.add == 0) {
-      cast_elements(stored_.dtype, from, conversion_.dtype, to, count);
+      cast_elements(stored_dtype(), from, conversion_.dtype, to, count);
       return require_finite(from, to, count);
     }
     std::vector<float> values(count);
     auto* const floats = reinterpret_cast<std::byte*>(values.data());
-    cast_elements(stored_.dtype, from, DType::kFloat32, floats, count);
+    cast_elements(stored_dtype(), from, DType::kFloat32, floats, count);
     for (float& value : values) value += conversion_.add;
     cast_elements(DType::kFloat32, floats, conversion_.dtype, to, count);
     require_finite(from, to, count);
     if (conversion_.rounded) return;
     cast_elements(conversion_.dtype, to, DType::kFloat32, floats, count);
     for (float& value : values) value -= conversion_.add;
-    const std::size_t item = item_size(stored_.dtype);
+    const std::size_t item = item_size(stored_dtype());
     Bytes back(count * item);
-    cast_elements(DType::kFloat32, floats, stored_.dtype, back.data(), count);
+    cast_elements(DType::kFloat32, floats, stored_dtype(), back.data(), count);
     for (std::size_t i = 0; i < count; ++i) {
       if (std::memcmp(back.data() + i * item, from + i * item, item) == 0) continue;
       throw CheckpointError(
           ErrorCode::kMismatch,
-          str_format(
-              "the map adds {} to {}, but {} would come back as {} from {}; let the map "
-              "cast to a type with more digits, or say 'rounded: true'",
-              conversion_.add, to_string(stored_.dtype), load_float(stored_.dtype, from + i * item),
-              load_float(stored_.dtype, back.data() + i * item), to_string(conversion_.dtype)),
+          str_format("the map adds {} to {}, but {} would come back as {} from {}; let the map "
+                     "cast to a type with more digits, or say 'rounded: true'",
+                     conversion_.add, to_string(stored_dtype()),
+                     load_float(stored_dtype(), from + i * item),
+                     load_float(stored_dtype(), back.data() + i * item),
+                     to_string(conversion_.dtype)),
           {.key = key_, .file = name()});
     }
   }
 
   void require_finite(const std::byte* from, const std::byte* to, std::size_t count) const {
-    if (comes_back(stored_.dtype, conversion_.dtype) && conversion_.add == 0) return;
-    const std::size_t i = first_too_large(stored_.dtype, from, conversion_.dtype, to, count);
+    if (comes_back(stored_dtype(), conversion_.dtype) && conversion_.add == 0) return;
+    const std::size_t i = first_too_large(stored_dtype(), from, conversion_.dtype, to, count);
     if (i == count) return;
     throw CheckpointError(
         ErrorCode::kMismatch,
         str_format("{} (of {}) would be infinite in {}; choose a type with a wider range",
-                   load_float(stored_.dtype, from + i * item_size(stored_.dtype)),
-                   to_string(stored_.dtype), to_string(conversion_.dtype)),
+                   load_float(stored_dtype(), from + i * item_size(stored_dtype())),
+                   to_string(stored_dtype()), to_string(conversion_.dtype)),
         {.key = key_, .file = name()});
   }
 
-  const ReadableFile& file_;
-  ChunkPayload stored_;
   std::uint64_t count_;
   ElementConversion conversion_;
   std::string key_;
@@ -152,12 +136,10 @@ class ConvertedReader final : public ForwardingReader {
     std::uint64_t count = numel(sizes) == 0 ? 0 : 1;
     for (std::size_t axis = 0; count > 0 && axis < sizes.size(); ++axis)
       count += static_cast<std::uint64_t>((sizes[axis] - 1) * payload.strides[axis]);
-    ChunkPayload result{.offset = 0,
-                        .dtype = found->second.dtype,
-                        .strides = payload.strides,
-                        .contiguous = payload.contiguous};
-    result.decoded = std::make_shared<ConvertedChunk>(file, std::move(payload), count,
-                                                      found->second, stored.key);
+    ChunkPayload result{
+        .dtype = found->second.dtype, .strides = payload.strides, .contiguous = payload.contiguous};
+    result.decoded = std::make_shared<ConvertedChunk>(
+        file, std::move(payload), stored.chunks[chunk], count, found->second, stored.key);
     return result;
   }
 

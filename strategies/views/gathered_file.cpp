@@ -4,9 +4,9 @@
 #include <utility>
 #include <vector>
 
-#include "mapping/base/checked.h"
 #include "mapping/base/error.h"
 #include "strategies/tensor_io/read_tensors.h"
+#include "strategies/views/made_chunk.h"
 
 namespace dckpt {
 namespace {
@@ -15,49 +15,35 @@ constexpr std::uint64_t kElementsStaging = std::uint64_t{4} << 20;  // of each r
 
 }  // namespace
 
-class ChunkGatherer::File final : public ReadableFile {
+class ChunkGatherer::File final : public MadeChunk {
  public:
-  File(const ChunkGatherer& gatherer, const GatheredChunk& chunk, DType dtype, std::string key,
-       std::string name)
-      : gatherer_(gatherer),
+  File(const ChunkGatherer& gatherer, const GatheredChunk& chunk, const ReadableFile& file,
+       DType dtype, std::string key)
+      : MadeChunk(file, dtype, chunk.box),
+        gatherer_(gatherer),
         chunk_(chunk),
-        dtype_(dtype),
-        key_(std::move(key)),
-        name_(std::move(name)) {}
+        key_(std::move(key)) {}
 
-  const std::string& name() const noexcept override { return name_; }
-  std::uint64_t size() const noexcept override {
-    return static_cast<std::uint64_t>(numel(chunk_.box.sizes)) * item_size(dtype_);
-  }
-  void prefetch(std::uint64_t, std::uint64_t) const override {}
-
-  void read(std::uint64_t offset, MutableByteView into) const override {
-    const std::size_t item = item_size(dtype_);
-    if (offset % item != 0 || into.size() % item != 0 || !range_fits(offset, into.size(), size()))
-      throw CheckpointError(ErrorCode::kCorrupt,
-                            "a read goes past the end of gathered elements, or divides an element",
-                            {.file = name_, .offset = offset});
-    const auto begin = static_cast<std::int64_t>(offset / item);
-    const auto count = static_cast<std::int64_t>(into.size() / item);
-    const Tensor elements(dtype_, Shape{count}, Shape{1}, into.data(), nullptr);
+ private:
+  void make(std::int64_t first, MutableByteView into) const override {
+    const auto count = static_cast<std::int64_t>(into.size() / item());
+    const Tensor elements(dtype(), Shape{count}, Shape{1}, into.data(), nullptr);
     with_context({.key = key_}, [&] {
       read_tensors(gatherer_.source_,
-                   plan_gathering(gatherer_.source_.metadata(), chunk_, begin, begin + count),
+                   plan_gathering(gatherer_.source_.metadata(), chunk_, first, first + count),
                    {&elements, 1}, {.threads = 1, .staging = kElementsStaging, .verify = false});
     });
   }
 
- private:
   const ChunkGatherer& gatherer_;
   const GatheredChunk& chunk_;
-  DType dtype_;
   std::string key_;
-  std::string name_;
 };
 
-std::shared_ptr<const ReadableFile> ChunkGatherer::file(std::size_t chunk, DType dtype,
-                                                        std::string key, std::string name) const {
-  return std::make_shared<File>(*this, chunks_[chunk], dtype, std::move(key), std::move(name));
+std::shared_ptr<const ReadableFile> ChunkGatherer::elements(std::size_t chunk,
+                                                            const ReadableFile& file, DType dtype,
+                                                            std::string key) const {
+  return std::make_shared<File>(*this, chunks_[chunk], file, dtype, std::move(key));
 }
 
 bool ChunkGatherer::check(std::size_t chunk) const {

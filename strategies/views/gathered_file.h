@@ -21,10 +21,10 @@ class ChunkGatherer {
   ChunkGatherer(const CheckpointReader& source, std::span<const GatheredChunk> chunks)
       : source_(source), chunks_(chunks) {}
 
-  /// Returns a file with the row-major elements of a chunk. `dtype` and `key` are those of its
-  /// tensor; `name` is for messages.
-  std::shared_ptr<const ReadableFile> file(std::size_t chunk, DType dtype, std::string key,
-                                           std::string name) const;
+  /// Returns the row-major elements of a chunk. `file` is the chunk's, and must outlive them;
+  /// `dtype` and `key` are those of its tensor.
+  std::shared_ptr<const ReadableFile> elements(std::size_t chunk, const ReadableFile& file,
+                                               DType dtype, std::string key) const;
 
   /// Checks everything that has a checksum in all stored chunks that have elements of the chunk,
   /// each of them once. Returns false if any has none.

@@ -12,10 +12,9 @@
 #include "mapping/state/tensor.h"
 #include "strategies/contract/forwarding_reader.h"
 #include "strategies/tensor_io/read_tensors.h"
-#include "strategies/views/changed_chunk.h"
 #include "strategies/views/converted_reader.h"
+#include "strategies/views/made_chunk.h"
 #include "strategies/views/recent_tiles.h"
-#include "strategies/views/staging.h"
 
 namespace dckpt {
 namespace {
@@ -127,17 +126,13 @@ struct Sum {
 class LowRankChunk final : public ChangedChunk {
  public:
   LowRankChunk(const ReadableFile& file, ChunkPayload payload, Box box, const Sum& sum)
-      : ChangedChunk(file, std::move(payload), std::move(box)), sum_(sum) {
-    if (box_.dims() == 1) {  // a single row
-      box_.offsets.insert(box_.offsets.begin(), 0);
-      box_.sizes.insert(box_.sizes.begin(), 1);
-    }
-  }
+      : ChangedChunk(file, payload, payload.dtype, std::move(box)), sum_(sum) {}
 
  private:
-  void change(std::int64_t first, MutableByteView elements) const override {
+  void make(std::int64_t first, MutableByteView elements) const override {
+    read_stored(static_cast<std::uint64_t>(first) * item(), elements);
     const AxisRange wanted{first, first + static_cast<std::int64_t>(elements.size() / item())};
-    const std::int64_t width = box_.sizes[1];
+    const std::int64_t width = box().sizes.back();
     const std::int64_t end_row = (wanted.second - 1) / width + 1;
     for (std::int64_t row = wanted.first / width; row < end_row;) {
       const std::int64_t end = std::min(row + sum_.rows_of_tile(), end_row);
@@ -148,10 +143,11 @@ class LowRankChunk final : public ChangedChunk {
 
   /// Adds the product to the `wanted` elements of the rows, which are in `into`.
   void add_rows(AxisRange rows, AxisRange wanted, MutableByteView into) const {
-    const std::int64_t width = box_.sizes[1];
-    const std::int64_t first_column = box_.offsets[1];
+    const std::int64_t width = box().sizes.back();
+    const std::int64_t first_row = box().dims() == 1 ? 0 : box().offsets[0];
+    const std::int64_t first_column = box().offsets.back();
     const std::int64_t of_tile = sum_.columns_of_tile();
-    const Tile left = sum_.left(box_.offsets[0] + rows.first, box_.offsets[0] + rows.second);
+    const Tile left = sum_.left(first_row + rows.first, first_row + rows.second);
     std::vector<float> sums(static_cast<std::size_t>(kElementsAtOnce));
     for (std::int64_t tile_begin = first_column / of_tile * of_tile;
          tile_begin < first_column + width; tile_begin += of_tile) {
@@ -247,10 +243,8 @@ class LowRankReader final : public ForwardingReader {
     if (found == sums_.end()) return payload;
     const TensorStorageMetadata& stored = metadata().tensors[tensor];
     require_row_major(payload, stored.key);
-    const DType dtype = payload.dtype;
-    const Box box = stored.chunks[chunk];
-    return payload_of(std::make_shared<LowRankChunk>(file, std::move(payload), box, found->second),
-                      dtype, box);
+    return payload_of(std::make_shared<LowRankChunk>(file, std::move(payload), stored.chunks[chunk],
+                                                     found->second));
   }
 
  private:

@@ -6,15 +6,14 @@
 #include <utility>
 #include <vector>
 
-#include "mapping/base/checked.h"
 #include "mapping/base/error.h"
 #include "mapping/geometry/cast.h"
 #include "mapping/state/tensor.h"
 #include "strategies/contract/forwarding_reader.h"
 #include "strategies/tensor_io/read_tensors.h"
 #include "strategies/views/fp8_block.h"
+#include "strategies/views/made_chunk.h"
 #include "strategies/views/recent_tiles.h"
-#include "strategies/views/staging.h"
 
 namespace dckpt {
 namespace {
@@ -73,48 +72,38 @@ class Quantizer {
   RecentTiles<std::pair<std::size_t, std::int64_t>, Quantized> recent_{8};
 };
 
-/// A row-major part of the codes or of the scales of a weight.
-class QuantizedPart final : public ReadableFile {
+/// A part of the codes or of the scales of a weight.
+class QuantizedPart final : public MadeChunk {
  public:
-  QuantizedPart(std::string name, Quantizer& quantizer, std::size_t tensor, Box box, bool scales)
-      : name_(std::move(name)),
+  QuantizedPart(const ReadableFile& file, DType dtype, Box box, Quantizer& quantizer,
+                std::size_t tensor, bool scales)
+      : MadeChunk(file, dtype, std::move(box)),
         quantizer_(quantizer),
         tensor_(tensor),
-        box_(std::move(box)),
-        scales_(scales),
-        item_(scales ? sizeof(float) : 1) {}
+        scales_(scales) {}
 
-  const std::string& name() const noexcept override { return name_; }
-  std::uint64_t size() const noexcept override {
-    return static_cast<std::uint64_t>(numel(box_.sizes)) * item_;
-  }
-  void prefetch(std::uint64_t, std::uint64_t) const override {}
-
-  void read(std::uint64_t offset, MutableByteView into) const override {
-    if (!range_fits(offset, into.size(), size()))
-      throw CheckpointError(ErrorCode::kCorrupt, "a read goes past the elements of a weight",
-                            {.file = name_, .offset = offset});
-    const std::uint64_t width = static_cast<std::uint64_t>(box_.sizes[1]) * item_;
-    for (std::size_t done = 0; done < into.size();) {
-      const auto row = box_.offsets[0] + static_cast<std::int64_t>((offset + done) / width);
-      const std::uint64_t begin = (offset + done) % width;
-      const std::size_t count = std::min<std::size_t>(into.size() - done, width - begin);
+ private:
+  void make(std::int64_t first, MutableByteView elements) const override {
+    const std::int64_t width = box().sizes[1];
+    const std::int64_t end = first + static_cast<std::int64_t>(elements.size() / item());
+    for (std::byte* into = elements.data(); first < end;) {
+      const std::int64_t row = box().offsets[0] + first / width;
+      const std::int64_t column = first % width;
+      const std::int64_t count = std::min(end - first, width - column);
       const auto blocks = quantizer_.blocks(tensor_, scales_ ? row : row / kFp8Block);
       const std::byte* from = reinterpret_cast<const std::byte*>(blocks->scales.data());
       if (!scales_) from = blocks->codes.data() + row % kFp8Block * blocks->columns;
-      from += static_cast<std::uint64_t>(box_.offsets[1]) * item_ + begin;
-      std::memcpy(into.data() + done, from, count);
-      done += count;
+      const std::size_t length = static_cast<std::size_t>(count) * item();
+      std::memcpy(into, from + static_cast<std::size_t>(box().offsets[1] + column) * item(),
+                  length);
+      into += length;
+      first += count;
     }
   }
 
- private:
-  std::string name_;
   Quantizer& quantizer_;
   std::size_t tensor_;
-  Box box_;
   bool scales_;
-  std::size_t item_;
 };
 
 class QuantizedReader final : public ForwardingReader {
@@ -140,12 +129,9 @@ class QuantizedReader final : public ForwardingReader {
     const auto [position, form] = origins_.at(tensor);
     if (form == Form::kStored) return source_->locate(position, chunk, file);
     const TensorStorageMetadata& made = metadata_.tensors[tensor];
-    Box box = made.chunks[chunk];
-    return {.offset = 0,
-            .dtype = made.properties.dtype,
-            .strides = row_major_strides(box.sizes),
-            .decoded = std::make_shared<QuantizedPart>(file.name(), quantizer_, position,
-                                                       std::move(box), form == Form::kScales)};
+    return payload_of(std::make_shared<QuantizedPart>(file, made.properties.dtype,
+                                                      made.chunks[chunk], quantizer_, position,
+                                                      form == Form::kScales));
   }
 
   bool check_chunk(std::size_t tensor, std::size_t chunk, const ReadableFile& file) const override {

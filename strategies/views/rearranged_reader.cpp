@@ -108,7 +108,7 @@ class RearrangedReader final : public CheckpointReader {
     ChunkPayload payload{.offset = 0, .dtype = made.properties.dtype, .strides = {}};
     StridedView elements = origin.elements;
     if (origin.tensor == ChunkOrigin::kGathered) {
-      payload.decoded = gatherer_->file(origin.chunk, payload.dtype, made.key, file.name());
+      payload.decoded = gatherer_->elements(origin.chunk, file, payload.dtype, made.key);
     } else if (origin.tensor != ChunkOrigin::kNothing) {
       payload = source_->locate(origin.tensor, origin.chunk, file);
       if (!payload.contiguous) elements = as_stored(origin, made.chunks.sizes(chunk), payload);

@@ -11,7 +11,7 @@
 #include "mapping/geometry/cast.h"
 #include "mapping/state/tensor.h"
 #include "strategies/tensor_io/read_tensors.h"
-#include "strategies/views/staging.h"
+#include "strategies/views/made_chunk.h"
 
 namespace dckpt {
 namespace {
