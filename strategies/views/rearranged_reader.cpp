@@ -1,18 +1,24 @@
 #include "strategies/views/rearranged_reader.h"
 
 #include <algorithm>
+#include <map>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <utility>
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
+#include "mapping/planning/load/distribution.h"
 #include "strategies/contract/common_state.h"
 #include "strategies/storage/forwarding.h"
-#include "strategies/views/gathered_file.h"
+#include "strategies/tensor_io/read_tensors.h"
+#include "strategies/views/made_chunk.h"
 
 namespace dckpt {
 namespace {
+
+constexpr std::uint64_t kElementsStaging = std::uint64_t{4} << 20;  // of each read
 
 /// Elements that are in no file: zeros.
 class Zeros final : public ReadableFile {
@@ -57,6 +63,28 @@ class WithMadeFiles final : public ForwardingStorage {
   std::uint64_t made_;
 };
 
+/// The elements of a chunk that are gathered from several parts of a checkpoint.
+class GatheredElements final : public MadeChunk {
+ public:
+  GatheredElements(const ReadableFile& file, DType dtype, const GatheredChunk& chunk,
+                   const CheckpointReader& source, std::string key)
+      : MadeChunk(file, dtype, chunk.box), chunk_(chunk), source_(source), key_(std::move(key)) {}
+
+ private:
+  void make(std::int64_t first, MutableByteView into) const override {
+    const auto count = static_cast<std::int64_t>(into.size() / item());
+    const Tensor elements(dtype(), Shape{count}, Shape{1}, into.data(), nullptr);
+    with_context({.key = key_}, [&] {
+      read_tensors(source_, plan_gathering(source_.metadata(), chunk_, first, first + count),
+                   {&elements, 1}, {.threads = 1, .staging = kElementsStaging, .verify = false});
+    });
+  }
+
+  const GatheredChunk& chunk_;
+  const CheckpointReader& source_;
+  std::string key_;
+};
+
 class RearrangedReader final : public CheckpointReader {
  public:
   RearrangedReader(std::unique_ptr<CheckpointReader> source, RearrangedContents contents)
@@ -68,7 +96,6 @@ class RearrangedReader final : public CheckpointReader {
     metadata_ = std::move(made.metadata);
     origins_ = std::move(made.origins);
     gathered_ = std::move(made.gathered);
-    gatherer_.emplace(*source_, gathered_);
     metadata_.paths = std::move(contents.paths);
     if (contents.conventions) info_.conventions = *contents.conventions;
     if (common_) {
@@ -108,7 +135,8 @@ class RearrangedReader final : public CheckpointReader {
     ChunkPayload payload{.offset = 0, .dtype = made.properties.dtype, .strides = {}};
     StridedView elements = origin.elements;
     if (origin.tensor == ChunkOrigin::kGathered) {
-      payload.decoded = gatherer_->elements(origin.chunk, file, payload.dtype, made.key);
+      payload.decoded = std::make_shared<GatheredElements>(
+          file, payload.dtype, gathered_[origin.chunk], *source_, made.key);
     } else if (origin.tensor != ChunkOrigin::kNothing) {
       payload = source_->locate(origin.tensor, origin.chunk, file);
       if (!payload.contiguous) elements = as_stored(origin, made.chunks.sizes(chunk), payload);
@@ -132,7 +160,7 @@ class RearrangedReader final : public CheckpointReader {
 
   bool check_chunk(std::size_t tensor, std::size_t chunk, const ReadableFile& file) const override {
     const ChunkOrigin& origin = origins_[tensor][chunk];
-    if (origin.tensor == ChunkOrigin::kGathered) return gatherer_->check(origin.chunk);
+    if (origin.tensor == ChunkOrigin::kGathered) return check_gathered(gathered_[origin.chunk]);
     return origin.tensor == ChunkOrigin::kNothing ||
            source_->check_chunk(origin.tensor, origin.chunk, file);
   }
@@ -157,6 +185,32 @@ class RearrangedReader final : public CheckpointReader {
           std::ranges::find(info_.index_files, name) == info_.index_files.end())
         info_.index_files.push_back(name);
     }
+  }
+
+  /// Checks the stored chunks that have elements of the chunk, each of them once.
+  bool check_gathered(const GatheredChunk& chunk) const {
+    std::set<ChunkNumber> stored;
+    for (const ReadItem& item :
+         plan_gathering(source_->metadata(), chunk, 0, numel(chunk.box.sizes)))
+      stored.insert({item.tensor, item.chunk});
+    bool all = true;
+    for (const ChunkNumber& number : stored) all = check_stored(number) && all;
+    return all;
+  }
+
+  bool check_stored(const ChunkNumber& number) const {
+    {
+      const std::lock_guard lock(mutex_);
+      if (const auto known = checked_.find(number); known != checked_.end()) return known->second;
+    }
+    const TensorStorageMetadata& tensor = source_->metadata().tensors[number.tensor];
+    const std::string& name = source_->metadata().files[tensor.places[number.chunk].file];
+    return with_context({.key = tensor.key}, [&] {
+      const auto file = source_->storage().open(name);
+      const bool has_checksums = source_->check_chunk(number.tensor, number.chunk, *file);
+      const std::lock_guard lock(mutex_);
+      return checked_.emplace(number, has_checksums).first->second;
+    });
   }
 
   /// Returns where the elements are if the chunk is stored in another order, since
@@ -194,10 +248,11 @@ class RearrangedReader final : public CheckpointReader {
   Metadata metadata_;
   std::vector<std::vector<ChunkOrigin>> origins_;
   std::vector<GatheredChunk> gathered_;
-  std::optional<ChunkGatherer> gatherer_;
   std::vector<RearrangedObject> objects_;
   std::optional<Value> common_;
   std::shared_ptr<const Storage> storage_;
+  mutable std::mutex mutex_;
+  mutable std::map<ChunkNumber, bool> checked_;  // stored chunks that others were gathered from
 };
 
 }  // namespace
