@@ -16,7 +16,7 @@
 #include "mapping/base/format.h"
 #include "mapping/base/ranks_text.h"
 #include "mapping/base/text.h"
-#include "mapping/base/wire.h"
+#include "mapping/base/wire_fields.h"
 #include "strategies/contract/common_state.h"
 
 namespace dckpt {
@@ -30,28 +30,9 @@ KeySet difference(const KeySet& keys, const KeySet& without) {
 }
 
 std::vector<Asked> gather(const Asked& mine, Communicator& comm) {
-  Bytes bytes;
-  WireWriter writer(bytes);
-  writer.number(mine.keys.size());
-  for (const std::string& key : mine.keys) writer.text(key);
-  writer.number(mine.misfits.size());
-  for (const Misfit& misfit : mine.misfits) {
-    for (const std::string* const text : {&misfit.what, &misfit.key, &misfit.advice})
-      writer.text(*text);
-  }
   std::vector<Asked> all;
-  for (const Bytes& sent : comm.all_gather(bytes)) {
-    WireReader reader(sent, "a rank's list of keys");
-    Asked& asked = all.emplace_back();
-    for (std::size_t count = reader.count(); count > 0; --count)
-      asked.keys.push_back(reader.text());
-    for (std::size_t count = reader.count(); count > 0; --count) {
-      Misfit& misfit = asked.misfits.emplace_back();
-      for (std::string* const text : {&misfit.what, &misfit.key, &misfit.advice})
-        *text = reader.text();
-    }
-    reader.finish();
-  }
+  for (const Bytes& sent : comm.all_gather(message_of(mine)))
+    all.push_back(read_message<Asked>(sent, "a rank's list of keys"));
   return all;
 }
 

@@ -2,12 +2,14 @@
 
 #include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "configs/policy/options.h"
 #include "dist_checkpointing/load/misfit.h"
 #include "dist_checkpointing/load/stored_keys.h"
 #include "dist_checkpointing/open/key_groups.h"
+#include "mapping/base/fields.h"
 #include "mapping/base/finding.h"
 #include "mapping/planning/metadata.h"
 #include "strategies/comm/communicator.h"
@@ -34,6 +36,9 @@ struct Asked {
   /// Requests that differ from the stored form; their keys need not be among `keys`.
   std::vector<Misfit> misfits{};
 };
+constexpr auto fields(const Asked*) {
+  return std::tuple(Field(&Asked::keys), Field(&Asked::misfits));
+}
 
 /// Warns if `asks` is false on every rank although the checkpoint has tensors: a state without
 /// descriptions is a valid request, but rarely intended. `consequence` begins the warning and says

@@ -3,10 +3,12 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "configs/policy/options.h"
 #include "dist_checkpointing/load/stored_keys.h"
+#include "mapping/base/fields.h"
 #include "mapping/planning/metadata.h"
 #include "mapping/state/sharded_object.h"
 #include "mapping/state/sharded_tensor.h"
@@ -20,6 +22,9 @@ struct Misfit {
   std::string key;
   std::string advice{};
 };
+constexpr auto fields(const Misfit*) {
+  return std::tuple(Field(&Misfit::what), Field(&Misfit::key), Field(&Misfit::advice));
+}
 
 /// Returns whether the global shape of a key may differ from the stored one.
 bool shape_mismatch_allowed(const ShardedTensor& shard, const LoadOptions& options);

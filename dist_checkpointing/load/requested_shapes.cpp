@@ -2,13 +2,11 @@
 
 #include <algorithm>
 
-#include "mapping/base/wire.h"
+#include "mapping/base/wire_fields.h"
 #include "mapping/planning/reformulation.h"
 
 namespace dckpt {
 namespace {
-
-constexpr std::uint64_t kMaxAxes = 64;
 
 bool may_have_lost_its_shape(const TensorStorageMetadata& tensor) {
   return !tensor.flattened_shape && tensor.size.size() > 1;
@@ -37,24 +35,16 @@ void RequestedShapes::exchange(Communicator& comm) {
   if (comm.size() == 1 ||
       std::ranges::none_of(source_->metadata().tensors, may_have_lost_its_shape))
     return;
-  Bytes mine;
-  WireWriter writer(mine);
-  writer.number(taken_.size());
-  for (const auto& [tensor, shape] : taken_) {
-    writer.number(tensor);
-    writer.number(shape.size());
-    for (const std::int64_t extent : shape) writer.number(static_cast<std::uint64_t>(extent));
-  }
-  for (const Bytes& theirs : comm.all_gather(mine)) {
+  for (const Bytes& theirs : comm.all_gather(message_of(taken_))) {
     WireReader reader(theirs, "the shapes that a rank requests");
-    for (std::size_t left = reader.count(); left > 0; --left) {
-      const auto tensor = reader.number(source_->metadata().tensors.size() - 1);
-      Shape shape(static_cast<std::size_t>(reader.number(kMaxAxes)));
-      for (std::int64_t& extent : shape)
-        extent = static_cast<std::int64_t>(reader.number(INT64_MAX));
-      set(static_cast<std::size_t>(tensor), shape);
-    }
+    std::map<std::size_t, Shape> shapes;
+    read_value(reader, shapes);
     reader.finish();
+    for (const auto& [tensor, shape] : shapes) {
+      if (tensor >= source_->metadata().tensors.size())
+        reader.malformed("it has the shape of a tensor that is not stored");
+      set(tensor, shape);
+    }
   }
 }
 

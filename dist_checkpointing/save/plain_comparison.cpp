@@ -4,6 +4,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <tuple>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -13,7 +14,7 @@
 #include "mapping/base/fingerprint.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
-#include "mapping/base/wire.h"
+#include "mapping/base/wire_fields.h"
 #include "mapping/geometry/cast.h"
 #include "mapping/state/tree.h"
 #include "strategies/comm/agree.h"
@@ -33,6 +34,9 @@ struct LeafDigest {
   std::uint64_t key = 0;
   std::uint64_t value = 0;
 };
+constexpr auto fields(const LeafDigest*) {
+  return std::tuple(Field(&LeafDigest::key), Field(&LeafDigest::value));
+}
 
 std::vector<LeafDigest> digests_of(const DescribedState& described, const SaveOptions& options) {
   std::vector<Tensor> tensors;
@@ -69,15 +73,12 @@ Bytes differing_keys(const std::vector<Bytes>& ranks) {
   std::unordered_map<std::uint64_t, std::uint64_t> first;
   std::vector<std::uint64_t> differing;
   for (const Bytes& told : ranks) {
-    WireReader reader(told, "a rank's plain leaves");
-    for (std::uint64_t left = reader.number(); left > 0; --left) {
-      const std::uint64_t key = reader.number();
-      const std::uint64_t value = reader.number();
+    for (const auto& [key, value] :
+         read_message<std::vector<LeafDigest>>(told, "a rank's plain leaves")) {
       if (first.try_emplace(key, value).first->second != value &&
           std::ranges::find(differing, key) == differing.end())
         differing.push_back(key);
     }
-    reader.finish();
   }
   Bytes bytes;
   WireWriter writer(bytes);
@@ -150,14 +151,7 @@ void compare_plain_leaves(const DescribedState& described, const SaveOptions& op
   const auto all = std::as_bytes(std::span<const LeafDigest>(digests));
   if (is_same_on_all_ranks(fingerprint_of(all), comm)) return;
 
-  Bytes told;
-  WireWriter writer(told);
-  writer.number(digests.size());
-  for (const LeafDigest& digest : digests) {
-    writer.number(digest.key);
-    writer.number(digest.value);
-  }
-  const std::vector<Bytes> of_ranks = comm.gather(told, 0);
+  const std::vector<Bytes> of_ranks = comm.gather(message_of(digests), 0);
   Bytes keys;
   decide(comm, [&] { keys = differing_keys(of_ranks); });
   keys = comm.broadcast(keys, 0);

@@ -32,14 +32,6 @@ namespace {
 constexpr const char* kComparingReplicas = "comparing the replicas of the ranks";
 constexpr std::size_t kShownPartitions = 8;
 
-std::vector<std::uint64_t> decode_hashes(ByteView bytes) {
-  WireReader reader(bytes, "the hashes of a rank's replicas");
-  std::vector<std::uint64_t> hashes;
-  for (std::size_t count = reader.count(); count > 0; --count) hashes.push_back(reader.number());
-  reader.finish();
-  return hashes;
-}
-
 /// Returns "rank 0 and ranks 1, 3".
 std::string partition_text(const DifferingReplicas& differing) {
   const auto& first = differing.ranks.front();
@@ -82,19 +74,17 @@ Bytes hash_replicas(const DescribedState& described, const SavePlan& plan,
   }
   const std::vector<std::uint64_t> found = hash_items(described.tensors, tensors, how, threads);
   for (std::size_t i = 0; i < found.size(); ++i) hashes[of_tensors[i]] = found[i];
-  Bytes message;
-  WireWriter writer(message);
-  writer.number(hashes.size());
-  for (const std::uint64_t hash : hashes) writer.number(hash);
-  return message;
+  return message_of(hashes);
 }
 
 void tell_differing_replicas(const Replicas& replicas, const std::vector<Bytes>& hashes,
                              Findings& findings) {
   std::vector<std::vector<std::uint64_t>> of_ranks;
   for (std::size_t rank = 0; rank < hashes.size(); ++rank)
-    of_ranks.push_back(with_context({.rank = static_cast<int>(rank)},
-                                    [&] { return decode_hashes(hashes[rank]); }));
+    of_ranks.push_back(with_context({.rank = static_cast<int>(rank)}, [&] {
+      return read_message<std::vector<std::uint64_t>>(hashes[rank],
+                                                      "the hashes of a rank's replicas");
+    }));
   const std::vector<DifferingReplicas> differing = differing_replicas(replicas, of_ranks);
   if (differing.empty()) return;
   std::string list;

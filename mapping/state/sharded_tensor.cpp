@@ -153,7 +153,7 @@ void check_place(const ShardedTensor& shard) {
                     shard.key);
   }
   const auto dims = static_cast<std::int64_t>(shard.global_shape.size());
-  if (shard.prepend_axis_num < 0 ||
+  if (shard.prepend_axis_num < 0 || shard.prepend_axis_num > dims ||
       static_cast<std::int64_t>(shard.local_shape.size()) + shard.prepend_axis_num != dims) {
     refuse_argument(
         "Local shape together with `prepend_axis_num` dimensions should be equal to global shape "

@@ -4,6 +4,7 @@
 
 #include <string>
 
+#include "dist_checkpointing/load/load_plan_messages.h"
 #include "dist_checkpointing/ranks/rank_phases.h"
 #include "dist_checkpointing/save/rank_save_report.h"
 #include "dist_checkpointing/save/save_messages.h"
@@ -46,6 +47,22 @@ TEST(MessageBytes, OfASave) {
             "ac020280808080808080fc3f00000000000000000000000000000080808080808080804080808080"
             "808080fa3f80808080808080f83f03ac0200000000000000000000010a6669727374207361766506"
             "64697265637400");
+}
+
+TEST(MessageBytes, OfALoadPlan) {
+  const LoadPlan plan{
+      {.target = 3,
+       .tensor = ShardedTensor::from_flat_range("w", Tensor::meta(DType::kBFloat16, {4}), {2, 3},
+                                                {4, 3}, {2, 0}, {1, 5}, {.replica_id = {0, 1}}),
+       .wanted = DType::kFloat32},
+      {.target = 300,
+       .tensor = ShardedTensor::whole("v", Tensor::meta(DType::kFloat32, {2}),
+                                      {.replica_id = 2, .allow_shape_mismatch = true})}};
+  const Bytes bytes = encode(plan);
+  EXPECT_EQ(to_hex(bytes),
+            "020307666c6f6174333201770862666c6f6174313602020302040302020001020201010200010000"
+            "010105ac0207666c6f61743332017607666c6f61743332010201020100010101000102000100");
+  EXPECT_EQ(encode(decode_load_plan(bytes)), bytes);
 }
 
 TEST(MessageBytes, OfFindingsAndErrors) {
