@@ -61,6 +61,7 @@ class Search {
 
  private:
   void look_at(const std::string& directory, const Location& pool) {
+    refuse_earlier_pool(pool);
     if (!pool.is_directory() || !pool.directory()->stat(kJobFile)) return;
     require_idle(target_, pool);
     PoolNotes notes;

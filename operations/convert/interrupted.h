@@ -20,8 +20,8 @@ struct Interrupted {
 
 /// Returns the leftovers beside `target` of a conversion with these facts; of several, the one that
 /// had finished the most. Throws CheckpointError: (mismatch) naming the differences if there are
-/// only others; (unsupported) if there are only those of an earlier build; (aborted) if workers of
-/// its pool are still at work.
+/// only others; (unsupported) if there are only those of an earlier build, or a pool of one;
+/// (aborted) if workers of its pool are still at work.
 std::optional<Interrupted> find_interrupted(const Location& target, const ConversionFacts& facts,
                                             const ConvertOptions& options);
 

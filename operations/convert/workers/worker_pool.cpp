@@ -85,17 +85,6 @@ PooledJob parse_job(ByteView content, const std::string& file) try {
                         {.file = file});
 }
 
-/// Throws CheckpointError (unsupported) for a pool whose notes have the form of earlier builds.
-void refuse_earlier(const Storage& storage, const Location& directory) {
-  if (storage.stat(kJobFile) || !storage.stat("job.json")) return;
-  throw CheckpointError(
-      ErrorCode::kUnsupported,
-      "an earlier build of dckpt has made this pool of workers, which only that build reads; "
-      "complete the conversion or remove the pool with it, or remove this directory and the hidden "
-      "one beside the destination by hand",
-      {.file = directory.display()});
-}
-
 }  // namespace
 
 std::string claim_prefix(std::size_t unit) {
@@ -128,9 +117,21 @@ ClaimText parse_claim(ByteView content) {
           Lease::Period(parse_u64(words[2]).value_or(0) & INT64_MAX)};
 }
 
+void refuse_earlier_pool(const Location& directory) {
+  if (!directory.is_directory()) return;
+  const std::shared_ptr<Storage> storage = directory.directory();
+  if (storage->stat(kJobFile) || !storage->stat("job.json")) return;
+  throw CheckpointError(
+      ErrorCode::kUnsupported,
+      "an earlier build of dckpt has made this pool of workers, which only that build reads; "
+      "complete the conversion or remove the pool with it, or remove this directory and the hidden "
+      "one beside the destination by hand",
+      {.file = directory.display()});
+}
+
 PooledJob read_job(const Location& directory) {
   const std::shared_ptr<Storage> storage = directory.directory();
-  if (directory.is_directory()) refuse_earlier(*storage, directory);
+  refuse_earlier_pool(directory);
   if (!directory.is_directory() || !storage->stat(kJobFile))
     throw CheckpointError(ErrorCode::kInvalidArgument,
                           "no workers have begun here: there is no file 'job'; give the directory "
@@ -179,7 +180,7 @@ WorkerPool::WorkerPool(std::shared_ptr<Storage> storage, const ConversionFacts& 
 
 void WorkerPool::begin_or_join(const Location& directory) {
   if (!storage_->stat(kJobFile)) {
-    if (directory.is_directory()) refuse_earlier(*storage_, directory);
+    refuse_earlier_pool(directory);
     const auto is_foreign = [](const FileInfo& entry) {
       return !parse_hidden_sibling(entry.name) && entry.name != kIdDirectory;
     };

@@ -158,6 +158,9 @@ class WorkerPool {
   std::chrono::steady_clock::time_point asked_{};
 };
 
+/// Throws CheckpointError (unsupported) for a pool whose notes have the form of earlier builds.
+void refuse_earlier_pool(const Location& directory);
+
 /// Reads the job of a pool. Throws CheckpointError (invalid argument) if `directory` is none,
 /// (corrupt) for a damaged one.
 PooledJob read_job(const Location& directory);

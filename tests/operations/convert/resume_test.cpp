@@ -301,6 +301,16 @@ TEST_F(Resume, TheJournalOfAnEarlierBuildIsRefused) {
   EXPECT_EQ(hidden(), 0U) << "without resume it is removed";
 }
 
+TEST_F(Resume, ThePoolOfAnEarlierBuildIsRefused) {
+  fs::create_directory(at(".out.saving-workers-1"));
+  std::ofstream(at(".out.saving-workers-1") / ".pool") << at("pool").string();
+  fs::create_directory(at("pool"));
+  std::ofstream(at("pool") / "job.json") << "{}";
+  expect_error([&] { run({}, true); }, ErrorCode::kUnsupported,
+               "an earlier build of dckpt has made this pool");
+  EXPECT_FALSE(fs::exists(at("out")));
+}
+
 TEST_F(Resume, WhatTheRanksOfAJobHaveLeftIsContinuedAndTheirPoolIsRemoved) {
   const ConvertOptions options{.target = {.ranks = 24}, .limits = {.io = {.threads = 1}}};
   for (std::uint64_t call = 100; finished().empty(); call += 20) {
