@@ -61,12 +61,21 @@ bool PooledPublication::is_complete() {
   });
 }
 
+/// Moves the note that names the pool, so that whoever resumes finds it until the result is visible.
+void PooledPublication::move_note(const std::string& from, const std::string& to) {
+  const std::string note = join_name(from, kPoolNote);
+  if (!storage_.stat(note)) return;
+  storage_.make_directory(to);
+  storage_.rename(note, join_name(to, kPoolNote));
+}
+
 /// Leaves the files where workers look for them. Returns false if another one has them by now.
 bool PooledPublication::give_back() {
   for (const char* const purpose : {"saving", "interrupted"}) {
     const std::string mine = hidden(purpose, pool_.token());
     for (int attempt = 0; storage_.stat(mine); ++attempt) {
       try {
+        move_note(pool_.job().staging, mine);
         storage_.remove_all(pool_.job().staging);  // made anew by a worker that came late
         storage_.rename(mine, pool_.job().staging);
         return true;
@@ -90,7 +99,7 @@ bool PooledPublication::publish(const PlannedCopy& copy, CopySource& source,
     if (noted.take_over(NotedCopy::Comparison::kTime, steps.writers)) {
       const auto check = [&] {
         steps.go_on();
-        storage_.remove_all(join_name(staging, kPoolNote));
+        move_note(staging, pool_.job().staging);
         pool_.note_commitment(files_below(staging, ""));
       };
       finish_copy(copy, source, std::move(publication), noted, steps, check, report);

@@ -33,6 +33,7 @@ class PooledPublication {
   std::string hidden(const char* purpose, const std::string& token) const;
   std::vector<PublishedFile> files_below(const std::string& directory,
                                          const std::string& below) const;
+  void move_note(const std::string& from, const std::string& to);
   bool give_back();
 
   WorkerPool& pool_;

@@ -34,7 +34,9 @@
 //                      publication is about to make visible. Nobody else writes them, so a worker
 //                      that was stopped may do so late
 //     publish.claim-G  the same lease for the publication. Its owner has renamed the staging
-//                      directory S to that of its own token
+//                      directory S to that of its own token. The file `.pool` in S, which names
+//                      this directory, returns to the first name of S before the commitment, and
+//                      stays there until the checkpoint is visible
 //     T.pieces         the parts of the source's records that the worker has read, which have no
 //                      checksum of their own: the publisher compares whole records
 //     records          the copy contains records as they are stored

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <functional>
 #include <map>
+#include <utility>
 
 #include "dist_checkpointing/training_root/removal.h"
 #include "operations/convert/convert.h"
@@ -327,6 +328,37 @@ TEST_F(Resume, WhatTheRanksOfAJobHaveLeftIsContinuedAndTheirPoolIsRemoved) {
   rest.workers.lease = std::chrono::seconds(1);
   EXPECT_GT(run(rest, true).kept_files, 0U);
   EXPECT_TRUE(fs::exists(at("out/.metadata")));
+  EXPECT_EQ(hidden(), 0U);
+}
+
+// All files are whole by then, and only lack their last name.
+TEST_F(Resume, OfAPublisherThatDiedBeforeTheRenameEveryFileIsKept) {
+  ConvertOptions shared{.target = {.ranks = 3},
+                        .limits = {.io = {.threads = 1}},
+                        .workers = {.directory = Location(at("pool"))}};
+  Ended ended = Ended::kKilled;
+  const auto is_published_by = [&](std::uint64_t call) {
+    remove_all_but_source();
+    ended = run_until(call, shared, false);
+    return fs::exists(at("out"));
+  };
+  std::uint64_t before = 1, behind = 64;
+  while (!is_published_by(behind)) {
+    if (ended == Ended::kNotTraceable) GTEST_SKIP();
+    ASSERT_EQ(ended, Ended::kKilled);
+    before = std::exchange(behind, 2 * behind);
+  }
+  while (behind - before > 1) {
+    const std::uint64_t middle = (before + behind) / 2;
+    (is_published_by(middle) ? behind : before) = middle;
+  }
+  ASSERT_FALSE(is_published_by(before));
+  ConvertOptions rest{.target = {.ranks = 3}, .workers = {.lease = std::chrono::seconds(1)}};
+  EXPECT_EQ(run(rest, true).kept_files, 3U);
+  EXPECT_TRUE(fs::exists(at("out/.metadata")));
+  EXPECT_EQ(hidden(), 0U);
+  ASSERT_TRUE(is_published_by(behind));  // and died before it said so
+  EXPECT_EQ(run(rest, true).kept_files, 3U);
   EXPECT_EQ(hidden(), 0U);
 }
 
