@@ -12,8 +12,8 @@
 #include "mapping/base/storage_name.h"
 #include "mapping/base/text.h"
 #include "mapping/planning/save/messages.h"
-#include "operations/convert/source/conversion_source.h"
 #include "strategies/formats/json/json.h"
+#include "strategies/storage/file_watch.h"
 #include "strategies/storage/hidden_sibling.h"
 
 namespace dckpt {
@@ -38,29 +38,35 @@ std::string change(const std::string& name, const std::string& then, const std::
 class FactList {
  public:
   explicit FactList(FileWatch& watch) : watch_(watch) {}
-  void add(std::string name, std::string value) {
+  void note(std::string name, std::string value) {
     facts_.emplace_back(std::move(name), std::move(value));
   }
-  void add(std::string name, const std::vector<std::string>& values) {
-    add(std::move(name), quoted_list(values, values.size()));
+  void note(std::string name, const std::vector<std::string>& values) {
+    note(std::move(name), quoted_list(values, values.size()));
   }
-  void add_file(const Storage& storage, const std::string& name) {
+  void note_file(const Storage& storage, const std::string& name) {
     const auto info = watch_.note(storage, name);  // a file in Hugging Face's cache is a link
     if (info)
-      add(std::string(kFilePrefix) + quote(name),
-          str_format("{} bytes{}{}", info->size, kBehindSize, info->modified));
+      note(std::string(kFilePrefix) + quote(name),
+           str_format("{} bytes{}{}", info->size, kBehindSize, info->modified));
   }
   /// Skips hidden siblings of a target inside the source, and the lock of a conversion that
   /// replaces it; they do not belong to it.
-  void add_files(const Storage& storage, const std::string& directory) {
+  void note_files(const Storage& storage, const std::string& directory) {
     for (const FileInfo& entry : storage.list(directory)) {
       const std::string name = join_name(directory, entry.name);
       if (parse_hidden_sibling(entry.name) || entry.name == kRemovalLock) continue;
       if (entry.kind == FileInfo::Kind::kDirectory)
-        add_files(storage, name);
+        note_files(storage, name);
       else
-        add_file(storage, name);
+        note_file(storage, name);
     }
+  }
+  void note_checkpoint(const Location& checkpoint) {
+    if (checkpoint.is_directory())
+      note_files(*checkpoint.directory(), "");
+    else
+      note_file(*checkpoint.storage(), checkpoint.name());
   }
   ConversionFacts take() { return std::move(facts_); }
 
@@ -82,62 +88,57 @@ std::string yes_or_no(bool value) {
 
 }  // namespace
 
-ConversionFacts conversion_facts(const Location& source, const ConvertOptions& options,
-                                 const ChosenTarget& target, const ModelFolder& folder,
-                                 std::span<const SavePlan> ranks, FileWatch& watch) {
-  FactList facts(watch);
-  facts.add("release of dckpt", DCKPT_VERSION);
-  facts.add("source", quote(source.absolute()));
-  facts.add("reader", text_of(options.source.strategy));
-  facts.add("format", text_of(target.save.strategy));
-  facts.add("readers", std::string(to_string(target.save.compat)));
-  facts.add("flattened", std::string(name_of(kFlattenedFormNames, target.save.flattened)));
-  facts.add("optimizer",
-            options.optimizer.sharding
-                ? std::string(name_of(kOptimizerShardingNames, *options.optimizer.sharding))
-                : std::string("as it is"));
-  facts.add("ranks", options.target.ranks ? std::to_string(*options.target.ranks)
-                                          : std::string("as stored"));
-  facts.add("map", quote(has_map(options) ? options.source.map.name : ""));
-  if (has_map(options) && options.source.map.name != kAutoStrategy)
-    facts.add("content of the map",
-              text_of(fingerprint_of(as_bytes(find_key_map(options.source.map.name).yaml))));
-  facts.add("settings of the map", options.source.map.set);
-  facts.add("keys to include", options.source.keys.include);
-  facts.add("keys to exclude", options.source.keys.exclude);
-  for (const RenameRule& rule : options.target.rename)
-    facts.add("rule to rename " + quote(rule.from), quote(rule.to));
-  facts.add("separation hint", quote(options.target.separation_hint));
-  facts.add("manifest", yes_or_no(target.save.integrity));
-  facts.add("files per rank", std::to_string(options.limits.io.files_per_rank));
-  facts.add("checksums", yes_or_no(options.limits.io.checksums));
-  facts.add("page alignment", yes_or_no(options.limits.io.page_aligned));
+ConversionFacts conversion_facts(const Route& route, const ConversionRequest& request,
+                                 const PlannedCopy& copy) {
+  const ConvertSource& source = request.source;
+  const SaveOptions& save = copy.target.save;
+  FactList facts(*route.watch);
+  facts.note("release of dckpt", DCKPT_VERSION);
+  facts.note("source", quote(route.from.absolute()));
+  facts.note("reader", text_of(source.strategy));
+  facts.note("format", text_of(save.strategy));
+  facts.note("readers", std::string(to_string(save.compat)));
+  facts.note("flattened", std::string(name_of(kFlattenedFormNames, save.flattened)));
+  facts.note("optimizer",
+             request.optimizer.sharding
+                 ? std::string(name_of(kOptimizerShardingNames, *request.optimizer.sharding))
+                 : std::string("as it is"));
+  facts.note("ranks", request.target.ranks ? std::to_string(*request.target.ranks)
+                                           : std::string("as stored"));
+  facts.note("map", quote(request.mapped ? source.map.name : ""));
+  if (request.mapped && source.map.name != kAutoStrategy)
+    facts.note("content of the map",
+               text_of(fingerprint_of(as_bytes(find_key_map(source.map.name).yaml))));
+  facts.note("settings of the map", source.map.set);
+  facts.note("keys to include", source.keys.include);
+  facts.note("keys to exclude", source.keys.exclude);
+  for (const RenameRule& rule : request.target.rename)
+    facts.note("rule to rename " + quote(rule.from), quote(rule.to));
+  facts.note("separation hint", quote(request.target.separation_hint));
+  facts.note("manifest", yes_or_no(save.integrity));
+  facts.note("files per rank", std::to_string(request.limits.io.files_per_rank));
+  facts.note("checksums", yes_or_no(request.limits.io.checksums));
+  facts.note("page alignment", yes_or_no(request.limits.io.page_aligned));
   Fingerprinter plans;
-  for (const SavePlan& plan : ranks) plans.update(encode_plan(plan));
-  facts.add("plan", text_of(plans.value()));
-  if (source.is_directory())
-    facts.add_files(*source.directory(), "");
-  else
-    facts.add_file(*source.storage(), source.name());
+  for (const SavePlan& plan : copy.items) plans.update(encode_plan(plan));
+  facts.note("plan", text_of(plans.value()));
+  facts.note_checkpoint(route.from);
   for (const auto& [what, models] :
-       {std::pair("average", &options.source.average), std::pair("join", &options.source.join)}) {
+       {std::pair("average", &source.average), std::pair("join", &source.join)}) {
     for (const Location& model : *models) {
-      facts.add(what, quote(model.absolute()));
-      if (model.is_directory())
-        facts.add_files(*model.directory(), "");
-      else
-        facts.add_file(*model.storage(), model.name());
+      facts.note(what, quote(model.absolute()));
+      facts.note_checkpoint(model);
     }
   }
-  facts.add("main parameters", yes_or_no(options.source.main_parameters));
-  for (const double weight : options.source.weights) facts.add("weight", std::to_string(weight));
-  if (options.source.merge_adapter) {
-    facts.add("adapter", quote(options.source.merge_adapter->absolute()));
-    facts.add_files(*options.source.merge_adapter->directory(), "");
+  facts.note("main parameters", yes_or_no(source.main_parameters));
+  for (const double weight : source.weights) facts.note("weight", std::to_string(weight));
+  if (source.merge_adapter) {
+    facts.note("adapter", quote(source.merge_adapter->absolute()));
+    facts.note_files(*source.merge_adapter->directory(), "");
   }
-  if (options.target.model_files) {
-    facts.add("model files", quote(options.target.model_files->absolute()));
-    for (const std::string& name : folder.files) facts.add_file(*folder.storage, name);
+  if (request.target.model_files) {
+    facts.note("model files", quote(request.target.model_files->absolute()));
+    for (const std::string& name : copy.folder.files) facts.note_file(*copy.folder.storage, name);
   }
   return facts.take();
 }

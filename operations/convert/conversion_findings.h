@@ -1,5 +1,7 @@
 #pragma once
 
+#include <vector>
+
 #include "mapping/base/finding.h"
 
 namespace dckpt {
@@ -10,6 +12,13 @@ constexpr bool is_of_conversions(FindingCode code) noexcept {
   const bool is_of_saves_and_loads =
       code >= FindingCode::kKeysDiffer && code <= FindingCode::kRanksDiffer;
   return !is_of_saves_and_loads && usual_severity(code) != Severity::kError;
+}
+
+/// Throws CheckpointError (mismatch) for findings that ConvertChecks::error_on names.
+inline void require_none(const std::vector<FindingCode>& error_on, const Findings& findings) {
+  refuse(findings, error_on,
+         "findings of these kinds are to be errors (--error-on, or error_on of the policy), so "
+         "nothing was written:");
 }
 
 }  // namespace dckpt

@@ -29,17 +29,17 @@ namespace {
 /// A step that turns one form of a checkpoint into another.
 struct Step {
   std::string_view name;
-  bool (*applies)(const Draft&, const ConvertOptions&);
+  bool (*applies)(const Draft&, const ConversionRequest&);
   /// Returns its result, as text for messages; empty if it is not worth reporting.
-  std::string (*apply)(Draft&, const ConvertOptions&, ConvertReport&);
+  std::string (*change)(Draft&, const ConversionRequest&, ConvertReport&);
 };
 
-bool always(const Draft&, const ConvertOptions&) {
+bool always(const Draft&, const ConversionRequest&) {
   return true;
 }
 
-bool is_mapped(const Draft&, const ConvertOptions& options) {
-  return has_map(options);
+bool is_mapped(const Draft&, const ConversionRequest& request) {
+  return request.mapped;
 }
 
 std::uint64_t chunks_of(const Metadata& metadata) {
@@ -55,42 +55,50 @@ std::string counts(const Metadata& metadata) {
 
 // Steps that make the source.
 
-bool takes_main_parameters(const Draft&, const ConvertOptions& options) {
-  return options.source.main_parameters;
+bool takes_main_parameters(const Draft&, const ConversionRequest& request) {
+  return request.source.main_parameters;
 }
 
-bool averages(const Draft&, const ConvertOptions& options) {
-  return !options.source.average.empty();
+bool averages(const Draft&, const ConversionRequest& request) {
+  return !request.source.average.empty();
 }
 
-bool joins_models(const Draft&, const ConvertOptions& options) {
-  return !options.source.join.empty();
+bool joins_models(const Draft&, const ConversionRequest& request) {
+  return !request.source.join.empty();
 }
 
 /// Maps know Megatron-Core's keys.
-bool maps_megatron_fsdp(const Draft& draft, const ConvertOptions& options) {
-  return has_map(options) && draft.reader->info().conventions.megatron_fsdp;
+bool maps_megatron_fsdp(const Draft& draft, const ConversionRequest& request) {
+  return request.mapped && draft.reader->info().conventions.megatron_fsdp;
 }
 
-bool merges_before_a_map(const Draft& draft, const ConvertOptions& options) {
-  return draft.adapter && (!has_map(options) || draft.adapter->is_for(draft.reader->metadata()));
+bool merges_before_a_map(const Draft& draft, const ConversionRequest& request) {
+  return draft.adapter && (!request.mapped || draft.adapter->is_for(draft.reader->metadata()));
 }
 
-bool merges(const Draft& draft, const ConvertOptions&) {
+bool merges(const Draft& draft, const ConversionRequest&) {
   return draft.adapter.has_value();
+}
+
+bool goes_back(const Draft& draft, const ConversionRequest&) {
+  return draft.back != nullptr;
+}
+
+bool has_come_back(const Draft& draft, const ConversionRequest&) {
+  return draft.trip.after != nullptr;
 }
 
 // Steps that change keys.
 
-bool becomes_a_model(const Draft& draft, const ConvertOptions& options) {
-  if (!options.source.average.empty()) return true;
+bool becomes_a_model(const Draft& draft, const ConversionRequest& request) {
+  if (!request.source.average.empty()) return true;
   return draft.target.format->conventions.model_folder &&
          !draft.reader->info().conventions.model_folder && draft.keys.include.empty() &&
-         !options.optimizer.sharding;
+         !request.optimizer.sharding;
 }
 
 /// Leaves out the optimizer: of averages, and of Hugging Face folders unless it is requested.
-std::string leave_optimizer(Draft& draft, const ConvertOptions& options, ConvertReport&) {
+std::string leave_optimizer(Draft& draft, const ConversionRequest& request, ConvertReport&) {
   std::vector<std::string> of_optimizer, of_model;
   for (const TensorStorageMetadata& tensor : draft.reader->metadata().tensors)
     (is_optimizer_key(tensor.key) ? of_optimizer : of_model).push_back(tensor.key);
@@ -103,29 +111,29 @@ std::string leave_optimizer(Draft& draft, const ConvertOptions& options, Convert
   draft.findings.push_back(
       {FindingCode::kOptimizerLeftOut,
        str_format("the optimizer stays behind: {}{}", counted(of_optimizer.size(), "tensor"),
-                  !options.source.average.empty() ? ", which have no average"
-                  : !options.source.join.empty()  ? "; --to torch_dist takes them"
+                  !request.source.average.empty() ? ", which have no average"
+                  : !request.source.join.empty()  ? "; --to torch_dist takes them"
                                                   : "; --include '*' takes them"),
        of_optimizer});
   return "leaves out the state of the optimizer";
 }
 
-bool leaves_megatron_fsdp(const Draft& draft, const ConvertOptions&) {
+bool leaves_megatron_fsdp(const Draft& draft, const ConversionRequest&) {
   return draft.reader->info().conventions.megatron_fsdp &&
          draft.target.format->conventions.megatron_keys;
 }
 
-std::string take_megatron_keys(Draft& draft, const ConvertOptions&, ConvertReport&) {
+std::string take_megatron_keys(Draft& draft, const ConversionRequest&, ConvertReport&) {
   show(draft, from_megatron_fsdp(std::move(draft.reader)));
   return "gives Megatron-FSDP's keys their names in Megatron-Core";
 }
 
-bool becomes_megatron_fsdp(const Draft& draft, const ConvertOptions&) {
+bool becomes_megatron_fsdp(const Draft& draft, const ConversionRequest&) {
   return draft.target.format->conventions.megatron_fsdp &&
          !draft.reader->info().conventions.megatron_fsdp;
 }
 
-std::string take_fsdp_keys(Draft& draft, const ConvertOptions&, ConvertReport&) {
+std::string take_fsdp_keys(Draft& draft, const ConversionRequest&, ConvertReport&) {
   require_no_lost_data(*draft.reader, draft.reader->metadata(),
                        "fsdp_dtensor is made of whole checkpoints; first convert what is whole "
                        "to torch_dist (--allow-partial)");
@@ -136,8 +144,8 @@ std::string take_fsdp_keys(Draft& draft, const ConvertOptions&, ConvertReport&) 
 
 // Steps that change the state of the optimizer.
 
-bool changes_optimizer(const Draft&, const ConvertOptions& options) {
-  return options.optimizer.sharding.has_value();
+bool changes_optimizer(const Draft&, const ConversionRequest& request) {
+  return request.optimizer.sharding.has_value();
 }
 
 /// Returns whether `keys` takes any optimizer state once its keys are made of the model's.
@@ -153,28 +161,27 @@ bool takes_state(const KeyFilter& keys, const Metadata& metadata) {
   });
 }
 
-std::string change_optimizer(Draft& draft, const ConvertOptions& options, ConvertReport&) {
-  const auto form = name_of(kOptimizerShardingNames, *options.optimizer.sharding);
+std::string change_optimizer(Draft& draft, const ConversionRequest& request, ConvertReport&) {
+  const auto form = name_of(kOptimizerShardingNames, *request.optimizer.sharding);
   if (!takes_state(draft.keys, draft.reader->metadata()))
     throw CheckpointError(
         ErrorCode::kInvalidArgument,
         str_format("the patterns (--include, --exclude) leave out the optimizer's "
                    "state, which is to become {}; leave out one of them",
                    form));
-  show(draft, with_optimizer_sharding(
-                  std::move(draft.reader), *options.optimizer.sharding,
-                  {.threads = options.limits.read_threads.value_or(options.limits.io.threads),
-                   .staging = std::min(options.limits.staging, draft.memory)},
-                  [&] { require_not_stopped(options); }));
+  show(draft, with_optimizer_sharding(std::move(draft.reader), *request.optimizer.sharding,
+                                      {.threads = request.readers,
+                                       .staging = std::min(request.limits.staging, draft.memory)},
+                                      request.go_on));
   return str_format("gives the state of the optimizer the form {}", form);
 }
 
 /// Reports the uses for which a copy of buckets, or of parts of them, is unsuitable.
-void tell_of_buckets(Draft& draft, const ConvertOptions& options) {
+void tell_of_buckets(Draft& draft, bool cut_for_ranks) {
   if (std::ranges::none_of(draft.contents.metadata.tensors, is_bucket_key,
                            &TensorStorageMetadata::key))
     return;
-  if (options.target.ranks)
+  if (cut_for_ranks)
     draft.findings.push_back(
         {FindingCode::kFormKept,
          "optimizer state in buckets is found by the chunks of the model that Megatron saved, "
@@ -193,38 +200,38 @@ void tell_of_buckets(Draft& draft, const ConvertOptions& options) {
 
 // Steps that leave out or rename contents.
 
-std::string leave_common_entries(Draft& draft, const ConvertOptions&, ConvertReport&) {
+std::string leave_common_entries(Draft& draft, const ConversionRequest&, ConvertReport&) {
   const std::size_t patterns = draft.keys.exclude.size();
   show(draft, without_common_entries(std::move(draft.reader), draft.keys.exclude));
   return patterns == draft.keys.exclude.size() ? "" : "leaves out entries of the common state";
 }
 
-std::string select(Draft& draft, const ConvertOptions& options, ConvertReport& report) {
-  if (has_map(options)) draft.keys.check({&draft.reader->metadata(), &draft.source_keys});
+std::string select(Draft& draft, const ConversionRequest& request, ConvertReport& report) {
+  if (request.mapped) draft.keys.check({&draft.reader->metadata(), &draft.source_keys});
   draft.contents = select_contents(*draft.reader, draft.keys);
-  tell_of_buckets(draft, options);
+  tell_of_buckets(draft, request.target.ranks.has_value());
   report.chunks_before = chunks_of(draft.reader->metadata());
   return str_format("takes {} of {}", counts(draft.contents.metadata),
                     counts(draft.reader->metadata()));
 }
 
 /// Leaves out lost data. Also throws if chunks do not make up their tensors.
-std::string leave_lost_data(Draft& draft, const ConvertOptions& options, ConvertReport& report) {
+std::string leave_lost_data(Draft& draft, const ConversionRequest& request, ConvertReport& report) {
   draft.contents = without_lost_data(std::move(draft.contents), *draft.reader,
-                                     options.source.allow_partial, report.lost);
+                                     request.source.allow_partial, report.lost);
   draft.contents.state_left_out +=
       static_cast<std::uint64_t>(std::ranges::count_if(report.lost, is_optimizer_key));
   require_coverage(draft.contents, report.source);
   return report.lost.empty() ? "" : "leaves out what the source has lost";
 }
 
-bool renames(const Draft&, const ConvertOptions& options) {
-  return !options.target.rename.empty();
+bool renames(const Draft&, const ConversionRequest& request) {
+  return !request.target.rename.empty();
 }
 
-std::string rename(Draft& draft, const ConvertOptions& options, ConvertReport&) {
-  draft.contents = rename_contents(std::move(draft.contents), options.target.rename);
-  return str_format("renames keys by {}", counted(options.target.rename.size(), "rule"));
+std::string rename(Draft& draft, const ConversionRequest& request, ConvertReport&) {
+  draft.contents = rename_contents(std::move(draft.contents), request.target.rename);
+  return str_format("renames keys by {}", counted(request.target.rename.size(), "rule"));
 }
 
 // Steps that convert to the form of the target.
@@ -235,47 +242,47 @@ void tell_of_iteration(Draft& draft) {
     draft.findings.push_back({FindingCode::kIterationConflict, std::move(conflict)});
 }
 
-bool stores_common_state(const Draft& draft, const ConvertOptions&) {
+bool stores_common_state(const Draft& draft, const ConversionRequest&) {
   const Capabilities& can = draft.target.format->capabilities;
   return can.objects || can.common_state;
 }
 
-bool stores_tensors_alone(const Draft& draft, const ConvertOptions& options) {
-  return !stores_common_state(draft, options);
+bool stores_tensors_alone(const Draft& draft, const ConversionRequest& request) {
+  return !stores_common_state(draft, request);
 }
 
-std::string shape_common_state(Draft& draft, const ConvertOptions& options, ConvertReport&) {
+std::string shape_common_state(Draft& draft, const ConversionRequest& request, ConvertReport&) {
   CopyContents& contents = draft.contents;
   contents =
-      with_common_state(std::move(contents), *draft.reader, draft.target, options.checks.source);
+      with_common_state(std::move(contents), *draft.reader, draft.target, request.checks.source);
   tell_of_iteration(draft);
   if (contents.common_file) return "keeps the common state beside the objects";
   if (contents.common_object) return "keeps the common state as an object";
   return {};
 }
 
-std::string leave_objects(Draft& draft, const ConvertOptions& options, ConvertReport&) {
-  const bool chosen = options.source.keys.include.size() + options.source.keys.exclude.size() > 0;
+std::string leave_objects(Draft& draft, const ConversionRequest& request, ConvertReport&) {
+  const bool chosen = request.source.keys.include.size() + request.source.keys.exclude.size() > 0;
   draft.contents = tensors_only(std::move(draft.contents), *draft.reader, chosen);
   tell_of_iteration(draft);
   return str_format("takes the tensors alone, which is what {} stores",
                     quote(draft.target.format->name));
 }
 
-std::string add_model_files(Draft& draft, const ConvertOptions& options, ConvertReport&) {
+std::string add_model_files(Draft& draft, const ConversionRequest& request, ConvertReport&) {
   draft.folder =
-      model_folder(*draft.reader, draft.contents.metadata, draft.config, draft.target, options);
+      model_folder(*draft.reader, draft.contents.metadata, draft.config, draft.target, request);
   name_files_left(*draft.reader, draft.folder, draft.beside);
   return draft.folder.files.empty()
              ? ""
              : str_format("adds {}", counted(draft.folder.files.size(), "file"));
 }
 
-bool is_arranged(const Draft& draft, const ConvertOptions&) {
+bool is_arranged(const Draft& draft, const ConversionRequest&) {
   return draft.target.format->arrange != nullptr;
 }
 
-std::string arrange(Draft& draft, const ConvertOptions&, ConvertReport& report) {
+std::string arrange(Draft& draft, const ConversionRequest&, ConvertReport& report) {
   show(draft, draft.target.format->arrange(reader_of(draft.contents, std::move(draft.reader)),
                                            draft.target.save));
   report.left_out += draft.contents.left_out;
@@ -284,11 +291,11 @@ std::string arrange(Draft& draft, const ConvertOptions&, ConvertReport& report) 
                     counts(draft.contents.metadata));
 }
 
-bool flattens(const Draft&, const ConvertOptions& options) {
-  return options.optimizer.flattened == FlattenedForm::kMegatron;
+bool flattens(const Draft&, const ConversionRequest& request) {
+  return request.optimizer.flattened == FlattenedForm::kMegatron;
 }
 
-std::string flatten(Draft& draft, const ConvertOptions&, ConvertReport&) {
+std::string flatten(Draft& draft, const ConversionRequest&, ConvertReport&) {
   const bool fragments_lost = draft.reader->info().conventions.fragments_lost;
   CopyContents& contents = draft.contents;
   const std::size_t changed =
@@ -309,7 +316,7 @@ std::string flatten(Draft& draft, const ConvertOptions&, ConvertReport&) {
   return {};
 }
 
-std::string join(Draft& draft, const ConvertOptions&, ConvertReport&) {
+std::string join(Draft& draft, const ConversionRequest&, ConvertReport&) {
   const std::uint64_t before = chunks_of(draft.contents.metadata);
   join_small_chunks(draft.contents.metadata);
   const std::uint64_t after = chunks_of(draft.contents.metadata);
@@ -325,6 +332,11 @@ constexpr Step kSourceSteps[] = {
     {"adapter", merges_before_a_map, merge_adapter},
     {"map", is_mapped, apply_map},
     {"adapter", merges, merge_adapter},
+};
+
+constexpr Step kRoundTripSteps[] = {
+    {"map back", goes_back, map_back},
+    {"round trip", has_come_back, compare_round_trip},
 };
 
 constexpr Step kTargetSteps[] = {
@@ -344,11 +356,11 @@ constexpr Step kTargetSteps[] = {
     {"join", is_mapped, join},
 };
 
-void take(std::span<const Step> steps, Draft& draft, const ConvertOptions& options,
+void take(std::span<const Step> steps, Draft& draft, const ConversionRequest& request,
           ConvertReport& report) {
   for (const Step& step : steps) {
-    if (!step.applies(draft, options)) continue;
-    std::string does = step.apply(draft, options, report);
+    if (!step.applies(draft, request)) continue;
+    std::string does = step.change(draft, request, report);
     Findings findings = std::exchange(draft.contents.findings, {});
     append(findings, std::exchange(draft.folder.findings, {}));
     append(findings, std::exchange(draft.findings, {}));
@@ -363,12 +375,13 @@ void show(Draft& draft, View view) {
   append(draft.findings, std::move(view.findings));
 }
 
-void take_source_steps(Draft& draft, const ConvertOptions& options, ConvertReport& report) {
-  take(kSourceSteps, draft, options, report);
+void take_source_steps(Draft& draft, const ConversionRequest& request, ConvertReport& report) {
+  take(kSourceSteps, draft, request, report);
+  take(kRoundTripSteps, draft, request, report);
 }
 
-void take_target_steps(Draft& draft, const ConvertOptions& options, ConvertReport& report) {
-  take(kTargetSteps, draft, options, report);
+void take_target_steps(Draft& draft, const ConversionRequest& request, ConvertReport& report) {
+  take(kTargetSteps, draft, request, report);
   report.left_out += draft.contents.left_out;
 }
 

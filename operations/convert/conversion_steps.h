@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -8,7 +9,9 @@
 
 #include "dist_checkpointing/open/key_filter.h"
 #include "mapping/base/finding.h"
+#include "migration/maps/mapped_reader.h"
 #include "migration/maps/numbers/map_numbers.h"
+#include "operations/convert/conversion_request.h"
 #include "operations/convert/convert_options.h"
 #include "operations/convert/convert_target.h"
 #include "operations/convert/copy_contents.h"
@@ -21,11 +24,14 @@ namespace dckpt {
 
 /// A checkpoint on its way from a source to the plan of its copy.
 struct Draft {
+  Route route;                               ///< the source, and where the copy goes
   std::unique_ptr<CheckpointReader> reader;  ///< as the steps so far show it
   KeyFilter keys{};                          ///< what is selected of it, in its keys
   Metadata source_keys{};                    ///< other keys that patterns may name: before a map
   std::optional<AdapterToMerge> adapter{};   ///< that has yet to be merged
-  std::string usual_format{};  ///< the format that a map's keys suggest; empty: the source's
+  std::string usual_format{};         ///< the format that a map's keys suggest; empty: the source's
+  std::function<RoundTrip()> back{};  ///< goes back through the map; empty unless that is checked
+  RoundTrip trip{};                   ///< while it is checked
   ChosenTarget target{};
   CopyContents contents{};            ///< what is selected, in the names and the form of the target
   std::vector<ConfigEntry> config{};  ///< entries that config.json must have, by the map
@@ -40,11 +46,12 @@ struct Draft {
 void show(Draft& draft, View view);
 
 /// Take the applicable steps in their order; each shows the checkpoint in another form, and none is
-/// taken twice. The first list makes the source of what was opened: it combines models and gives
-/// keys other names by a map. The second, once the target is chosen, makes the planned contents.
-/// Each step is added to `report`. Throw CheckpointError as the steps do.
-void take_source_steps(Draft& draft, const ConvertOptions& options, ConvertReport& report);
-void take_target_steps(Draft& draft, const ConvertOptions& options, ConvertReport& report);
+/// taken twice. Those of the source combine what was opened with other models and give keys other
+/// names by a map; on request, more steps go back through that map and compare. Those of the
+/// target, once it is chosen, make the planned contents. Each step is added to `report`. Throw
+/// CheckpointError as the steps do.
+void take_source_steps(Draft& draft, const ConversionRequest& request, ConvertReport& report);
+void take_target_steps(Draft& draft, const ConversionRequest& request, ConvertReport& report);
 
 /// Adds a step and its findings, unless it does nothing and finds nothing.
 void add_step(ConvertReport& report, std::string name, std::string does, Findings findings);

@@ -6,7 +6,6 @@
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
-#include "operations/convert/conversion_rules.h"
 #include "strategies/formats/dcp/megatron_json.h"
 
 namespace dckpt {
@@ -38,60 +37,57 @@ void require_convertible(const CheckpointReader& reader, const std::string& sour
 }  // namespace
 
 ChosenTarget choose_target(const CheckpointReader& reader, const std::string& source,
-                           const std::string& usual, const ConvertOptions& options) {
+                           const std::string& usual, const ConvertTarget& target,
+                           const ConvertOptimizer& optimizer) {
   require_convertible(reader, source);
-  ChosenTarget target;
-  SaveOptions& save = target.save;
-  const std::string named =
-      options.target.strategy.empty() && !options.target.compat ? usual : options.target.strategy;
-  const bool asks_nothing = (named.empty() || named == reader.info().format) &&
-                            !options.target.compat && !options.optimizer.flattened &&
-                            !options.optimizer.sharding;
+  ChosenTarget chosen;
+  SaveOptions& save = chosen.save;
+  const std::string named = target.strategy.empty() && !target.compat ? usual : target.strategy;
+  const bool asks_nothing = (named.empty() || named == reader.info().format) && !target.compat &&
+                            !optimizer.flattened && !optimizer.sharding;
   if (asks_nothing && !reader.info().common_places.empty() &&
       !reader.info().conventions.keys_are_paths)
     save.compat = Compat::kMegatron019;
-  save.compat = options.target.compat.value_or(save.compat);
+  save.compat = target.compat.value_or(save.compat);
   if (!named.empty())
-    save.strategy = {named, options.target.version, {}};
-  else if (!options.target.compat)
+    save.strategy = {named, target.version, {}};
+  else if (!target.compat)
     save.strategy.name = reader.info().format;
-  save.strategy.options = options.target.options;
+  save.strategy.options = target.options;
   const std::string asked = save.strategy.name;
   require_writable(asked, named.empty());
   save = canonical(save);
-  target.format = &find_save_strategy(save.strategy.name, save.strategy.version);
-  const std::string& format = target.format->name;
-  const bool keys_are_paths = target.format->conventions.keys_are_paths;
-  if ((!named.empty() && format != asked) ||
-      (options.target.compat && save.compat != *options.target.compat)) {
+  chosen.format = &find_save_strategy(save.strategy.name, save.strategy.version);
+  const std::string& format = chosen.format->name;
+  const bool keys_are_paths = chosen.format->conventions.keys_are_paths;
+  if ((!named.empty() && format != asked) || (target.compat && save.compat != *target.compat)) {
     throw CheckpointError(
         ErrorCode::kInvalidArgument,
         str_format(
             "the format {} and --compat {} contradict each other; {}", quote(asked),
-            to_string(*options.target.compat),
+            to_string(*target.compat),
             keys_are_paths && format == asked
                 ? "Megatron-Core reads 'torch_dist', and plain DCP has only --compat dcp"
                 : "for PyTorch DCP alone say --to dcp, for Megatron-Core --compat megatron or "
                   "megatron-0.19"));
   }
-  require_conversion_rules(options, target.format);
   const bool keeps_form =
-      (format == reader.info().format || target.format->conventions.megatron_keys) &&
-      !options.optimizer.sharding && target.format->capabilities.flattened_form;
-  save.flattened = options.optimizer.flattened.value_or(keeps_form ? FlattenedForm::kMegatron
-                                                                   : FlattenedForm::kBoxes);
-  save.separation_hint = options.target.separation_hint;
-  save.overwrite = options.target.overwrite;
+      (format == reader.info().format || chosen.format->conventions.megatron_keys) &&
+      !optimizer.sharding && chosen.format->capabilities.flattened_form;
+  save.flattened =
+      optimizer.flattened.value_or(keeps_form ? FlattenedForm::kMegatron : FlattenedForm::kBoxes);
+  save.separation_hint = target.separation_hint;
+  save.overwrite = target.overwrite;
   const bool source_has_one = reader.storage().stat(kIntegrityFile).has_value();
-  const bool can_have_one = target.format->capabilities.integrity;
-  save.integrity = options.target.integrity.value_or(
-      can_have_one && (source_has_one || !target.format->conventions.records));
+  const bool can_have_one = chosen.format->capabilities.integrity;
+  save.integrity = target.integrity.value_or(
+      can_have_one && (source_has_one || !chosen.format->conventions.records));
   if (source_has_one && !can_have_one)
-    target.findings.push_back(
+    chosen.findings.push_back(
         {FindingCode::kModelFilesLeftOut,
          str_format("the source has a manifest (integrity.json), but the format {} can have none",
                     quote(format))});
-  return target;
+  return chosen;
 }
 
 void require_outside(const Location& source, const Location& destination) {

@@ -17,11 +17,12 @@ struct ChosenTarget {
   Findings findings{};
 };
 
-/// Chooses the format that the options name, else `usual`, else that of the source. Messages call
-/// the source `source`. Throws CheckpointError for contradictions, and for formats that cannot be
+/// Chooses the format that `target` names, else `usual`, else that of the source. Messages call the
+/// source `source`. Throws CheckpointError for contradictions, and for formats that cannot be
 /// written or read.
 ChosenTarget choose_target(const CheckpointReader& reader, const std::string& source,
-                           const std::string& usual, const ConvertOptions& options);
+                           const std::string& usual, const ConvertTarget& target,
+                           const ConvertOptimizer& optimizer);
 
 /// Throws CheckpointError (invalid argument) for a destination inside the source, which must not
 /// change meanwhile.

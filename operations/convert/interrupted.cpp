@@ -25,8 +25,8 @@ bool is_journal(std::string_view name) {
 /// Looks through the leftovers of one target.
 class Search {
  public:
-  Search(const Location& target, const ConversionFacts& facts, const ConvertOptions& options)
-      : target_(target), facts_(facts), shared_facts_(shared_facts(facts, target, options)) {}
+  Search(const Location& target, const ConversionFacts& facts, const ConversionFacts& shared)
+      : target_(target), facts_(facts), shared_facts_(shared) {}
 
   void look_at(const std::string& directory) {
     const std::shared_ptr<Storage> storage = Location(target_.storage(), directory).directory();
@@ -87,7 +87,7 @@ class Search {
 
   const Location& target_;
   const ConversionFacts& facts_;
-  const ConversionFacts shared_facts_;
+  const ConversionFacts& shared_facts_;
   std::optional<Interrupted> best_;
   std::string others_, instead_;
   std::string journal_;
@@ -96,8 +96,8 @@ class Search {
 }  // namespace
 
 std::optional<Interrupted> find_interrupted(const Location& target, const ConversionFacts& facts,
-                                            const ConvertOptions& options) {
-  Search search(target, facts, options);
+                                            const ConversionFacts& shared) {
+  Search search(target, facts, shared);
   for (const std::string& directory : unfinished_attempts(target)) search.look_at(directory);
   for (const std::string& directory : pool_directories(target)) search.look_at(directory);
   return search.take();

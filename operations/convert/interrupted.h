@@ -5,7 +5,6 @@
 #include <string>
 
 #include "operations/convert/conversion_facts.h"
-#include "operations/convert/convert_options.h"
 #include "strategies/storage/location.h"
 
 namespace dckpt {
@@ -18,11 +17,11 @@ struct Interrupted {
   std::uint64_t bytes = 0;         ///< in these files
 };
 
-/// Returns the leftovers beside `target` of a conversion with these facts; of several, the one that
-/// had finished the most. Throws CheckpointError: (mismatch) naming the differences if there are
-/// only others; (unsupported) if there are only those of an earlier build, or a pool of one;
-/// (aborted) if workers of its pool are still at work.
+/// Returns the leftovers beside `target` of a conversion with these facts, or of a pool whose facts
+/// are `shared`; of several, the one that had finished the most. Throws CheckpointError: (mismatch)
+/// naming the differences if there are only others; (unsupported) if there are only those of an
+/// earlier build, or a pool of one; (aborted) if workers of its pool are still at work.
 std::optional<Interrupted> find_interrupted(const Location& target, const ConversionFacts& facts,
-                                            const ConvertOptions& options);
+                                            const ConversionFacts& shared);
 
 }  // namespace dckpt

@@ -7,6 +7,8 @@
 #include "mapping/base/format.h"
 #include "mapping/base/storage_name.h"
 #include "mapping/base/text.h"
+#include "mapping/megatron/optimizer_keys.h"
+#include "migration/optimizer/optimizer_sharding.h"
 #include "operations/convert/reshard.h"
 #include "operations/inspect/compatible_readers.h"
 #include "strategies/registry/registry.h"
@@ -54,6 +56,28 @@ bool is_no_tensor(const CheckpointReader& reader, std::size_t tensor, std::size_
 }
 
 }  // namespace
+
+void require_resumable_optimizer(const CopyContents& contents, const ChosenTarget& target) {
+  const std::string sharding = optimizer_sharding(contents.common);
+  if (!target.format->conventions.megatron_keys ||
+      sharding != name_of(kOptimizerShardingNames, OptimizerSharding::kFullyShardedModelSpace) ||
+      std::ranges::none_of(contents.metadata.tensors, [](const TensorStorageMetadata& tensor) {
+        return tensor.flattened_shape && is_optimizer_key(tensor.key);
+      }))
+    return;
+  const bool newest = target.save.compat == Compat::kMegatron019;
+  if (!newest && target.save.flattened == FlattenedForm::kMegatron) return;
+  if (!target.format->capabilities.flattened_form && !newest) return;  // zarr, which has no other
+  throw CheckpointError(
+      ErrorCode::kInvalidArgument,
+      str_format(
+          "Megatron-Core 0.8 to 0.15 resume from the source's flattened optimizer state, and no "
+          "release would from {}; --optimizer fully_reshardable makes what {} and newer resume "
+          "from, and without {} it stays what 0.8 to 0.15 do (--exclude 'optimizer.*' takes the "
+          "model alone)",
+          newest ? "it with a common state that is an object" : "its boxes",
+          newest ? "0.19" : "0.15", newest ? "--compat megatron-0.19" : "--flattened boxes"));
+}
 
 PlannedCopy plan_copy(CopyContents contents, ChosenTarget target, ModelFolder folder,
                       std::optional<int> ranks) {

@@ -27,6 +27,11 @@ struct PlannedCopy {
   GlobalPlan plan;              ///< its own items are left out
 };
 
+/// Throws CheckpointError (invalid argument) for optimizer state that the target would give a form
+/// from which no release resumes: Megatron 0.8 to 0.15 resume from flattened state beside a
+/// common.pt, and from nothing else.
+void require_resumable_optimizer(const CopyContents& contents, const ChosenTarget& target);
+
 /// Cut for so many ranks, or as the contents are cut. Throws CheckpointError (unsupported) for what
 /// the target would have to leave out.
 PlannedCopy plan_copy(CopyContents contents, ChosenTarget target, ModelFolder folder,

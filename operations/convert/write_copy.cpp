@@ -11,9 +11,7 @@
 #include "dist_checkpointing/save/write_checkpoint.h"
 #include "dist_checkpointing/training_root/staging_token.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/parallel_for.h"
-#include "mapping/base/text.h"
 #include "operations/convert/workers/worker_pool.h"
 #include "strategies/storage/memory.h"
 
@@ -40,23 +38,22 @@ void restore_order(Entries& entries, const Entries& source) {
 
 }  // namespace
 
-void finish_copy(const PlannedCopy& copy, CopySource& source, Publication publication,
-                 NotedCopy& noted, const WriteSteps& steps, const std::function<void()>& check,
-                 ConvertReport& report) {
-  const auto& [contents, target, folder, strategy, items, plan] = copy;
+void finish_copy(const CopyJob& job, CopySource& source, Publication publication, NotedCopy& noted,
+                 const CopyEnd& end, ConvertReport& report) {
+  const auto& [contents, target, folder, strategy, items, plan] = job.copy;
   source.goes_on_with(noted);
   const WriteTarget data_target{noted.storage(), publication.staging(), false};  // digests them
   const WriteTarget to{noted.storage(), publication.staging(), target.save.integrity};
   std::vector<WrittenItems> written(items.size());
-  parallel_for(items.size(), steps.writers, [&](std::size_t rank) {
-    written[rank] =
-        write_items(data_target, *copy.strategy, static_cast<int>(rank), copy.items[rank], source)
-            .items;
+  parallel_for(written.size(), job.memory.io.threads, [&](std::size_t rank) {
+    written[rank] = write_items(data_target, *job.copy.strategy, static_cast<int>(rank),
+                                job.copy.items[rank], source)
+                        .items;
   });
   try {
-    steps.check_source();
+    end.check_source();
   } catch (const CheckpointError& error) {
-    if (steps.discards && error.code() != ErrorCode::kCancelled) publication.discard_unfinished();
+    if (end.discards && error.code() != ErrorCode::kCancelled) publication.discard_unfinished();
     throw;
   }
 
@@ -77,45 +74,44 @@ void finish_copy(const PlannedCopy& copy, CopySource& source, Publication public
                       .sync = target.save.io.fsync,
                       .check = [&] {
                         source.require_unchanged();
-                        check();
+                        job.go_on();
+                        end.check();
                       }});
   report.files = metadata.files.size();
 }
 
-void write_copy(const PlannedCopy& copy, const Location& destination, CopySource& source,
-                const WriteSteps& steps, ConvertReport& report) {
+void write_copy(const CopyJob& job, const std::string& left, ConvertReport& report) {
+  const PlannedCopy& copy = job.copy;
+  SourceCheck check(
+      job.reader, job.checks.source,
+      manifest_to_compare(job.reader, copy.contents, job.checks.source, job.checks.integrity),
+      job.watch);
+  if (job.dry_run) {
+    if (job.checks.integrity) check.check_manifest(job.readers);
+    return;
+  }
+  CopySource source(job.reader, copy.contents, check, *copy.target.format, job.memory, job.progress,
+                    bytes_of(copy.items), job.go_on);
   const SaveOptions& save = copy.target.save;
   Publication publication =
-      steps.resume ? begin_resumable(destination, save, steps.left, staging_token(), true)
-                   : begin_publication(destination, save);
-  const std::shared_ptr<Storage>& storage = destination.storage();
+      job.resume ? begin_resumable(job.destination, save, left, staging_token(), true)
+                 : begin_publication(job.destination, save);
+  const std::shared_ptr<Storage>& storage = job.destination.storage();
   // Nobody can go on in a storage that cannot rename.
   WorkerPool pool(
       storage->capabilities().rename ? storage->subtree(publication.staging()) : memory_storage(),
-      steps.facts, save.io.fsync);
+      job.facts, save.io.fsync);
   NotedCopy noted(pool, storage, publication.staging(), "", save.integrity);
-  if (!steps.left.empty()) noted.take_over(NotedCopy::Comparison::kDigest, steps.writers);
+  if (!left.empty()) noted.take_over(NotedCopy::Comparison::kDigest, job.memory.io.threads);
   report.kept_files = pool.done().size();
-  const auto check = [&] {
-    steps.go_on();
-    pool.remove_notes();
-  };
-  finish_copy(copy, source, std::move(publication), noted, steps, check, report);
-}
-
-void require_resumable(const PlannedCopy& copy, const Location& destination,
-                       const std::string& option) {
-  if (!copy.target.format->capabilities.resume)
-    throw CheckpointError(ErrorCode::kUnsupported,
-                          str_format("the format {} is written in one go by one process; leave out "
-                                     "{}",
-                                     quote(copy.target.format->name), option));
-  if (!destination.storage()->capabilities().rename)
-    throw CheckpointError(ErrorCode::kUnsupported,
-                          str_format("this storage cannot rename, so nothing in it can wait for "
-                                     "another process to go on; leave out {}",
-                                     option),
-                          {.file = destination.display()});
+  finish_copy(job, source, std::move(publication), noted,
+              {.check_source =
+                   [&] {
+                     check.check_rest(job.readers, job.go_on);
+                     check.check_manifest(job.readers);
+                   },
+               .check = [&] { pool.remove_notes(); }},
+              report);
 }
 
 }  // namespace dckpt

@@ -1,44 +1,55 @@
 #pragma once
 
 #include <functional>
-#include <optional>
+#include <memory>
 #include <string>
 
+#include "mapping/base/progress.h"
 #include "operations/convert/conversion_facts.h"
 #include "operations/convert/convert_options.h"
 #include "operations/convert/noted_copy.h"
 #include "operations/convert/planned_copy.h"
 #include "operations/convert/source/copy_source.h"
+#include "operations/convert/source/source_check.h"
+#include "strategies/contract/reader.h"
+#include "strategies/storage/file_watch.h"
 #include "strategies/storage/location.h"
 #include "strategies/storage/publication.h"
 
 namespace dckpt {
 
-/// Settings and callbacks for writing a copy.
-struct WriteSteps {
-  int writers = 1;  ///< number of ranks at a time
+/// A planned copy and how it is carried out.
+struct CopyJob {
+  PlannedCopy& copy;
+  const CheckpointReader& reader;
+  const Location& destination;
+  ConvertChecks checks{};
+  ConvertWorkers workers{};
+  bool dry_run = false;
   bool resume = false;
-  bool discards = true;  ///< what was written is worthless if check_source() fails
-  std::string left{};    ///< leftovers to continue, beside the destination; empty if there are none
+  CopyMemory memory{};
+  int readers = 1;                   ///< number of threads that check the source
+  std::shared_ptr<FileWatch> watch;  ///< of the files of the source
   ConversionFacts facts{};
-  std::function<void()> check_source{};  ///< called when everything has been read; throws
-  std::function<void()> go_on{};         ///< throws to stop
+  bool keeps_records = false;     ///< records that are not plain tensors may be copied as they are
+  Progress progress{};            ///< of the bytes that this process or others have written
+  std::function<void()> go_on{};  ///< throws to stop
 };
 
-/// Writes what `noted` does not have as finished, and publishes the copy. `check` is called just
-/// before the checkpoint becomes visible and throws to prevent that.
-void finish_copy(const PlannedCopy& copy, CopySource& source, Publication publication,
-                 NotedCopy& noted, const WriteSteps& steps, const std::function<void()>& check,
-                 ConvertReport& report);
+/// The end of a copy, in which checks may throw.
+struct CopyEnd {
+  std::function<void()> check_source{};  ///< called when everything has been read
+  bool discards = true;                  ///< what was written is worthless if that throws
+  std::function<void()> check{};         ///< called just before the checkpoint becomes visible
+};
 
-/// Writes the copy from `source` as a pool of one worker, and publishes it. Reports the numbers of
-/// files.
-void write_copy(const PlannedCopy& copy, const Location& destination, CopySource& source,
-                const WriteSteps& steps, ConvertReport& report);
+/// Writes what `noted` does not have as finished, and publishes the copy.
+void finish_copy(const CopyJob& job, CopySource& source, Publication publication, NotedCopy& noted,
+                 const CopyEnd& end, ConvertReport& report);
 
-/// Throws CheckpointError (unsupported) if the copy cannot be written by several attempts, which
-/// `option` asks for: for formats without Capabilities::resume, and storages without rename.
-void require_resumable(const PlannedCopy& copy, const Location& destination,
-                       const std::string& option);
+/// Writes the copy as a pool of one worker, and publishes it; a dry run only checks the source.
+/// `left` names leftovers to continue, beside the destination; empty if there are none. Reports the
+/// numbers of files.
+void write_copy(const CopyJob& job, const std::string& left, ConvertReport& report);
 
 }  // namespace dckpt

@@ -14,7 +14,7 @@
 #include "mapping/base/text.h"
 #include "migration/maps/findings/config_agreement.h"
 #include "migration/maps/mapped_reader.h"
-#include "operations/convert/source/conversion_source.h"
+#include "operations/convert/conversion_request.h"
 #include "strategies/formats/json/json.h"
 #include "strategies/storage/forwarding.h"
 #include "strategies/storage/memory.h"
@@ -57,10 +57,6 @@ class WithConfig final : public ForwardingStorage {
  private:
   std::shared_ptr<Storage> made_ = memory_storage();
 };
-
-bool wants_fp8_weights(const ConvertOptions& options) {
-  return has_map(options) && wants_fp8(options.source.map);
-}
 
 /// Removes the quantization that maps undo. Returns whether there was one.
 bool drop_quantization(Value& config) {
@@ -173,31 +169,32 @@ void compare_tokens(const Value& config, ModelFolder& folder) {
 }
 
 /// Returns the map of a conversion, if it is not chosen by config.json.
-std::optional<KeyMap> own_map(const ConvertOptions& options) {
-  if (!has_map(options) || options.source.map.name == kAutoMap) return std::nullopt;
-  return KeyMap::find(options.source.map.name);
+std::optional<KeyMap> own_map(const KeyMapOptions& map) {
+  if (!has_map(map) || map.name == kAutoMap) return std::nullopt;
+  return KeyMap::find(map.name);
 }
 
 /// Returns whether a config.json of the `folder` may differ from what is written: on request, where
 /// parts of the model are to be lost or come later, and if that of the source, `original`, does not
 /// describe the source either.
 bool may_differ(const Value& original, const CheckpointReader& source, const ModelFolder& folder,
-                const ConvertOptions& options) {
-  if (options.checks.allow_other_config || options.source.allow_partial) return true;
-  if (std::ranges::any_of(options.source.map.set, [](const std::string& setting) {
+                const ConversionRequest& request) {
+  if (request.checks.allow_other_config || request.source.allow_partial) return true;
+  if (std::ranges::any_of(request.source.map.set, [](const std::string& setting) {
         return setting.starts_with("prefix=");  // the result is to be joined with the whole model
       }))
     return true;
-  return options.source.join.empty() &&
+  return request.source.join.empty() &&
          folder.storage->absolute("") == source.storage().absolute("") &&
-         !compare_with_config(original, source.metadata(), own_map(options)).empty();
+         !compare_with_config(original, source.metadata(), own_map(request.source.map)).empty();
 }
 
 /// Reports where `config` differs from the tensors `written`, as errors unless it may.
 void compare_tensors(const Value& config, const Value& original, const CheckpointReader& source,
-                     const Metadata& written, const ConvertOptions& options, ModelFolder& folder) {
-  Findings found = compare_with_config(config, written, own_map(options));
-  if (!found.empty() && !may_differ(original, source, folder, options)) {
+                     const Metadata& written, const ConversionRequest& request,
+                     ModelFolder& folder) {
+  Findings found = compare_with_config(config, written, own_map(request.source.map));
+  if (!found.empty() && !may_differ(original, source, folder, request)) {
     for (Finding& finding : found) finding.severity = Severity::kError;
   }
   append(folder.findings, std::move(found));
@@ -205,23 +202,24 @@ void compare_tensors(const Value& config, const Value& original, const Checkpoin
 
 }  // namespace
 
-bool keeps_quantization(const CheckpointReader& source, const ConvertOptions& options) {
+bool keeps_quantization(const CheckpointReader& source, const KeyMapOptions& map) {
   const Metadata& metadata = source.metadata();
   const auto has_one_byte = [](const TensorStorageMetadata& tensor) {
     return item_size(tensor.properties.dtype) == 1;
   };
-  return !wants_fp8_weights(options) && (four_bit_form(metadata) != nullptr ||
-                                         std::ranges::any_of(metadata.tensors, has_one_byte));
+  return !wants_fp8(map) && (four_bit_form(metadata) != nullptr ||
+                             std::ranges::any_of(metadata.tensors, has_one_byte));
 }
 
 void adapt_config(const CheckpointReader& source, const Metadata& written,
-                  const std::vector<ConfigEntry>& entries, const ConvertOptions& options,
+                  const std::vector<ConfigEntry>& entries, const ConversionRequest& request,
                   ModelFolder& folder) {
-  const bool fp8 = wants_fp8_weights(options);
-  const auto dtype = has_map(options) ? wanted_dtype(options.source.map) : std::nullopt;
+  const KeyMapOptions& map = request.source.map;
+  const bool fp8 = wants_fp8(map);
+  const auto dtype = wanted_dtype(map);
   const auto file = folder.storage->open(kModelConfig);
   const Bytes text = read_file(*file, kMaxModelFile);
-  const bool drops = !fp8 && !keeps_quantization(source, options) &&
+  const bool drops = !fp8 && !keeps_quantization(source, map) &&
                      as_text(text).find(kQuantizationConfig) != std::string_view::npos;
   std::optional<Value> parsed;
   try {
@@ -252,8 +250,8 @@ void adapt_config(const CheckpointReader& source, const Metadata& written,
                                                   to_json(config, 2) + "\n");
   for (const std::string& change : changes)
     folder.findings.push_back({FindingCode::kModelFilesCopied, "config.json goes along " + change});
-  compare_tensors(config, original, source, written, options, folder);
-  if (has_map(options)) compare_tokens(config, folder);
+  compare_tensors(config, original, source, written, request, folder);
+  if (request.mapped) compare_tokens(config, folder);
 }
 
 }  // namespace dckpt

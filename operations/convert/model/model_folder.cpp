@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
 
 #include "configs/yaml/yaml.h"
-#include "mapping/base/error.h"
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
 #include "migration/adapters/peft_adapter.h"
@@ -16,7 +16,6 @@
 #include "operations/inspect/modelopt.h"
 #include "strategies/contract/common_state.h"
 #include "strategies/formats/dcp/megatron_json.h"
-#include "strategies/safetensors/hub_cache.h"
 #include "strategies/safetensors/model_files.h"
 #include "strategies/safetensors/save_strategy.h"
 #include "strategies/safetensors/writer.h"
@@ -123,13 +122,12 @@ void carry_annotations(const CheckpointReader& source, ChosenTarget& target, Fin
 
 /// Reports an adapter in `folder` that is not merged. None of its files are copied, since
 /// transformers would look for its weights.
-void leave_adapter(const Storage& folder, const ConvertOptions& options, Findings& findings) {
+void leave_adapter(const Storage& folder, const std::optional<Location>& merged,
+                   Findings& findings) {
   const std::vector<std::string> left = adapter_files(folder);
   if (left.empty()) return;
   const std::string place = folder.display_path("");
-  if (options.source.merge_adapter &&
-      options.source.merge_adapter->directory()->absolute("") == folder.absolute(""))
-    return;
+  if (merged && merged->directory()->absolute("") == folder.absolute("")) return;
   findings.push_back(
       {.code = FindingCode::kAdapterLeftOut,
        .message = str_format("the adapter beside the model was not merged and stays behind: {}; "
@@ -152,32 +150,19 @@ void finish_adapter(ChosenTarget& target, ModelFolder& folder) {
                     kAdapterConfigFile)});
 }
 
-/// A format without such files: the numbers of a map may still come from config.json.
-void require_use(const ConvertOptions& options, const ChosenTarget& target) {
-  if (!has_map(options))
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          str_format("the format {} takes no files of a model; leave out "
-                                     "--model-files, write 'hf' (--to), or convert with a --map, "
-                                     "which takes numbers from their config.json",
-                                     quote(target.format->name)));
-  if (!options.target.model_files->directory()->stat(kModelConfig))
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "there is no config.json that the map could take numbers from",
-                          {.file = options.target.model_files->display()});
-}
-
 }  // namespace
 
 ModelFolder model_folder(const CheckpointReader& source, const Metadata& written,
                          const std::vector<ConfigEntry>& config, ChosenTarget& target,
-                         const ConvertOptions& options) {
+                         const ConversionRequest& request) {
+  const std::optional<Location>& merged = request.source.merge_adapter;
+  const std::optional<Location>& files = request.target.model_files;
   ModelFolder folder;
   const bool is_adapter = holds_peft_adapter(source.metadata());
   const bool is_model = !is_adapter && !source.info().single_file;
   carry_annotations(source, target, folder.findings);
-  if (is_model) leave_adapter(source.storage(), options, folder.findings);
+  if (is_model) leave_adapter(source.storage(), merged, folder.findings);
   if (!target.format->conventions.model_folder) {
-    if (options.target.model_files) require_use(options, target);
     take_modelopt(source, folder);
     if (source.info().conventions.model_folder) {
       std::vector<std::string> left;
@@ -193,25 +178,21 @@ ModelFolder model_folder(const CheckpointReader& source, const Metadata& written
     return folder;
   }
   leave_modelopt(source, folder.findings);
-  if (options.target.model_files) {
-    if (!options.target.model_files->is_directory())
-      throw CheckpointError(ErrorCode::kIo, "there is no such folder of a model's files",
-                            {.file = options.target.model_files->display()});
-    folder.storage = with_hub_cache(options.target.model_files->directory());
+  if (files) {
+    folder.storage = model_files(files);
   } else if (source.info().conventions.model_folder) {
     folder.storage = source.storage().shared_from_this();
   }
-  const bool quantized = keeps_quantization(source, options);
+  const bool quantized = keeps_quantization(source, request.source.map);
   if (folder.storage != nullptr) list_files(folder, is_adapter, quantized);
-  if (options.target.model_files && !is_adapter &&
-      folder.storage->absolute("") != source.storage().absolute(""))
-    leave_adapter(*folder.storage, options, folder.findings);
+  if (files && !is_adapter && folder.storage->absolute("") != source.storage().absolute(""))
+    leave_adapter(*folder.storage, merged, folder.findings);
   if (is_adapter) {
     finish_adapter(target, folder);
     return folder;
   }
   if (std::ranges::find(folder.files, kModelConfig) != folder.files.end()) {
-    adapt_config(source, written, config, options, folder);
+    adapt_config(source, written, config, request, folder);
   } else {
     folder.findings.push_back(
         {FindingCode::kModelFilesLeftOut,

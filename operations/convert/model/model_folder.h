@@ -7,7 +7,7 @@
 
 #include "mapping/base/finding.h"
 #include "migration/maps/numbers/map_numbers.h"
-#include "operations/convert/convert_options.h"
+#include "operations/convert/conversion_request.h"
 #include "operations/convert/convert_target.h"
 #include "strategies/contract/reader.h"
 #include "strategies/storage/storage.h"
@@ -30,11 +30,10 @@ inline constexpr std::uint64_t kMaxModelFile = std::uint64_t{128} << 20;
 /// A model's folder is that of ConvertTarget::model_files, or else the source. What the source's
 /// files say about the model becomes an option of the target's strategy, unless it has that option.
 /// The findings say what goes along and what does not, and where config.json, which gets the
-/// entries `config`, and the tensors `written` disagree. Throws CheckpointError (invalid argument)
-/// for an option that would have no effect, (io).
+/// entries `config`, and the tensors `written` disagree. Throws CheckpointError (io).
 ModelFolder model_folder(const CheckpointReader& source, const Metadata& written,
                          const std::vector<ConfigEntry>& config, ChosenTarget& target,
-                         const ConvertOptions& options);
+                         const ConversionRequest& request);
 
 /// Reports the files in the source's folder, and those `beside` it, that are neither read nor
 /// copied nor reported already: an optimizer, a framework's own state, weights in another format.

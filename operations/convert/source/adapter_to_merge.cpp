@@ -40,9 +40,7 @@ bool AdapterToMerge::is_for(const Metadata& model) const {
   return fits_adapter(model, adapter) || !has_megatron_keys(model);
 }
 
-std::optional<AdapterToMerge> adapter_to_merge(const ConvertOptions& options) {
-  if (!options.source.merge_adapter) return std::nullopt;
-  const Location& folder = *options.source.merge_adapter;
+AdapterToMerge adapter_to_merge(const Location& folder, const ConversionRequest& request) {
   if (!folder.is_directory())
     throw CheckpointError(ErrorCode::kIo,
                           "there is no such folder of an adapter; name the folder that holds "
@@ -50,12 +48,12 @@ std::optional<AdapterToMerge> adapter_to_merge(const ConvertOptions& options) {
                           {.file = folder.display()});
   AdapterToMerge opened{.adapter = open_peft_adapter(folder.directory()),
                         .folder = folder.display(),
-                        .memory = std::min(kDefaultFactorMemory, options.limits.memory / 8)};
-  compare_beside(*opened.adapter.reader, options);
+                        .memory = std::min(kDefaultFactorMemory, request.limits.memory / 8)};
+  compare_beside(*opened.adapter.reader, request.checks, request.readers);
   return opened;
 }
 
-std::string merge_adapter(Draft& draft, const ConvertOptions&, ConvertReport&) {
+std::string merge_adapter(Draft& draft, const ConversionRequest&, ConvertReport&) {
   const AdapterToMerge adapter = *std::exchange(draft.adapter, std::nullopt);
   if (holds_peft_adapter(draft.reader->metadata()))
     throw CheckpointError(ErrorCode::kInvalidArgument,

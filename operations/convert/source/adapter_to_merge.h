@@ -1,12 +1,14 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
+#include <string>
 
 #include "mapping/planning/metadata.h"
 #include "migration/adapters/peft_adapter.h"
+#include "operations/convert/conversion_request.h"
 #include "operations/convert/convert_options.h"
 #include "strategies/contract/reader.h"
+#include "strategies/storage/location.h"
 
 namespace dckpt {
 
@@ -21,16 +23,16 @@ struct AdapterToMerge {
   bool is_for(const Metadata& model) const;
 };
 
-/// Opens ConvertSource::merge_adapter, if it is set. If the folder has an integrity.json, the
-/// adapter is compared with it, unless ConvertChecks::source is off. Throws CheckpointError as
-/// open_peft_adapter() and compare_digests() do.
-std::optional<AdapterToMerge> adapter_to_merge(const ConvertOptions& options);
+/// Opens the adapter in `folder`. If the folder has an integrity.json, the adapter is compared with
+/// it, unless ConvertChecks::source is off. Throws CheckpointError as open_peft_adapter() and
+/// compare_digests() do.
+AdapterToMerge adapter_to_merge(const Location& folder, const ConversionRequest& request);
 
 struct Draft;
 
 /// Merges the adapter of the draft into the model: a step (conversion_steps.h). Throws
 /// CheckpointError as merged_adapter() does, and (invalid argument) for a model that is an adapter
 /// itself.
-std::string merge_adapter(Draft& draft, const ConvertOptions& options, ConvertReport& report);
+std::string merge_adapter(Draft& draft, const ConversionRequest& request, ConvertReport& report);
 
 }  // namespace dckpt

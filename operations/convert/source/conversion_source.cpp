@@ -1,9 +1,9 @@
 #include "operations/convert/source/conversion_source.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "configs/policy/option_rules.h"
 #include "dist_checkpointing/open/open.h"
@@ -12,11 +12,7 @@
 #include "mapping/base/format.h"
 #include "mapping/base/problem_list.h"
 #include "mapping/base/text.h"
-#include "mapping/megatron/model_keys.h"
-#include "mapping/megatron/optimizer_keys.h"
 #include "migration/maps/mapped_reader.h"
-#include "migration/megatron_fsdp/megatron_fsdp.h"
-#include "operations/convert/conversion_steps.h"
 #include "operations/convert/source/adapter_to_merge.h"
 #include "operations/convert/source/map_source.h"
 #include "operations/inspect/diff.h"
@@ -27,55 +23,14 @@
 namespace dckpt {
 namespace {
 
-/// Returns the folder whose config.json identifies the model.
-std::shared_ptr<const Storage> model_files_of(const ConvertOptions& options) {
-  if (!options.target.model_files) return nullptr;
-  if (!options.target.model_files->is_directory())
-    throw CheckpointError(ErrorCode::kIo, "there is no such folder of a model's files",
-                          {.file = options.target.model_files->display()});
-  return with_hub_cache(options.target.model_files->directory());
-}
-
 /// Returns whose keys readers of the requested format look for; empty if either's will do.
-std::optional<KeyNames> keys_of_target(const ConvertOptions& options) {
+std::optional<KeyNames> keys_of_target(const std::string& strategy) {
   for (const SaveStrategyEntry& format : save_strategies()) {
-    if (format.name != options.target.strategy) continue;
+    if (format.name != strategy) continue;
     if (format.conventions.model_folder) return KeyNames::kHf;
     if (format.conventions.megatron_keys) return KeyNames::kMegatron;
   }
   return std::nullopt;
-}
-
-/// Goes through the map and back, and throws for tensors that differ afterwards. Padding of a
-/// vocabulary is not compared: it has no meaning and is lost. Returns the progress of the following
-/// steps, which continues from this one's.
-Progress check_round_trip(const MapRequest& request, const MappedSource& source,
-                          std::uint64_t memory, const ConvertOptions& options) {
-  const auto [before, after] = round_trip_of(request, source);
-  std::uint64_t bytes = 0;
-  const auto progress = [&](std::uint64_t done, std::uint64_t total) {
-    require_not_stopped(options);
-    bytes = done;
-    if (options.progress) options.progress(done, options.dry_run ? total : 2 * total);
-  };
-  const DiffReport found =
-      diff(*before, *after,
-           {.common = false,
-            .threads = options.limits.read_threads.value_or(options.limits.io.threads),
-            .memory = memory,
-            .progress = progress});
-  ProblemList problems;
-  for (const Difference& difference : found.differences)
-    problems.add(str_format("{}: {}{}", quote(difference.key), to_string(difference.kind),
-                            difference.a.empty() || difference.b.empty()
-                                ? std::string()
-                                : str_format(" {} became {}", difference.a, difference.b)));
-  problems.raise_if_any(ErrorCode::kMismatch,
-                        "through the map and back, these are not what they were:");
-  if (!options.progress) return {};
-  return [bytes, show = options.progress](std::uint64_t done, std::uint64_t total) {
-    show(bytes + done, bytes + total);
-  };
 }
 
 /// Returns a finding with the keys that patterns left out before the map; `report` counts them.
@@ -90,91 +45,111 @@ Findings left_out(const MappedSource& source, ConvertReport& report) {
            gone}};
 }
 
+/// Returns the files of a checkpoint of rank folders that Megatron writes beside its folder.
+std::vector<std::string> files_beside(const Location& checkpoint) {
+  std::vector<std::string> files;
+  if (checkpoint.name().empty()) return files;
+  for (const FileInfo& entry : checkpoint.storage()->list("")) {
+    if (glob_match("layer_wise_optimizer_*.pt", entry.name)) files.push_back("../" + entry.name);
+  }
+  return files;
+}
+
+/// Returns the progress of what follows when `bytes` are done.
+Progress continued(const Progress& progress, std::uint64_t bytes) {
+  if (!progress) return {};
+  return [bytes, progress](std::uint64_t done, std::uint64_t total) {
+    progress(bytes + done, bytes + total);
+  };
+}
+
 }  // namespace
 
-bool has_map(const ConvertOptions& options) {
-  return !options.source.map.name.empty() && options.source.map.name != kNoMap;
-}
-
-void require_not_stopped(const ConvertOptions& options) {
-  if (!options.stop.stop_requested()) return;
-  throw CheckpointError(
-      ErrorCode::kCancelled,
-      options.target.resume
-          ? "the conversion was stopped before it was complete; what it had finished "
-            "is kept, and --resume goes on with it"
-          : "the conversion was stopped before it was complete; what it had begun is "
-            "removed");
-}
-
-Draft open_source(const Location& source, const ConvertOptions& options) {
+Draft open_source(const Route& route, const ConversionRequest& request, ConvertReport& report) {
+  const ConvertSource& source = request.source;
   require_rules(
       Call::kConvert,
-      {.save = {.io = options.limits.io},
-       .load = {.strategy = options.source.strategy,
-                .map = options.source.map,
-                .threads = options.limits.read_threads.value_or(options.limits.io.threads)}},
+      {.save = {.io = request.limits.io},
+       .load = {.strategy = source.strategy, .map = source.map, .threads = request.readers}},
       nullptr);
-  Draft draft{.reader = nullptr,
-              .keys = options.source.keys,
-              .adapter = adapter_to_merge(options),
-              .memory = options.limits.memory,
-              .progress = options.progress};
-  if (draft.adapter) draft.memory -= draft.adapter->memory;
-  draft.reader = open_checkpoint(
-      source, {.iteration = options.source.iteration, .strategy = options.source.strategy});
+  std::optional<AdapterToMerge> adapter;
+  if (source.merge_adapter) adapter = adapter_to_merge(*source.merge_adapter, request);
+  const std::uint64_t memory = request.limits.memory - (adapter ? adapter->memory : 0);
+  Draft draft{.route = route,
+              .reader = open_checkpoint(
+                  route.from, {.iteration = source.iteration, .strategy = source.strategy}),
+              .keys = source.keys,
+              .adapter = std::move(adapter),
+              .beside = files_beside(route.from),
+              .memory = memory,
+              .progress = request.progress};
+  const CheckpointInfo& info = draft.reader->info();
+  if (!info.findings.empty())
+    add_step(report, "source", str_format("reads {}", quote(info.format)), info.findings);
   return draft;
 }
 
-std::string apply_map(Draft& draft, const ConvertOptions& options, ConvertReport& report) {
-  const std::shared_ptr<const Storage> files = model_files_of(options);
-  const std::shared_ptr<const CheckpointReader> source = std::move(draft.reader);
-  const MapRequest request{.open = [&] { return std::make_unique<ForwardingReader>(source); },
-                           .map = options.source.map,
-                           .keys = options.source.keys,
-                           .model_files = files.get(),
-                           .to = keys_of_target(options)};
-  MappedSource mapped = map_source(request);
-  if (options.checks.round_trip)
-    draft.progress = check_round_trip(request, mapped, draft.memory, options);
-  const bool to_hf = mapped.report.keys.sides.to == KeyNames::kHf;
-  draft.usual_format = to_hf ? "hf" : "torch_dist";
-  append(draft.findings, left_out(mapped, report));
-  append(draft.findings, std::move(mapped.report.findings));
-  append(draft.findings, probe_norms(*mapped.reader, mapped.report.norms));
-  if (!mapped.report.copies.copies.empty())
-    append(draft.findings, compare_copies(*source, mapped.report.copies));
-  draft.reader = std::move(mapped.reader);
-  draft.keys = std::move(mapped.behind);
-  draft.config = std::move(mapped.report.config);
-  draft.source_keys = std::move(mapped.source_keys);
-  return str_format("gives {} the keys of {} by the map {}",
-                    counted(draft.reader->metadata().tensors.size(), "tensor"),
-                    to_hf ? "Hugging Face" : "Megatron", quote(mapped.report.map));
+std::shared_ptr<const Storage> model_files(const std::optional<Location>& folder) {
+  if (!folder) return nullptr;
+  if (!folder->is_directory())
+    throw CheckpointError(ErrorCode::kIo, "there is no such folder of a model's files",
+                          {.file = folder->display()});
+  return with_hub_cache(folder->directory());
 }
 
-void require_map_for_models(const CheckpointReader& reader, const ChosenTarget& target,
-                            const ConvertOptions& options) {
-  if (!target.format->conventions.model_folder || reader.info().conventions.model_folder ||
-      !options.source.map.name.empty())
-    return;
-  const auto& tensors = reader.metadata().tensors;
-  if (std::ranges::none_of(tensors, [](const auto& tensor) {
-        return !is_optimizer_key(tensor.key) && is_megatron_key(tensor.key);
-      }))
-    return;
-  auto model = std::unique_ptr<CheckpointReader>(std::make_unique<ForwardingReader>(reader));
-  if (reader.info().conventions.megatron_fsdp)  // maps know Megatron-Core's keys
-    model = from_megatron_fsdp(std::move(model)).reader;
-  std::string fitting;
-  for (const std::string& map : fitting_maps(*model, model_files_of(options).get()))
-    fitting += (fitting.empty() ? "--map " : " or --map ") + map;
-  throw CheckpointError(
-      ErrorCode::kInvalidArgument,
-      str_format("the keys are Megatron's, and transformers finds none of them; {}; --map none "
-                 "insists on these keys",
-                 fitting.empty() ? "no shipped map fits this model, so write one (docs/maps.md)"
-                                 : "it has the keys and shapes of a model for " + fitting));
+std::string apply_map(Draft& draft, const ConversionRequest& request, ConvertReport& report) {
+  const std::shared_ptr<const CheckpointReader> source = std::move(draft.reader);
+  const MapRequest map{.open = [source] { return std::make_unique<ForwardingReader>(source); },
+                       .map = request.source.map,
+                       .keys = request.source.keys,
+                       .model_files = model_files(request.target.model_files),
+                       .to = keys_of_target(request.target.strategy)};
+  const auto mapped = std::make_shared<MappedSource>(map_source(map));
+  const bool to_hf = mapped->report.keys.sides.to == KeyNames::kHf;
+  draft.usual_format = to_hf ? "hf" : "torch_dist";
+  append(draft.findings, left_out(*mapped, report));
+  append(draft.findings, std::move(mapped->report.findings));
+  append(draft.findings, probe_norms(*mapped->reader, mapped->report.norms));
+  if (!mapped->report.copies.copies.empty())
+    append(draft.findings, compare_copies(*source, mapped->report.copies));
+  draft.reader = std::move(mapped->reader);
+  draft.keys = std::move(mapped->behind);
+  draft.config = std::move(mapped->report.config);
+  draft.source_keys = std::move(mapped->source_keys);
+  if (request.checks.round_trip) draft.back = [map, mapped] { return round_trip_of(map, *mapped); };
+  return str_format("gives {} the keys of {} by the map {}",
+                    counted(draft.reader->metadata().tensors.size(), "tensor"),
+                    to_hf ? "Hugging Face" : "Megatron", quote(mapped->report.map));
+}
+
+std::string map_back(Draft& draft, const ConversionRequest&, ConvertReport&) {
+  draft.trip = std::exchange(draft.back, nullptr)();
+  return str_format("gives {} the keys of the source again, in memory",
+                    counted(draft.trip.after->metadata().tensors.size(), "tensor"));
+}
+
+std::string compare_round_trip(Draft& draft, const ConversionRequest& request, ConvertReport&) {
+  const RoundTrip trip = std::exchange(draft.trip, {});
+  std::uint64_t bytes = 0;
+  const auto progress = [&](std::uint64_t done, std::uint64_t total) {
+    request.go_on();
+    bytes = done;
+    if (request.progress) request.progress(done, request.dry_run ? total : 2 * total);
+  };
+  const DiffReport found = diff(
+      *trip.before, *trip.after,
+      {.common = false, .threads = request.readers, .memory = draft.memory, .progress = progress});
+  ProblemList problems;
+  for (const Difference& difference : found.differences)
+    problems.add(str_format("{}: {}{}", quote(difference.key), to_string(difference.kind),
+                            difference.a.empty() || difference.b.empty()
+                                ? std::string()
+                                : str_format(" {} became {}", difference.a, difference.b)));
+  problems.raise_if_any(ErrorCode::kMismatch,
+                        "through the map and back, these are not what they were:");
+  draft.progress = continued(request.progress, bytes);
+  return str_format("compares {} with the source: no bit differs",
+                    counted(trip.before->metadata().tensors.size(), "tensor"));
 }
 
 }  // namespace dckpt

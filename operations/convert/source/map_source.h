@@ -23,12 +23,12 @@ struct MapRequest {
   OpenSource open{};
   KeyMapOptions map{};
   KeyFilter keys{};
-  const Storage* model_files = nullptr;
+  std::shared_ptr<const Storage> model_files{};
   std::optional<KeyNames> to{};  ///< MapContext::to
 
   /// `left_out`: MapContext::left_out.
   MapContext context(std::vector<std::string> left_out) const {
-    return {.model_files = model_files, .left_out = std::move(left_out), .to = to};
+    return {.model_files = model_files.get(), .left_out = std::move(left_out), .to = to};
   }
 };
 

@@ -17,12 +17,12 @@ namespace dckpt {
 namespace {
 
 std::vector<OtherModel> open_others(const std::vector<Location>& models,
-                                    const ConvertOptions& options, ConvertReport& report) {
+                                    const ConversionRequest& request, Findings& findings) {
   std::vector<OtherModel> others;
   for (const Location& model : models) {
     others.push_back({open_checkpoint(model), model.display()});
-    compare_beside(*others.back().reader, options);
-    append(report.findings, others.back().reader->info().findings);
+    compare_beside(*others.back().reader, request.checks, request.readers);
+    append(findings, others.back().reader->info().findings);
   }
   return others;
 }
@@ -36,15 +36,15 @@ std::vector<double> weights_of(const ConvertSource& source) {
 
 }  // namespace
 
-std::string take_main_parameters(Draft& draft, const ConvertOptions&, ConvertReport&) {
+std::string take_main_parameters(Draft& draft, const ConversionRequest&, ConvertReport&) {
   const std::shared_ptr<const CheckpointReader> source = std::move(draft.reader);
   show(draft, with_main_parameters(std::make_unique<ForwardingReader>(source), source));
   return "takes the weights from the optimizer, in float32";
 }
 
-std::string average_models(Draft& draft, const ConvertOptions& options, ConvertReport& report) {
-  const std::vector<double> weights = weights_of(options.source);
-  std::vector<OtherModel> others = open_others(options.source.average, options, report);
+std::string average_models(Draft& draft, const ConversionRequest& request, ConvertReport&) {
+  const std::vector<double> weights = weights_of(request.source);
+  std::vector<OtherModel> others = open_others(request.source.average, request, draft.findings);
   for (std::size_t i = 0; i < others.size(); ++i) others[i].weight = weights[i + 1];
   show(draft, averaged_models(std::move(draft.reader), weights[0], others));
   std::string shown;
@@ -53,20 +53,19 @@ std::string average_models(Draft& draft, const ConvertOptions& options, ConvertR
   return str_format("averages {} with the weights {}", counted(weights.size(), "model"), shown);
 }
 
-std::string join_models(Draft& draft, const ConvertOptions& options, ConvertReport& report) {
+std::string join_models(Draft& draft, const ConversionRequest& request, ConvertReport&) {
   const std::size_t before = draft.reader->metadata().tensors.size();
-  show(draft,
-       joined_models(std::move(draft.reader), open_others(options.source.join, options, report)));
+  const auto others = open_others(request.source.join, request, draft.findings);
+  show(draft, joined_models(std::move(draft.reader), others));
   return str_format("adds {} of {}",
                     counted(draft.reader->metadata().tensors.size() - before, "tensor"),
-                    counted(options.source.join.size(), "other model"));
+                    counted(request.source.join.size(), "other model"));
 }
 
-void compare_beside(const CheckpointReader& reader, const ConvertOptions& options) {
-  if (!options.checks.source) return;
+void compare_beside(const CheckpointReader& reader, const ConvertChecks& checks, int threads) {
+  if (!checks.source) return;
   if (const auto manifest = find_integrity_manifest(reader.storage()))
-    compare_digests(reader.storage(), entries_of(*manifest, files_of(reader)), 0, 1,
-                    options.limits.read_threads.value_or(options.limits.io.threads));
+    compare_digests(reader.storage(), entries_of(*manifest, files_of(reader)), 0, 1, threads);
 }
 
 }  // namespace dckpt

@@ -29,7 +29,6 @@
 #include "operations/convert/workers/pooled_publication.h"
 #include "operations/convert/workers/worker_pool.h"
 #include "operations/convert/workers/worker_survey.h"
-#include "operations/convert/write_copy.h"
 #include "strategies/storage/hidden_sibling.h"
 #include "strategies/storage/memory.h"
 
@@ -92,35 +91,33 @@ std::vector<WorkUnit> units_of(const std::vector<std::vector<WorkUnit>>& files,
   return units;
 }
 
-PooledJob job_of(const PooledCopy& shared, std::vector<WorkUnit> units) {
-  return {.facts = shared_facts(shared.facts, shared.destination, shared.options),
-          .destination = shared.destination.absolute(),
-          .staging = to_string(HiddenSibling{shared.destination.name(), "saving", kPoolToken}),
+PooledJob pooled(const CopyJob& job, std::vector<WorkUnit> units) {
+  return {.facts = shared_facts(job),
+          .destination = job.destination.absolute(),
+          .staging = to_string(HiddenSibling{job.destination.name(), "saving", kPoolToken}),
           .units = std::move(units)};
 }
 
 /// One worker of a pool.
 class Worker {
  public:
-  Worker(PooledCopy& shared, ConvertReport& report)
-      : shared_(shared),
-        options_(shared.options),
+  Worker(const CopyJob& job, const Location& pool, ConvertReport& report)
+      : job_(job),
         report_(report),
-        storage_(shared.destination.storage()),
-        of_source_(manifest_to_compare(shared.reader, shared.copy.contents, options_.checks.source,
-                                       options_.checks.integrity)),
-        files_(files_of(shared.copy)),
-        pool_(*options_.workers.directory, job_of(shared, units_of(files_, of_source_)),
-              options_.workers.lease),
-        publication_(pool_, shared.destination),
-        check_(shared.reader, options_.checks.source, {}, shared.watch),
-        source_(shared.reader, shared.copy.contents, check_, *shared.copy.target.format,
-                shared.memory, shared.progress, bytes_of(shared.copy.items), shared.go_on),
+        storage_(job.destination.storage()),
+        of_source_(manifest_to_compare(job.reader, job.copy.contents, job.checks.source,
+                                       job.checks.integrity)),
+        files_(files_of(job.copy)),
+        pool_(pool, pooled(job, units_of(files_, of_source_)), job.workers.lease),
+        publication_(pool_, job.destination),
+        check_(job.reader, job.checks.source, {}, job.watch),
+        source_(job.reader, job.copy.contents, check_, *job.copy.target.format, job.memory,
+                job.progress, bytes_of(job.copy.items), job.go_on),
         noted_(pool_, storage_, pool_.job().staging, worker_folder(pool_.token()),
-               shared.copy.target.save.integrity) {}
+               job.copy.target.save.integrity) {}
 
   /// Makes the staging directory of a pool that begins, where other pools find its name.
-  void make_place();
+  void make_place(const Location& pool);
   void work();
 
  private:
@@ -141,8 +138,7 @@ class Worker {
     return join_name(pool_.job().staging, worker_folder(pool_.token()));
   }
 
-  PooledCopy& shared_;
-  const ConvertOptions& options_;
+  const CopyJob& job_;
   ConvertReport& report_;
   const std::shared_ptr<Storage> storage_;
   const IntegrityManifest of_source_;
@@ -194,7 +190,7 @@ class Worker::Units final : public ItemSource {
 
   /// Returns whether this worker is to do the unit.
   bool claim(const std::string& unit, std::uint64_t bytes) {
-    worker_.shared_.go_on();
+    worker_.job_.go_on();
     if (worker_.pool_.was_busy(unit)) return false;
     if (worker_.pool_.find(unit)) {
       const std::lock_guard lock(worker_.mutex_);
@@ -238,11 +234,11 @@ class Worker::Units final : public ItemSource {
   bool worked_ = false;
 };
 
-void Worker::make_place() {
+void Worker::make_place(const Location& pool) {
   try {
     storage_->make_directory(pool_.job().staging);
     const auto note = storage_->create(join_name(pool_.job().staging, kPoolNote));
-    note->append(as_bytes(options_.workers.directory->absolute()));
+    note->append(as_bytes(pool.absolute()));
     note->close();
   } catch (const CheckpointError&) {  // another worker has begun as well, or even published
   }
@@ -265,18 +261,18 @@ void Worker::work() {
   if (publication_.is_complete()) return;
   throw CheckpointError(
       ErrorCode::kIncomplete,
-      str_format("these workers have published their result, but {}; to make it again, remove the "
-                 "pool (dckpt workers DIR --remove)",
-                 shared_.destination.is_directory() ? "files of it are gone or have changed"
-                                                    : "it is gone"),
-      {.file = shared_.destination.display()});
+      str_format(
+          "these workers have published their result, but {}; to make it again, remove the "
+          "pool (dckpt workers DIR --remove)",
+          job_.destination.is_directory() ? "files of it are gone or have changed" : "it is gone"),
+      {.file = job_.destination.display()});
 }
 
 void Worker::work_until_published() {
   if (!pool_.is_published()) require_place();
   std::chrono::milliseconds wait = kShortestWait;
   while (!pool_.is_published()) {
-    shared_.go_on();
+    job_.go_on();
     if (pass()) {
       wait = kShortestWait;
       continue;
@@ -288,7 +284,7 @@ void Worker::work_until_published() {
       }
     }
     std::this_thread::sleep_for(wait);
-    wait = std::min({2 * wait, kLongestWait, options_.workers.lease / 8});
+    wait = std::min({2 * wait, kLongestWait, job_.workers.lease / 8});
   }
 }
 
@@ -297,7 +293,7 @@ void Worker::tidy() noexcept {
   const std::string& staging = pool_.job().staging;
   try {
     const std::string folder = worker_folder(pool_.token());
-    storage_->remove_all(join_name(shared_.destination.name(), folder));
+    storage_->remove_all(join_name(job_.destination.name(), folder));
     storage_->remove_all(staging);
   } catch (const std::exception& error) {
     try {
@@ -312,7 +308,7 @@ void Worker::tidy() noexcept {
 void Worker::require_place() {
   if (publication_.is_complete()) return;
   try {
-    require_free_name(shared_.destination, options_.target.overwrite);
+    require_free_name(job_.destination, job_.copy.target.save.overwrite);
   } catch (const CheckpointError&) {
     if (publication_.is_complete()) return;  // meanwhile
     throw;
@@ -321,7 +317,7 @@ void Worker::require_place() {
   std::uint64_t written = 0;
   for (const WorkUnit& unit : pool_.job().units)
     if (pool_.find(unit.name)) written += unit.bytes;
-  require_space(shared_.destination, report_.disk_bytes - std::min(report_.disk_bytes, written));
+  require_space(job_.destination, report_.disk_bytes - std::min(report_.disk_bytes, written));
 }
 
 /// Does every unit that nobody has. Returns whether there was any.
@@ -343,47 +339,46 @@ bool Worker::pass() {
 }
 
 void Worker::write_units(Units& units) {
-  const std::size_t ranks = shared_.copy.items.size();
+  const std::size_t ranks = job_.copy.items.size();
   // Workers begin at different ranks, so that they seldom want the same.
   const std::size_t first = fingerprint_of(as_bytes(pool_.token())).low % ranks;
   const WriteTarget target{noted_.storage(), folder(), false};
-  parallel_for(ranks, shared_.memory.io.threads, [&](std::size_t i) {
+  parallel_for(ranks, job_.memory.io.threads, [&](std::size_t i) {
     const std::size_t rank = (first + i) % ranks;
     if (!units.claim_first(files_[rank])) return;  // before anything is planned for the rank
     storage_->make_directory(folder());            // not while another worker publishes
-    write_items(target, *shared_.copy.strategy, static_cast<int>(rank), shared_.copy.items[rank],
-                units);
+    write_items(target, *job_.copy.strategy, static_cast<int>(rank), job_.copy.items[rank], units);
   });
 }
 
 void Worker::compare_source(Units& units) {
-  parallel_for(of_source_.files.size(), shared_.memory.io.threads, [&](std::size_t i) {
+  parallel_for(of_source_.files.size(), job_.memory.io.threads, [&](std::size_t i) {
     const IntegrityManifest::Entry& file = of_source_.files[i];
     const std::string unit = kSourcePrefix + file.name;
     if (!units.claim(unit, 0)) return;
-    compare_digests(shared_.reader.storage(), IntegrityManifest{{file}}, 0, 1, 1);
+    compare_digests(job_.reader.storage(), IntegrityManifest{{file}}, 0, 1, 1);
     units.compared(unit);
   });
 }
 
 /// Returns whether the error was about records that are to be copied as they are.
 bool Worker::finds_records(const CheckpointError& error) {
-  if (error.code() != ErrorCode::kUnsupported || !shared_.keeps_records || keeps_records_)
+  if (error.code() != ErrorCode::kUnsupported || !job_.keeps_records || keeps_records_)
     return false;
-  keeps_records_ = keep_records(shared_.copy, shared_.reader);
+  keeps_records_ = keep_records(job_.copy, job_.reader);
   if (keeps_records_) pool_.note_records();
   return keeps_records_;
 }
 
 void Worker::keep_known_records() {
-  if (!keeps_records_ && shared_.keeps_records && pool_.has_records())
-    keeps_records_ = keep_records(shared_.copy, shared_.reader);
+  if (!keeps_records_ && job_.keeps_records && pool_.has_records())
+    keeps_records_ = keep_records(job_.copy, job_.reader);
 }
 
 /// Notes the parts of records that have been read, for whoever publishes: often before the last
 /// units, else once in a while.
 void Worker::note_pieces() {
-  if (!options_.checks.source) return;
+  if (!job_.checks.source) return;
   const auto now = std::chrono::steady_clock::now();
   {
     const std::lock_guard lock(mutex_);
@@ -395,30 +390,15 @@ void Worker::note_pieces() {
 
 void Worker::publish() {
   if (publication_.is_complete()) {
-    remove_dead_attempts(shared_.destination);  // what that worker was about to remove
+    remove_dead_attempts(job_.destination);  // what that worker was about to remove
     return pool_.note_published();
   }
   keep_known_records();
   for (const auto& [from, pieces] : pool_.pieces_of_others()) check_.records().take(pieces, from);
-  CopySource source(shared_.reader, shared_.copy.contents, check_, *shared_.copy.target.format,
-                    shared_.memory, {}, 0, shared_.go_on);
-  const int readers = options_.limits.read_threads.value_or(options_.limits.io.threads);
-  const WriteSteps steps{.writers = shared_.memory.io.threads,
-                         .discards = false,
-                         .check_source = [&] { check_.check_rest(readers, shared_.go_on); },
-                         .go_on = shared_.go_on};
-  report_.workers->published_here = publication_.publish(shared_.copy, source, steps, report_);
-}
-
-/// Throws CheckpointError (invalid argument) for a pool in a directory whose files count.
-void require_outside(const Location& pool, const std::string& place, const char* what) {
-  const std::string name = pool.absolute();
-  if (name != place && !name.starts_with(place + '/')) return;
-  throw CheckpointError(ErrorCode::kInvalidArgument,
-                        str_format("the directory for workers is in {}, whose files its own would "
-                                   "be among; choose one outside",
-                                   what),
-                        {.file = pool.display()});
+  CopySource source(job_.reader, job_.copy.contents, check_, *job_.copy.target.format, job_.memory,
+                    {}, 0, job_.go_on);
+  const auto check_source = [&] { check_.check_rest(job_.readers, job_.go_on); };
+  report_.workers->published_here = publication_.publish(job_, source, check_source, report_);
 }
 
 /// Throws CheckpointError (aborted) if the workers of another pool are writing the destination, and
@@ -439,13 +419,13 @@ void require_only_pool(const Location& destination) {
 
 }  // namespace
 
-ConversionFacts shared_facts(ConversionFacts facts, const Location& destination,
-                             const ConvertOptions& options) {
-  facts.emplace_back("destination", quote(destination.absolute()));
-  facts.emplace_back("source compared with its checksums", options.checks.source ? "yes" : "no");
-  facts.emplace_back("source compared with integrity.json",
-                     options.checks.integrity ? "yes" : "no");
-  facts.emplace_back("destination replaced", options.target.overwrite ? "yes" : "no");
+ConversionFacts shared_facts(const CopyJob& job) {
+  const auto yes_or_no = [](bool value) { return value ? "yes" : "no"; };
+  ConversionFacts facts = job.facts;
+  facts.emplace_back("destination", quote(job.destination.absolute()));
+  facts.emplace_back("source compared with its checksums", yes_or_no(job.checks.source));
+  facts.emplace_back("source compared with integrity.json", yes_or_no(job.checks.integrity));
+  facts.emplace_back("destination replaced", yes_or_no(job.copy.target.save.overwrite));
   return facts;
 }
 
@@ -490,25 +470,21 @@ void remove_pool(const Location& pool, bool published) {
   }
 }
 
-void share_copy(PooledCopy shared, ConvertReport& report) {
-  const Location& pool = *shared.options.workers.directory;
-  require_outside(pool, shared.reader.storage().absolute(""), "the source");
-  require_outside(pool, shared.destination.absolute(), "the destination");
-  require_resumable(shared.copy, shared.destination, "--workers");
+void share_copy(const CopyJob& job, const Location& pool, ConvertReport& report) {
   const auto is_begun = [&] { return pool.is_directory() && pool.directory()->stat(kJobFile); };
   const bool begins = !is_begun();
   try {
     // A job that cannot be done would be in the way of the one that is asked for next.
     if (begins) {
-      require_only_pool(shared.destination);
-      require_free_name(shared.destination, shared.options.target.overwrite);
-      require_space(shared.destination, report.disk_bytes);
+      require_only_pool(job.destination);
+      require_free_name(job.destination, job.copy.target.save.overwrite);
+      require_space(job.destination, report.disk_bytes);
     }
   } catch (const CheckpointError&) {
     if (!is_begun()) throw;  // else other workers have been faster, and may even have published
   }
-  Worker worker(shared, report);
-  if (begins) worker.make_place();
+  Worker worker(job, pool, report);
+  if (begins) worker.make_place(pool);
   worker.work();
 }
 

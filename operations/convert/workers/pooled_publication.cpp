@@ -61,7 +61,8 @@ bool PooledPublication::is_complete() {
   });
 }
 
-/// Moves the note that names the pool, so that whoever resumes finds it until the result is visible.
+/// Moves the note that names the pool, so that whoever resumes finds it until the result is
+/// visible.
 void PooledPublication::move_note(const std::string& from, const std::string& to) {
   const std::string note = join_name(from, kPoolNote);
   if (!storage_.stat(note)) return;
@@ -87,22 +88,22 @@ bool PooledPublication::give_back() {
   return false;
 }
 
-bool PooledPublication::publish(const PlannedCopy& copy, CopySource& source,
-                                const WriteSteps& steps, ConvertReport& report) {
-  const SaveOptions& save = copy.target.save;
+bool PooledPublication::publish(const CopyJob& job, CopySource& source,
+                                const std::function<void()>& check_source, ConvertReport& report) {
+  const SaveOptions& save = job.copy.target.save;
   bool begun = false;
   try {
     Publication publication = begin_resumable(destination_, save, left(), pool_.token(), false);
     begun = true;
     const std::string staging = publication.staging();
     NotedCopy noted(pool_, destination_.storage(), staging, "", save.integrity);
-    if (noted.take_over(NotedCopy::Comparison::kTime, steps.writers)) {
+    if (noted.take_over(NotedCopy::Comparison::kTime, job.memory.io.threads)) {
       const auto check = [&] {
-        steps.go_on();
         move_note(staging, pool_.job().staging);
         pool_.note_commitment(files_below(staging, ""));
       };
-      finish_copy(copy, source, std::move(publication), noted, steps, check, report);
+      finish_copy(job, source, std::move(publication), noted,
+                  {.check_source = check_source, .discards = false, .check = check}, report);
       pool_.note_published();
       return true;
     }

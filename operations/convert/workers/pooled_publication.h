@@ -4,7 +4,6 @@
 #include <string>
 
 #include "operations/convert/convert_options.h"
-#include "operations/convert/planned_copy.h"
 #include "operations/convert/source/copy_source.h"
 #include "operations/convert/workers/worker_pool.h"
 #include "operations/convert/write_copy.h"
@@ -22,10 +21,10 @@ class PooledPublication {
   /// Returns whether another worker has published, and died before it said so.
   bool is_complete();
 
-  /// Publishes. Returns false if there is more to do: files of units are gone, or this worker was
-  /// stopped and another one has taken over. After an error, the files wait for the next worker
-  /// that publishes.
-  bool publish(const PlannedCopy& copy, CopySource& source, const WriteSteps& steps,
+  /// Publishes; `check_source` as in CopyEnd. Returns false if there is more to do: files of units
+  /// are gone, or this worker was stopped and another one has taken over. After an error, the files
+  /// wait for the next worker that publishes.
+  bool publish(const CopyJob& job, CopySource& source, const std::function<void()>& check_source,
                ConvertReport& report);
 
  private:

@@ -6,6 +6,7 @@
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "operations/convert/conversion_findings.h"
@@ -34,8 +35,11 @@ constexpr const char* kBuckets = "mcore-0.16-dp-reshardable-tp2pp1dp2";
 class ConversionSteps : public ::testing::Test {
  protected:
   std::vector<std::string> names(const std::string& source, ConvertOptions options) {
+    return names_of(golden(source), std::move(options));
+  }
+  std::vector<std::string> names_of(const fs::path& source, ConvertOptions options) {
     options.dry_run = true;
-    report_ = convert(golden(source), directory_ / "copy", options);
+    report_ = convert(source, directory_ / "copy", options);
     std::vector<std::string> names;
     for (const ConversionStep& step : report_.steps) names.push_back(step.name);
     return names;
@@ -85,6 +89,31 @@ TEST_F(ConversionSteps, EveryRemarkBelongsToAStep) {
     EXPECT_EQ(notes, messages_of(report_.findings)) << format;
     EXPECT_THAT(report_.steps, Each(Field(&ConversionStep::does, Not("")))) << format;
   }
+}
+
+TEST_F(ConversionSteps, ARoundTripIsTakenAfterTheSource) {
+  EXPECT_THAT(names_of(fs::path(DCKPT_TEST_DATA) / "hf_pairs/qwen2/hf",
+                       {.source = {.map = {.name = "auto"}}, .checks = {.round_trip = true}}),
+              ElementsAre("map", "map back", "round trip", "format", "select", "common state",
+                          "model files", "plan", "write"));
+  EXPECT_EQ(of("map back"), "gives 26 tensors the keys of the source again, in memory");
+  EXPECT_EQ(of("round trip"), "compares 26 tensors with the source: no bit differs");
+}
+
+TEST_F(ConversionSteps, TheSourceIsOneIfThereIsSomethingToSayOfIt) {
+  const auto steps = names("dcp-hf-safetensors-sharded", {});
+  EXPECT_THAT(steps, ElementsAre("source", "format", "select", "tensors only", "model files",
+                                 "plan", "write"));
+  EXPECT_EQ(of("source"), "reads 'safetensors'");
+  EXPECT_THAT(report_.steps.front().notes,
+              ElementsAre(StartsWith("4 files with parts of tensors")));
+}
+
+TEST_F(ConversionSteps, WhatIsSaidOfAnotherModelBelongsToTheStepThatJoinsIt) {
+  names_of(fs::path(DCKPT_TEST_DATA) / "hf_pairs/qwen2/hf",
+           {.source = {.join = {golden("dcp-hf-safetensors-sharded")}}});
+  EXPECT_EQ(report_.steps.front().name, "join");
+  EXPECT_THAT(report_.steps.front().notes, Contains(StartsWith("4 files with parts of tensors")));
 }
 
 TEST_F(ConversionSteps, FindingsHaveKeysAndCanBeErrors) {
