@@ -6,7 +6,6 @@
 #include <string>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 
 namespace dckpt {
 namespace {

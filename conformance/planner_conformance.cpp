@@ -19,8 +19,6 @@
 #include "dist_checkpointing/save/save_async.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "mapping/planning/validate.h"
 #include "mapping/state/tree.h"
 #include "strategies/comm/agree.h"
@@ -334,7 +332,7 @@ class LoadPlannerChecks : ChecksInScratch {
         LoadHooks hooks;
         if (comm.rank() == 2 && by_hook)
           hooks.tensor_ready = [](const std::string&, const Tensor&) {
-            throw CheckpointError(ErrorCode::kCancelled, "the hook of rank 2 fails");
+            throw_error(ErrorCode::kCancelled, "the hook of rank 2 fails");
           };
         if (comm.rank() == 2 && !by_hook)
           state["not stored"] =
@@ -366,8 +364,8 @@ ConformanceReport check_planner(const SaveOptions& options, const Location& scra
 ConformanceReport check_load_planner(const Policy& policy, const Location& scratch,
                                      const StateOfRank& state) {
   if (make_load_planner(policy.load) == nullptr)
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "check_load_planner: the policy names no planner (load.planner.kind)");
+    throw_error(ErrorCode::kInvalidArgument,
+                "check_load_planner: the policy names no planner (load.planner.kind)");
   return LoadPlannerChecks(policy, scratch, state ? state : sample_state).run();
 }
 

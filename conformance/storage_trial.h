@@ -15,7 +15,6 @@
 #include "conformance/report.h"
 #include "mapping/base/bytes.h"
 #include "mapping/base/error.h"
-#include "mapping/base/text.h"
 #include "strategies/storage/storage.h"
 
 namespace dckpt {

@@ -5,8 +5,6 @@
 #include "dist_checkpointing/load/load.h"
 #include "dist_checkpointing/save/save.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "strategies/registry/registry.h"
 
 namespace dckpt::conformance {

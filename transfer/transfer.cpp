@@ -23,9 +23,7 @@
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
 #include "mapping/base/fingerprint.h"
-#include "mapping/base/format.h"
 #include "mapping/base/problem_list.h"
-#include "mapping/base/text.h"
 #include "mapping/planning/save/messages.h"
 #include "mapping/state/destination.h"
 #include "mapping/state/overlaps.h"
@@ -109,9 +107,9 @@ TransferPlan plan_from(std::span<const Bytes> messages, std::uint64_t& smallest)
       const ByteView message = messages[rank];
       if (message.size() < kHead ||
           load_le<std::uint64_t>(message, sizeof(std::uint64_t)) > message.size() - kHead)
-        throw CheckpointError(ErrorCode::kCorrupt,
-                              "a rank's layouts for a transfer are cut off: do all ranks run the "
-                              "same build?");
+        throw_error(ErrorCode::kCorrupt,
+                    "a rank's layouts for a transfer are cut off: do all ranks run the "
+                    "same build?");
       smallest = std::min(smallest, load_le<std::uint64_t>(message, 0));
       const auto held =
           static_cast<std::size_t>(load_le<std::uint64_t>(message, sizeof(std::uint64_t)));
@@ -124,10 +122,9 @@ TransferPlan plan_from(std::span<const Bytes> messages, std::uint64_t& smallest)
 
 void refuse_objects(const End& to) {
   if (!to.object) return;
-  throw CheckpointError(ErrorCode::kUnsupported,
-                        "a transfer fills ShardedTensors only; leave ShardedObjects out of the "
-                        "state dict that is filled",
-                        {.key = *to.object});
+  throw_error(ErrorCode::kUnsupported, {.key = *to.object},
+              "a transfer fills ShardedTensors only; leave ShardedObjects out of the "
+              "state dict that is filled");
 }
 
 /// Checks the memory of both sides.
@@ -187,7 +184,7 @@ class StateTransfer {
       refuse_objects(*to_);
       check_memory(*from_, *to_);
       if (options_.staging == 0)
-        throw CheckpointError(ErrorCode::kInvalidArgument, "staging is 0; the default is 64 MiB");
+        throw_error(ErrorCode::kInvalidArgument, "staging is 0; the default is 64 MiB");
       message = encode_layouts(*from_, *to_, round_budget(options_.staging, comm_.size()));
     });
     const TransferCache::Content& plan = find_plan(std::move(message));
@@ -231,7 +228,7 @@ class StateTransfer {
     const Bytes mine = comm_.scatter(programs, 0);
     agree(comm_, "reading the plan of a transfer", [&] {
       if (mine.size() < sizeof(std::uint64_t))
-        throw CheckpointError(ErrorCode::kCorrupt, "the plan of a transfer is cut off");
+        throw_error(ErrorCode::kCorrupt, "the plan of a transfer is cut off");
       const std::size_t end = mine.size() - sizeof(std::uint64_t);
       cache_.remember({std::move(message),
                        static_cast<std::int64_t>(load_le<std::uint64_t>(mine, end)),

@@ -4,8 +4,6 @@
 #include <numeric>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 
 namespace dckpt {
 
@@ -45,9 +43,8 @@ void TransferItems::add(TransferSide& side, std::uint32_t rank, const TransferLa
     const WriteItem& item = layout[i];
     if (item.kind == WriteItem::Kind::kObject) continue;
     if (item.flattened_shape)
-      throw CheckpointError(ErrorCode::kInvalidArgument,
-                            "a transfer needs flattened ranges as boxes (FlattenedForm::kBoxes)",
-                            {.key = item.key, .rank = static_cast<int>(rank)});
+      throw_error(ErrorCode::kInvalidArgument, {.key = item.key, .rank = static_cast<int>(rank)},
+                  "a transfer needs flattened ranges as boxes (FlattenedForm::kBoxes)");
     last = number_of(item, last);
     if (!is_like_first(item, last, rank, side)) continue;
     std::uint32_t& box = mentions_[last].box;

@@ -22,10 +22,8 @@
 
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/problem_list.h"
 #include "mapping/base/ranks_text.h"
-#include "mapping/base/text.h"
 #include "mapping/geometry/cut.h"
 #include "mapping/planning/chunk_index.h"
 #include "transfer/transfer_items.h"
@@ -86,10 +84,10 @@ class TransferPlanner::Work {
   void add(bool wanted, std::uint32_t rank, const TransferLayout& layout) {
     std::uint32_t& next = wanted ? next_wanting_ : next_holding_;
     if (rank < next || rank >= plan_.ranks)
-      throw CheckpointError(ErrorCode::kInvalidArgument,
-                            str_format("rank {} of a transfer between {} does not come once, in "
-                                       "ascending order",
-                                       rank, counted(plan_.ranks, "rank")));
+      throw_error(ErrorCode::kInvalidArgument,
+                  "rank {} of a transfer between {} does not come once, in "
+                  "ascending order",
+                  rank, counted(plan_.ranks, "rank"));
     next = rank + 1;
     items_.add(wanted ? items_.wanted : items_.held, rank, layout);
   }

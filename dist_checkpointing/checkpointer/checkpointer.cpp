@@ -34,9 +34,7 @@
 #include "dist_checkpointing/training_root/root_lock.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
-#include "mapping/base/format.h"
 #include "mapping/base/log.h"
-#include "mapping/base/text.h"
 #include "mapping/base/wire.h"
 #include "strategies/comm/agree.h"
 #include "strategies/comm/heartbeat.h"
@@ -217,13 +215,11 @@ void Checkpointer::require_descriptions(const StateDict& state) {
     if (!latest) return;
     const auto reader = open_in_root(root_ / latest->directory, policy_.load.strategy);
     if (reader->metadata().tensors.empty()) return;
-    throw CheckpointError(
-        ErrorCode::kInvalidArgument,
-        str_format("the state has plain tensors only, but {} of this training root has sharded "
-                   "ones; describe what each rank holds with ShardedTensor (a state that "
-                   "load_plain() returned has lost its descriptions; load() keeps them)",
-                   quote(latest->directory)),
-        {.file = root_.display()});
+    throw_error(ErrorCode::kInvalidArgument, {.file = root_.display()},
+                "the state has plain tensors only, but {} of this training root has sharded "
+                "ones; describe what each rank holds with ShardedTensor (a state that "
+                "load_plain() returned has lost its descriptions; load() keeps them)",
+                quote(latest->directory));
   });
 }
 
@@ -252,8 +248,8 @@ ResumedFrom Checkpointer::resume(StateDict& state) try {
   std::optional<ResumedFrom> resumed = load_if_any(state);
   if (!resumed) {
     decide(comm_, [&] {
-      throw CheckpointError(ErrorCode::kIncomplete, "cannot resume: " + nothing_in(root_),
-                            {.file = root_.display()});
+      throw_error(ErrorCode::kIncomplete, {.file = root_.display()},
+                  "cannot resume: " + nothing_in(root_));
     });
   }
   return *std::move(resumed);
@@ -267,10 +263,9 @@ LoadReport Checkpointer::load(StateDict& state, std::uint64_t iteration) try {
   agree(comm_, "looking for the checkpoint", [&] {
     if (comm_.rank() == 0) tracked_ = tracked_by(*root_.directory());
     if (checkpoint.is_directory()) return;
-    throw CheckpointError(ErrorCode::kIncomplete,
-                          str_format("there is no iteration {} in the training root, which has {}",
-                                     iteration, describe_iterations(list_iterations(root_))),
-                          {.file = root_.display()});
+    throw_error(ErrorCode::kIncomplete, {.file = root_.display()},
+                "there is no iteration {} in the training root, which has {}", iteration,
+                describe_iterations(list_iterations(root_)));
   });
   LoadReport report = load_from(checkpoint, state);
   loaded_ = position_ = iteration;
@@ -373,14 +368,12 @@ bool Checkpointer::still_has_root() {
 void Checkpointer::require_same_tracker() const {
   const std::string now = tracked_by(*root_.directory());
   if (!tracked_ || *tracked_ == now) return;
-  throw CheckpointError(
-      ErrorCode::kAborted,
-      str_format(
-          "when this run looked for a checkpoint to load, the tracker named {}; now it names "
-          "{}, so another job has saved here: nothing is saved. Start again from there, or "
-          "put the tracker back if that is to be replaced",
-          tracked_->empty() ? "nothing" : quote(*tracked_), now.empty() ? "nothing" : quote(now)),
-      {.file = root_.display()});
+  throw_error(ErrorCode::kAborted, {.file = root_.display()},
+              "when this run looked for a checkpoint to load, the tracker named {}; now it names "
+              "{}, so another job has saved here: nothing is saved. Start again from there, or "
+              "put the tracker back if that is to be replaced",
+              tracked_->empty() ? "nothing" : quote(*tracked_),
+              now.empty() ? "nothing" : quote(now));
 }
 
 /// Throws (aborted) if a job has claimed the root since, which the lock has not kept out: this one
@@ -392,12 +385,10 @@ void Checkpointer::require_no_successor(const std::string& outcome) const {
   }
   const std::string words = lock_words(*root_.directory());
   if (!words.starts_with(kJob) || words == owner_) return;
-  throw CheckpointError(
-      ErrorCode::kAborted,
-      str_format("another job, {}, has this training root by now, since the file system does not "
-                 "keep it out: {}; end one of the two jobs",
-                 quote(words), outcome),
-      {.file = root_.display()});
+  throw_error(ErrorCode::kAborted, {.file = root_.display()},
+              "another job, {}, has this training root by now, since the file system does not "
+              "keep it out: {}; end one of the two jobs",
+              quote(words), outcome);
 }
 
 /// Undoes write_tracker() if another job came in between: names what that job has saved last.
@@ -439,12 +430,10 @@ bool Checkpointer::must_replace(std::uint64_t iteration) {
         iteration, *loaded_));
     return true;
   }
-  throw CheckpointError(
-      ErrorCode::kAlreadyExists,
-      str_format("refusing to replace iteration {}, which is complete: go on from an iteration of "
-                 "this root (load, load_latest), choose another root, or allow overwriting",
-                 iteration),
-      {.file = (root_ / name).display()});
+  throw_error(ErrorCode::kAlreadyExists, {.file = (root_ / name).display()},
+              "refusing to replace iteration {}, which is complete: go on from an iteration of "
+              "this root (load, load_latest), choose another root, or allow overwriting",
+              iteration);
 }
 
 void Checkpointer::warn_if_behind(std::uint64_t iteration) {
@@ -520,9 +509,8 @@ SaveHooks Checkpointer::with_check(SaveHooks hooks) {
   };
   hooks.may_replace = [this, own = std::move(hooks.may_replace)](const FileInfo& old) {
     if (old.id != replaced_) {
-      throw CheckpointError(ErrorCode::kAborted,
-                            "another job has saved this iteration in the meantime, so it stays",
-                            {.file = (root_ / old.name).display()});
+      throw_error(ErrorCode::kAborted, {.file = (root_ / old.name).display()},
+                  "another job has saved this iteration in the meantime, so it stays");
     }
     if (own) own(old);
   };

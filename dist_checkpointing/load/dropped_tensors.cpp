@@ -11,8 +11,6 @@
 #include "dist_checkpointing/open/key_groups.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "mapping/state/flatten.h"
 #include "mapping/state/tree.h"
 
@@ -116,22 +114,20 @@ void require_continued(const FoundTensors& found, const Metadata& planned, const
   }
   const std::string all = counted(found.tensors.size(), "tensor");
   if (!remade.empty())
-    throw CheckpointError(
-        ErrorCode::kMismatch,
-        str_format("refusing to save {} of the {} of {} that this run has not loaded from there: "
-                   "they were made anew, and what they were would be lost. Put them into the state "
-                   "before the load (an optimizer may have to make its state first); or, if they "
-                   "are to begin anew, name them in the policy, 'load: {{allow_unloaded: "
-                   "[PATTERN]}}', or pass {{.unloaded_keys = true}} to this call of save:{}",
-                   grouped(remade.size()), all, quote(found.checkpoint), table_of_bytes(remade)));
+    throw_error(ErrorCode::kMismatch,
+                "refusing to save {} of the {} of {} that this run has not loaded from there: "
+                "they were made anew, and what they were would be lost. Put them into the state "
+                "before the load (an optimizer may have to make its state first); or, if they "
+                "are to begin anew, name them in the policy, 'load: {{allow_unloaded: "
+                "[PATTERN]}}', or pass {{.unloaded_keys = true}} to this call of save:{}",
+                grouped(remade.size()), all, quote(found.checkpoint), table_of_bytes(remade));
   if (dropped.empty()) return;
-  throw CheckpointError(
-      ErrorCode::kMismatch,
-      str_format("refusing to save a state that lacks {} of the {} of {}, from which this "
-                 "run has resumed: the next resume would not find them. Put them into the state; "
-                 "or, if they are to be left out, say 'resume: {{allow_dropped_keys: true}}' in "
-                 "the policy, or pass {{.dropped_keys = true}} to this call of save:{}",
-                 grouped(dropped.size()), all, quote(found.checkpoint), table_of_bytes(dropped)));
+  throw_error(ErrorCode::kMismatch,
+              "refusing to save a state that lacks {} of the {} of {}, from which this "
+              "run has resumed: the next resume would not find them. Put them into the state; "
+              "or, if they are to be left out, say 'resume: {{allow_dropped_keys: true}}' in "
+              "the policy, or pass {{.dropped_keys = true}} to this call of save:{}",
+              grouped(dropped.size()), all, quote(found.checkpoint), table_of_bytes(dropped));
 }
 
 std::function<void(const Metadata&, const Value*)> continuation_check(const LoadReport& report,

@@ -9,7 +9,6 @@
 #include "dist_checkpointing/open/key_groups.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/state/flatten.h"
 #include "mapping/state/sharded_object.h"
 
@@ -33,10 +32,10 @@ Value leaf_of(const BytesStorageMetadata& object, int rank) {
 
 StateDict EmptyStateDictLoadPlanner::prepare_state(StateDict state, const LoadSetup& setup) {
   if (state.size() != 0)
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          str_format("it is for an empty state dict, which what is stored is put "
-                                     "into, but this one has {}; load it without this planner",
-                                     counted(state.size(), "entry", "entries")));
+    throw_error(ErrorCode::kInvalidArgument,
+                "it is for an empty state dict, which what is stored is put "
+                "into, but this one has {}; load it without this planner",
+                counted(state.size(), "entry", "entries"));
   const Metadata& stored = setup.metadata;
   std::set<std::string> unused;
   const std::vector<SelectedKey> chosen = select_keys(stored, keys_, unused);
@@ -48,10 +47,10 @@ StateDict EmptyStateDictLoadPlanner::prepare_state(StateDict state, const LoadSe
     leaves.emplace(object.key, leaf_of(object, setup.rank));
   if (!unused.empty()) {
     for (const auto& [key, leaf] : leaves) known.emplace(key);
-    throw CheckpointError(ErrorCode::kMismatch,
-                          "nothing that is stored is called so; leave out "
-                          "such keys, or correct them:" +
-                              table_of_unknown(unused, known));
+    throw_error(ErrorCode::kMismatch,
+                "nothing that is stored is called so; leave out "
+                "such keys, or correct them:" +
+                    table_of_unknown(unused, known));
   }
   std::vector<std::pair<KeyPath, Value>> placed;
   for (const SelectedKey& entry : chosen)

@@ -13,9 +13,7 @@
 #include "dist_checkpointing/open/key_filter.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/ranks_text.h"
-#include "mapping/base/text.h"
 #include "mapping/base/wire_fields.h"
 #include "strategies/contract/common_state.h"
 
@@ -193,7 +191,7 @@ KeyDifference check_keys(const Asked& asked, const KeySet& stored, StrictHandlin
     if (!message.empty())
       message += str_format("\nload.strict: {} goes on without these keys.",
                             checks_missing(strict) ? "log_all" : "log_unexpected");
-    throw CheckpointError(ErrorCode::kMismatch, joined(message, misfits_as_text(ranks)));
+    throw_error(ErrorCode::kMismatch, joined(message, misfits_as_text(ranks)));
   }
   if (comm.rank() == 0) {
     Finding differ{FindingCode::kKeysDiffer, describe(found.missing, ranks, stored)};
@@ -285,7 +283,7 @@ void require_stored(const Asked& asked, const StoredKeys& stored,
                 "load.missing refuses keys that the checkpoint does not have (action: keep or warn "
                 "in their rule leaves such keys as they are)"));
   if (!message.empty()) message += advice(ranks.asked, names);
-  throw CheckpointError(ErrorCode::kMismatch, joined(message, misfits_as_text(ranks)));
+  throw_error(ErrorCode::kMismatch, joined(message, misfits_as_text(ranks)));
 }
 
 }  // namespace dckpt

@@ -12,7 +12,6 @@
 #include "dist_checkpointing/ranks/background_thread.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
-#include "mapping/base/format.h"
 
 namespace dckpt {
 
@@ -23,10 +22,9 @@ struct PendingLoad::Outcome {
   /// Throws in a fork, which has none of the threads that would end the load.
   void require_its_process() const {
     if (::getpid() == maker || is_ready()) return;
-    throw CheckpointError(
-        ErrorCode::kUnavailable,
-        str_format("the load runs in process {}, of which this one was forked: wait for it there",
-                   maker));
+    throw_error(ErrorCode::kUnavailable,
+                "the load runs in process {}, of which this one was forked: wait for it there",
+                maker);
   }
 
   const ::pid_t maker = ::getpid();
@@ -61,8 +59,7 @@ LoadReport PendingLoad::wait(StateDict& state) const try {
   outcome_->require_its_process();
   LoadReport report = outcome_->ended.get();
   if (outcome_->taken.exchange(true))
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "the loaded state was taken by an earlier wait()");
+    throw_error(ErrorCode::kInvalidArgument, "the loaded state was taken by an earlier wait()");
   state = std::move(outcome_->state);
   return report;
 } catch (...) {

@@ -13,7 +13,6 @@
 #include "dist_checkpointing/open/open.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
-#include "mapping/base/format.h"
 #include "mapping/state/flatten.h"
 #include "strategies/comm/agree.h"
 #include "strategies/contract/common_state.h"
@@ -47,10 +46,10 @@ KeyChoice choose(const LoadCall& call, const OpenedCheckpoint& from,
   std::set<std::string> unused;
   choice.chosen = select_keys(from.metadata(), keys, unused);
   if (!unused.empty() && !call.options.allow_partial_load)
-    throw CheckpointError(ErrorCode::kMismatch,
-                          "Missing key in checkpoint state_dict (load.allow_partial_load goes on "
-                          "without such keys):" +
-                              table_of_unknown(unused, from.keys.names()));
+    throw_error(ErrorCode::kMismatch,
+                "Missing key in checkpoint state_dict (load.allow_partial_load goes on "
+                "without such keys):" +
+                    table_of_unknown(unused, from.keys.names()));
   std::erase_if(choice.chosen,
                 [&](const SelectedKey& entry) { return !from.keys.contains(entry.key); });
   TensorRequestBuilder builder(*from.reader, from.keys, call.options);
@@ -73,11 +72,10 @@ std::vector<std::uint32_t> cells_of(const OpenedCheckpoint& from, const std::str
     positions.push_back(*plain);
   if (!positions.empty()) return positions;
   const bool is_tensor = from.keys.tensor(key).has_value();
-  throw CheckpointError(ErrorCode::kMismatch,
-                        str_format("the checkpoint has no objects of this key{}",
-                                   is_tensor ? ": a tensor is stored under it" : ":") +
-                            (is_tensor ? "" : table_of_unknown({key}, from.keys.keys())),
-                        {.key = key, .file = location.display()});
+  throw_error(ErrorCode::kMismatch, {.key = key, .file = location.display()},
+              str_format("the checkpoint has no objects of this key{}",
+                         is_tensor ? ": a tensor is stored under it" : ":") +
+                  (is_tensor ? "" : table_of_unknown({key}, from.keys.keys())));
 }
 
 }  // namespace

@@ -29,8 +29,6 @@
 #include "dist_checkpointing/verify/integrity.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "strategies/comm/agree.h"
 #include "strategies/registry/map_support.h"
 #include "strategies/tensor_io/lost_data.h"
@@ -79,8 +77,7 @@ std::unique_ptr<PlannedLoad> planned_load(const LoadCall& call) {
   auto planner = make_load_planner(call.options);
   if (!planner) return nullptr;
   if (call.leaves == Leaves::kPlain)
-    throw CheckpointError(ErrorCode::kUnsupported,
-                          "load.planner: load_plain() has no planners; use load()");
+    throw_error(ErrorCode::kUnsupported, "load.planner: load_plain() has no planners; use load()");
   return std::make_unique<PlannedLoad>(std::move(planner), call.options.registered_planner.name,
                                        plans_globally(call.options));
 }
@@ -129,12 +126,10 @@ void require_same_call(const LoadCall& call, const Metadata& metadata) {
 
 void LoadWatch::check() const {
   heartbeat.check();
-  if (hooks_.cancel.stop_requested())
-    throw CheckpointError(ErrorCode::kCancelled, "the load was cancelled");
+  if (hooks_.cancel.stop_requested()) throw_error(ErrorCode::kCancelled, "the load was cancelled");
   if (timeout_ > timeout_.zero() && std::chrono::steady_clock::now() - begin_ > timeout_)
-    throw CheckpointError(
-        ErrorCode::kUnavailable,
-        str_format("the load has taken longer than {} ms (load.timeout)", timeout_.count()));
+    throw_error(ErrorCode::kUnavailable, "the load has taken longer than {} ms (load.timeout)",
+                timeout_.count());
 }
 
 void LoadWatch::arrived(std::uint64_t bytes, std::uint64_t total) {

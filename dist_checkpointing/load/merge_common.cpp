@@ -8,8 +8,6 @@
 
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "mapping/geometry/cast.h"
 #include "mapping/geometry/strided_copy.h"
 #include "mapping/state/destination.h"
@@ -171,11 +169,10 @@ class CommonMerge {
   static void require_same(const Filled& a, const Filled& b) {
     const bool sharded = !a.from || !b.from;
     if (!sharded && is_filled(a) && is_filled(b)) return;
-    throw CheckpointError(
-        ErrorCode::kMismatch,
-        str_format("{} and {} are loaded into one memory, but {}; give each a tensor of its own",
-                   quote(a.name), quote(b.name),
-                   sharded ? "only one of them is sharded" : "other values are stored for each"));
+    throw_error(ErrorCode::kMismatch,
+                "{} and {} are loaded into one memory, but {}; give each a tensor of its own",
+                quote(a.name), quote(b.name),
+                sharded ? "only one of them is sharded" : "other values are stored for each");
   }
 
   /// Records the tensors of `tree`, which `stored` replaces: their memory is not filled.
@@ -223,9 +220,8 @@ class CommonMerge {
   }
 
   [[noreturn]] void refuse(const std::string& why) const {
-    throw CheckpointError(
-        ErrorCode::kMismatch,
-        str_format("cannot merge the common state at {}: {}", quote(dotted_name(path_)), why));
+    throw_error(ErrorCode::kMismatch, "cannot merge the common state at {}: {}",
+                quote(dotted_name(path_)), why);
   }
 
   MergedCommon& merged_;

@@ -8,8 +8,6 @@
 #include "dist_checkpointing/planner/foreign_code.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "mapping/geometry/strided_copy.h"
 #include "mapping/state/destination.h"
 #include "mapping/state/overlaps.h"
@@ -138,10 +136,9 @@ LoadPlan PlannedLoad::global_plan(LoadPlan plan, Communicator& comm) const {
     run_foreign(who_, {.rank = comm.rank()}, [&] {
       plans = planner_->create_global_plan(std::move(plans));
       if (plans.size() != all.size())
-        throw CheckpointError(
-            ErrorCode::kMismatch,
-            str_format("create_global_plan() returned {} for {}; one for each rank is due",
-                       counted(plans.size(), "plan"), counted(all.size(), "rank")));
+        throw_error(ErrorCode::kMismatch,
+                    "create_global_plan() returned {} for {}; one for each rank is due",
+                    counted(plans.size(), "plan"), counted(all.size(), "rank"));
     });
     for (const LoadPlan& of_rank : plans) answers.push_back(encode(of_rank));
   });
@@ -174,29 +171,25 @@ ShardedTensor PlannedLoad::asked_for(const LoadItem& item) {
   Tensor destination =
       target.data && target.data->has_data() ? *target.data : Tensor::empty(target.dtype, shape);
   if (destination.device().kind != Device::Kind::kCpu)
-    throw CheckpointError(ErrorCode::kUnsupported,
-                          "a tensor that a planner resolves has to be in CPU memory; load it there "
-                          "and copy it",
-                          {.key = target.key});
+    throw_error(ErrorCode::kUnsupported, {.key = target.key},
+                "a tensor that a planner resolves has to be in CPU memory; load it there "
+                "and copy it");
   Tensor read = planner_->resolve_tensor(item, shape);
   if (read.dtype() != asked.dtype || read.shape() != shape || !read.is_contiguous() ||
       !read.has_data() || read.device().kind != Device::Kind::kCpu)
-    throw CheckpointError(ErrorCode::kMismatch,
-                          str_format("resolve_tensor() returned {}; contiguous memory of the CPU "
-                                     "for {} {} is due",
-                                     to_string(read), to_string(asked.dtype), to_string(shape)),
-                          {.key = target.key});
+    throw_error(ErrorCode::kMismatch, {.key = target.key},
+                "resolve_tensor() returned {}; contiguous memory of the CPU "
+                "for {} {} is due",
+                to_string(read), to_string(asked.dtype), to_string(shape));
   asked.data = Tensor(read.dtype(), shape, read.strides(), read.data(), nullptr);
   if (const std::string reason = unfit_to_load_into(destination); !reason.empty())
-    throw CheckpointError(ErrorCode::kInvalidArgument, "the destination " + reason,
-                          {.key = target.key});
+    throw_error(ErrorCode::kInvalidArgument, {.key = target.key}, "the destination " + reason);
   const auto [known, is_new] =
       resolved_.try_emplace(read.data(), Resolved{item, read, std::move(destination)});
   if (!is_new)
-    throw CheckpointError(ErrorCode::kMismatch,
-                          str_format("resolve_tensor() returned the memory that {} is read into",
-                                     quote(wanted_[known->second.item.target].key)),
-                          {.key = target.key});
+    throw_error(ErrorCode::kMismatch, {.key = target.key},
+                "resolve_tensor() returned the memory that {} is read into",
+                quote(wanted_[known->second.item.target].key));
   of_target_[item.target] = read.data();
   return asked;
 }
@@ -219,11 +212,10 @@ void PlannedLoad::require_own_memory() const {
   }
   for_each_overlap(memory, [&](std::size_t a, std::size_t b) {
     if (!of_target_.contains(targets[a]) && !of_target_.contains(targets[b])) return;
-    throw CheckpointError(ErrorCode::kUnsupported,
-                          str_format("it is loaded into the memory of {}, but a planner fills "
-                                     "tensors by itself; give each a tensor of its own",
-                                     quote(wanted_[targets[a]].key)),
-                          {.key = wanted_[targets[b]].key});
+    throw_error(ErrorCode::kUnsupported, {.key = wanted_[targets[b]].key},
+                "it is loaded into the memory of {}, but a planner fills "
+                "tensors by itself; give each a tensor of its own",
+                quote(wanted_[targets[a]].key));
   });
 }
 
@@ -235,12 +227,10 @@ Tensor PlannedLoad::commit(const Tensor& destination) {
     const Tensor made = planner_->commit_tensor(resolved.item, std::move(resolved.read));
     if (made.dtype() != target.dtype() || made.shape() != target.shape() || !made.is_contiguous() ||
         !made.has_data() || made.device().kind != Device::Kind::kCpu)
-      throw CheckpointError(
-          ErrorCode::kMismatch,
-          str_format("commit_tensor() returned {}; {} {}, contiguous in CPU "
-                     "memory, is due",
-                     to_string(made), to_string(target.dtype()), to_string(target.shape())),
-          {.key = key});
+      throw_error(ErrorCode::kMismatch, {.key = key},
+                  "commit_tensor() returned {}; {} {}, contiguous in CPU "
+                  "memory, is due",
+                  to_string(made), to_string(target.dtype()), to_string(target.shape()));
     if (made.data() != target.data())
       strided_copy(target.shape(), item_size(target.dtype()), made.data(),
                    {0, row_major_strides(target.shape())}, target.mutable_data(),

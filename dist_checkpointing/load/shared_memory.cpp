@@ -9,8 +9,6 @@
 #include <vector>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "mapping/geometry/strided_copy.h"
 #include "mapping/state/overlaps.h"
 #include "strategies/tensor_io/device_destinations.h"
@@ -132,13 +130,11 @@ void check_shared_memory(const CheckpointReader& reader, const TensorRequest& re
     };
     std::vector<std::string> others;
     for (const std::uint32_t other : sharing.at(item.destination)) others.push_back(key(other));
-    throw CheckpointError(
-        ErrorCode::kMismatch,
-        str_format("{} is loaded into memory that is also requested for {}, but the checkpoint has "
-                   "different values for them (were they tied when the state was built, and not "
-                   "when it was saved?); give each a tensor of its own, or request one of them",
-                   quote(key(item.destination)), quoted_list(others)),
-        {.key = key(item.destination)});
+    throw_error(ErrorCode::kMismatch, {.key = key(item.destination)},
+                "{} is loaded into memory that is also requested for {}, but the checkpoint has "
+                "different values for them (were they tied when the state was built, and not "
+                "when it was saved?); give each a tensor of its own, or request one of them",
+                quote(key(item.destination)), quoted_list(others));
   }
 }
 

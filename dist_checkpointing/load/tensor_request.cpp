@@ -9,8 +9,6 @@
 #include "dist_checkpointing/load/misfit.h"
 #include "dist_checkpointing/planner/shard_spec.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "mapping/planning/validate.h"
 #include "mapping/state/destination.h"
 #include "strategies/device/registry.h"

@@ -9,8 +9,6 @@
 #include <vector>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "strategies/formats/dcp/megatron_json.h"
 #include "strategies/registry/registry.h"
 #include "strategies/storage/open_target.h"

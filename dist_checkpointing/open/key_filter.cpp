@@ -4,8 +4,6 @@
 
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 
 namespace dckpt {
 namespace {
@@ -45,12 +43,10 @@ void check_selection(const KeyFilter& filter, const Keys& keys) {
       std::ranges::any_of(keys.tensors, filter) ||
       std::ranges::any_of(keys.objects, [&](const std::string& key) { return filter.object(key); });
   if (any) return;
-  throw CheckpointError(
-      ErrorCode::kInvalidArgument,
-      str_format(
-          "the patterns leave no key: what {} matches is left out by {}",
-          quoted_list(filter.include.empty() ? std::vector<std::string>{"*"} : filter.include),
-          quoted_list(filter.exclude)));
+  throw_error(ErrorCode::kInvalidArgument,
+              "the patterns leave no key: what {} matches is left out by {}",
+              quoted_list(filter.include.empty() ? std::vector<std::string>{"*"} : filter.include),
+              quoted_list(filter.exclude));
 }
 
 }  // namespace
@@ -77,9 +73,8 @@ void KeyFilter::check(std::initializer_list<const Metadata*> checkpoints) const 
                              return alone.object(key);
                            });
       if (!matches)
-        throw CheckpointError(ErrorCode::kInvalidArgument,
-                              str_format("no key matches the pattern {}{}", quote(pattern),
-                                         suggest_keys(pattern, keys.all())));
+        throw_error(ErrorCode::kInvalidArgument, "no key matches the pattern {}{}", quote(pattern),
+                    suggest_keys(pattern, keys.all()));
     }
   }
   check_selection(*this, keys);

@@ -8,8 +8,6 @@
 #include "dist_checkpointing/open/foreign_root.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "strategies/contract/common_state.h"
 #include "strategies/formats/dcp/megatron_json.h"
 #include "strategies/registry/map_support.h"
@@ -44,11 +42,8 @@ Location resolve_root(const Location& root, const OpenOptions& options) {
                        tracker_file(*root.directory()), quote(*name));
   const std::vector<std::uint64_t> iterations = list_iterations(root);
   const std::string foreign = iterations.empty() ? describe_foreign_root(root) : "";
-  throw CheckpointError(
-      ErrorCode::kIncomplete,
-      str_format("{}; {}", message,
-                 foreign.empty() ? "it has " + describe_iterations(iterations) : foreign),
-      {.file = root.display()});
+  throw_error(ErrorCode::kIncomplete, {.file = root.display()}, "{}; {}", message,
+              foreign.empty() ? "it has " + describe_iterations(iterations) : foreign);
 }
 
 /// Returns whether a file belongs to a checkpoint directory; a user who names it means the
@@ -108,20 +103,17 @@ bool is_torch_model(const FileInfo& entry) {
   }
   if (const std::string missing = missing_formats(); !missing.empty() && !has_data)
     message += "; " + missing;
-  throw CheckpointError(ErrorCode::kIncomplete,
-                        str_format("{} {}", quote(location.display()), message),
-                        {.file = location.display()});
+  throw_error(ErrorCode::kIncomplete, {.file = location.display()}, "{} {}",
+              quote(location.display()), message);
 }
 
 [[noreturn]] void throw_other_format(const Location& location, const std::string& found,
                                      const StrategySpec& asked) {
-  throw CheckpointError(
-      ErrorCode::kMismatch,
-      str_format("the checkpoint has the format {}, but load.strategy asks for {}{}; name what is "
-                 "there, or say 'auto', which takes it",
-                 found, quote(asked.name),
-                 asked.version ? " version " + std::to_string(*asked.version) : ""),
-      {.file = location.display()});
+  throw_error(ErrorCode::kMismatch, {.file = location.display()},
+              "the checkpoint has the format {}, but load.strategy asks for {}{}; name what is "
+              "there, or say 'auto', which takes it",
+              found, quote(asked.name),
+              asked.version ? " version " + std::to_string(*asked.version) : "");
 }
 
 /// Returns the requested strategy if it is opened only by name, since it may read another format's
@@ -179,9 +171,8 @@ const LoadStrategyEntry& file_strategy(const Location& file, const StrategySpec&
   if (forced && !is_builtin(find_load_strategy(asked))) return find_load_strategy(asked);
   const std::optional<FileInfo> found = file.stat();
   if (!found) {
-    throw CheckpointError(ErrorCode::kIncomplete,
-                          "the checkpoint is gone: another job has removed it in the meantime",
-                          {.file = file.display()});
+    throw_error(ErrorCode::kIncomplete, {.file = file.display()},
+                "the checkpoint is gone: another job has removed it in the meantime");
   }
   const std::array entries = {*found};
   const auto registered =
@@ -195,17 +186,14 @@ const LoadStrategyEntry& file_strategy(const Location& file, const StrategySpec&
         return strategy.reads_file && strategy.reads_file(*opened);
       });
   if (by_content == load_strategies().end())
-    throw CheckpointError(ErrorCode::kUnsupported,
-                          "no strategy reads this single file; " + missing_formats(),
-                          {.file = file.display()});
+    throw_error(ErrorCode::kUnsupported, {.file = file.display()},
+                "no strategy reads this single file; " + missing_formats());
   const LoadStrategyEntry& strategy = *by_content;
   if (forced && asked.name != strategy.name)
-    throw CheckpointError(
-        ErrorCode::kMismatch,
-        str_format("a single file like this one is read as {}, but load.strategy asks for {}; name "
-                   "the checkpoint's directory, or say 'auto'",
-                   quote(strategy.name), quote(asked.name)),
-        {.file = file.display()});
+    throw_error(ErrorCode::kMismatch, {.file = file.display()},
+                "a single file like this one is read as {}, but load.strategy asks for {}; name "
+                "the checkpoint's directory, or say 'auto'",
+                quote(strategy.name), quote(asked.name));
   return forced ? find_load_strategy(asked) : strategy;
 }
 
@@ -215,21 +203,18 @@ Location resolve_checkpoint(const Location& location, const OpenOptions& options
   const std::optional<FileInfo> found = location.stat();
   const std::string path = location.display();
   if (!found) {
-    throw CheckpointError(ErrorCode::kIo,
-                          str_format("Checkpoint directory {} does not exist", quote(path)),
-                          {.file = path});
+    throw_error(ErrorCode::kIo, {.file = path}, "Checkpoint directory {} does not exist",
+                quote(path));
   }
   if (found->kind == FileInfo::Kind::kDirectory) return resolve_root(location, options);
   if (found->kind != FileInfo::Kind::kRegular) {
-    throw CheckpointError(ErrorCode::kCorrupt, "neither a directory nor a regular file",
-                          {.file = path});
+    throw_error(ErrorCode::kCorrupt, {.file = path}, "neither a directory nor a regular file");
   }
   if (is_part_of_directory(location)) return resolve_root(Location(location.storage()), options);
   if (options.iteration) {
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          quote(options.iteration->directory()) +
-                              " cannot be chosen in a single file; name a training root",
-                          {.file = path});
+    throw_error(ErrorCode::kInvalidArgument, {.file = path},
+                quote(options.iteration->directory()) +
+                    " cannot be chosen in a single file; name a training root");
   }
   return location;
 } catch (...) {

@@ -69,7 +69,7 @@ void broadcast_contents(Communicator& comm, std::span<const MutableByteView> vie
     }
     piece = comm.broadcast(piece, 0);
     if (piece.size() != size)
-      throw CheckpointError(ErrorCode::kCorrupt, "rank 0 has sent a piece of another length");
+      throw_error(ErrorCode::kCorrupt, "rank 0 has sent a piece of another length");
     if (comm.rank() != 0 && !views.empty()) {
       ByteView rest = piece;
       for_each_part(views, view, at, size, [&](MutableByteView part) {

@@ -5,8 +5,6 @@
 #include <cstdio>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "strategies/formats/torch_archive/torch_file.h"
 
 namespace dckpt {
@@ -41,10 +39,9 @@ std::string_view without_decoration(std::string_view text) {
 
 std::string iteration_directory(std::uint64_t iteration) {
   if (iteration > kMaxIteration) {
-    throw CheckpointError(
-        ErrorCode::kInvalidArgument,
-        str_format("iteration {} is beyond the largest that a training root can hold, {}",
-                   grouped(iteration), grouped(kMaxIteration)));
+    throw_error(ErrorCode::kInvalidArgument,
+                "iteration {} is beyond the largest that a training root can hold, {}",
+                grouped(iteration), grouped(kMaxIteration));
   }
   std::array<char, 32> name{};
   std::snprintf(name.data(), name.size(), "iter_%07llu",
@@ -91,10 +88,9 @@ std::optional<std::string> read_bridge_tracker(const Storage& root) {
     if (tensor.dtype() == DType::kInt64) number = *tensor.data<const std::int64_t>();
   }
   if (!number || *number < 0 || static_cast<std::uint64_t>(*number) > kMaxIteration) {
-    throw CheckpointError(ErrorCode::kCorrupt,
-                          "Megatron-Bridge's train state has no step that can be an iteration; "
-                          "name the checkpoint's own directory",
-                          {.file = file->name()});
+    throw_error(ErrorCode::kCorrupt, {.file = file->name()},
+                "Megatron-Bridge's train state has no step that can be an iteration; "
+                "name the checkpoint's own directory");
   }
   return iteration_directory(static_cast<std::uint64_t>(*number));
 }
@@ -106,13 +102,11 @@ std::optional<std::string> read_tracker(const Storage& root) {
   const std::string_view text = stripped(as_text(content));
   const auto named = parse_iteration_name(without_decoration(text));
   if (!named) {
-    throw CheckpointError(
-        ErrorCode::kCorrupt,
-        str_format("Invalid metadata file: the tracker holds {} instead of an iteration or "
-                   "'release'; write the iteration to resume from into it, or remove the file if "
-                   "it is to be the newest complete one",
-                   quote(text, 60)),
-        {.file = file->name()});
+    throw_error(ErrorCode::kCorrupt, {.file = file->name()},
+                "Invalid metadata file: the tracker holds {} instead of an iteration or "
+                "'release'; write the iteration to resume from into it, or remove the file if "
+                "it is to be the newest complete one",
+                quote(text, 60));
   }
   return named->directory();
 }

@@ -6,9 +6,9 @@
 namespace dckpt {
 
 void throw_no_setup() {
-  throw CheckpointError(ErrorCode::kInvalidArgument,
-                        "setup() is called before set_up_planner(), or after create_local_plan() "
-                        "has returned; keep in members what later steps need of it");
+  throw_error(ErrorCode::kInvalidArgument,
+              "setup() is called before set_up_planner(), or after create_local_plan() "
+              "has returned; keep in members what later steps need of it");
 }
 
 const LoadSetup& DefaultLoadPlanner::setup() const {

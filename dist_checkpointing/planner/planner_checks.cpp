@@ -10,9 +10,7 @@
 
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/problem_list.h"
-#include "mapping/base/text.h"
 #include "mapping/state/sharded_object.h"
 #include "strategies/contract/common_state.h"
 #include "strategies/device/registry.h"
@@ -237,10 +235,10 @@ void check_finished_plan(const SavePlan& decided, const SavePlan& finished,
     return same == before;
   };
   if (!std::ranges::equal(finished, decided, as_decided))
-    throw CheckpointError(ErrorCode::kMismatch,
-                          str_format("the planner's finish_plan() returned {} that are not the {} "
-                                     "that were decided; only the sources of tensors may change",
-                                     grouped(finished.size()), grouped(decided.size())));
+    throw_error(ErrorCode::kMismatch,
+                "the planner's finish_plan() returned {} that are not the {} "
+                "that were decided; only the sources of tensors may change",
+                grouped(finished.size()), grouped(decided.size()));
   ProblemList problems;
   check_items(finished, sources, planner, problems);
   problems.raise_if_any(ErrorCode::kMismatch, "the planner's finished plan is not of this state:");

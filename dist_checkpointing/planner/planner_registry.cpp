@@ -7,8 +7,6 @@
 #include "configs/policy/planner_names.h"
 #include "dist_checkpointing/planner/foreign_code.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 
 namespace dckpt {
 namespace {
@@ -23,15 +21,14 @@ std::vector<Entry>& registered() {
 template <typename Entry>
 void add(Entry entry) {
   if (entry.name.empty() || !entry.make)
-    throw CheckpointError(
-        ErrorCode::kInvalidArgument,
-        str_format("cannot register planner {}: name and factory are both required",
-                   quote(entry.name)));
+    throw_error(ErrorCode::kInvalidArgument,
+                "cannot register planner {}: name and factory are both required",
+                quote(entry.name));
   if (parse_planner_kind(entry.name))
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          str_format("cannot register planner {}: it is a built-in kind; choose "
-                                     "another name",
-                                     quote(entry.name)));
+    throw_error(ErrorCode::kInvalidArgument,
+                "cannot register planner {}: it is a built-in kind; choose "
+                "another name",
+                quote(entry.name));
   std::erase_if(registered<Entry>(), [&](const Entry& known) { return known.name == entry.name; });
   registered<Entry>().push_back(std::move(entry));
 }
@@ -42,10 +39,10 @@ const Entry& find_entry(const StrategySpec& planner, std::vector<std::string> na
   const std::vector<Entry>& entries = registered<Entry>();
   const auto found = std::ranges::find(entries, planner.name, &Entry::name);
   if (found == entries.end() && std::ranges::find(names, planner.name) != names.end())
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          str_format("the planner {} is built in, not registered; name it in "
-                                     "SaveOptions::planner (save.planner.kind)",
-                                     quote(planner.name)));
+    throw_error(ErrorCode::kInvalidArgument,
+                "the planner {} is built in, not registered; name it in "
+                "SaveOptions::planner (save.planner.kind)",
+                quote(planner.name));
   if (found == entries.end()) {
     for (const Entry& entry : entries) names.push_back(entry.name);
     std::string message =
@@ -53,7 +50,7 @@ const Entry& find_entry(const StrategySpec& planner, std::vector<std::string> na
                    names.empty() ? "none" : quoted_list(names, 20));
     if (const auto close = nearest(planner.name, names))
       message += str_format(" (did you mean {}?)", quote(*close));
-    throw CheckpointError(ErrorCode::kUnsupported, message);
+    throw_error(ErrorCode::kUnsupported, message);
   }
   return *found;
 }
@@ -73,9 +70,8 @@ auto make(const auto& entry, const StrategySpec& planner) {
     }
   }();
   if (made == nullptr)
-    throw CheckpointError(
-        ErrorCode::kInternal,
-        str_format("the factory of planner {} returned null", quote(planner.name)));
+    throw_error(ErrorCode::kInternal, "the factory of planner {} returned null",
+                quote(planner.name));
   return made;
 }
 
@@ -85,16 +81,16 @@ std::unique_ptr<SavePlanner> builtin(PlannerKind kind) {
     case PlannerKind::kDcp: return std::make_unique<DefaultSavePlanner>();
     case PlannerKind::kHyperParallel: return std::make_unique<StandardSavePlanner>();
   }
-  throw CheckpointError(ErrorCode::kInternal, "a planner kind that does not exist");
+  throw_error(ErrorCode::kInternal, "a planner kind that does not exist");
 }
 
 }  // namespace
 
 void require_no_options(const StrategySpec& planner) {
   if (planner.options.empty()) return;
-  throw CheckpointError(ErrorCode::kInvalidArgument,
-                        str_format("the planner {} has no options, but {} is given; leave it out",
-                                   quote(planner.name), quote(planner.options.names().front())));
+  throw_error(ErrorCode::kInvalidArgument,
+              "the planner {} has no options, but {} is given; leave it out", quote(planner.name),
+              quote(planner.options.names().front()));
 }
 
 void register_planner(SavePlannerEntry entry) {
@@ -124,8 +120,8 @@ std::unique_ptr<SavePlanner> make_save_planner(const SaveOptions& options) {
   if (!options.registered_planner.name.empty())
     return make(find_save_planner(options.registered_planner), options.registered_planner);
   if (!options.registered_planner.options.empty())
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "save.planner.options: are for registered planners, and none is named");
+    throw_error(ErrorCode::kInvalidArgument,
+                "save.planner.options: are for registered planners, and none is named");
   return builtin(options.planner.kind);
 }
 
@@ -139,8 +135,8 @@ std::unique_ptr<LoadPlanner> make_load_planner(const LoadOptions& options) {
     return make(find_entry<LoadPlannerEntry>(options.registered_planner, {}),
                 options.registered_planner);
   if (!options.registered_planner.options.empty())
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "load.planner.options: are for registered planners, and none is named");
+    throw_error(ErrorCode::kInvalidArgument,
+                "load.planner.options: are for registered planners, and none is named");
   return nullptr;
 }
 

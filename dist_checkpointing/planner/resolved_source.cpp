@@ -5,20 +5,16 @@
 
 #include "dist_checkpointing/planner/foreign_code.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 
 namespace dckpt {
 namespace {
 
 void require_fit(const WriteItem& item, const Tensor& resolved) {
   const auto refuse = [&](const std::string& found) {
-    throw CheckpointError(
-        ErrorCode::kMismatch,
-        str_format(
-            "the planner's resolve_tensor() returned {}, but the plan stores {} of shape {}, "
-            "contiguous in CPU memory",
-            found, to_string(item.properties.dtype), to_string(item.chunk.sizes)),
-        {.key = item.key});
+    throw_error(ErrorCode::kMismatch, {.key = item.key},
+                "the planner's resolve_tensor() returned {}, but the plan stores {} of shape {}, "
+                "contiguous in CPU memory",
+                found, to_string(item.properties.dtype), to_string(item.chunk.sizes));
   };
   if (!resolved.has_data()) refuse("a tensor without data");
   if (resolved.device().kind != Device::Kind::kCpu || !resolved.is_contiguous())

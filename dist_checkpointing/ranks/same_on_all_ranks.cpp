@@ -7,9 +7,7 @@
 #include <vector>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/ranks_text.h"
-#include "mapping/base/text.h"
 #include "mapping/base/wire.h"
 #include "strategies/comm/phase_label.h"
 
@@ -89,9 +87,8 @@ void require_same(Communicator& comm, const std::string& attempt,
     for (const Bytes& text : texts) values.emplace_back(as_text(text));
     if (std::ranges::adjacent_find(values, std::not_equal_to()) == values.end())
       throw garbled(attempt);
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          str_format("cannot {}: the ranks were given different {}: {}", attempt,
-                                     arguments[i].what, describe_values(values)));
+    throw_error(ErrorCode::kInvalidArgument, "cannot {}: the ranks were given different {}: {}",
+                attempt, arguments[i].what, describe_values(values));
   }
 }
 

@@ -8,7 +8,6 @@
 
 #include "dist_checkpointing/ranks/same_on_all_ranks.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "strategies/comm/agree.h"
 
 namespace dckpt {

@@ -9,10 +9,8 @@
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/fingerprint.h"
-#include "mapping/base/format.h"
 #include "mapping/base/key_path.h"
 #include "mapping/base/ranks_text.h"
-#include "mapping/base/text.h"
 #include "mapping/state/flatten.h"
 #include "mapping/state/members.h"
 #include "mapping/state/tree.h"
@@ -131,12 +129,10 @@ void compare_common_states(const Value& mine, Communicator& comm, Findings& find
     if (comm.rank() == 0) return;
     difference = compare_common(load_torch_bytes(of_rank_0, "the common state of rank 0"), mine);
     if (difference.lost.empty()) return;
-    throw CheckpointError(
-        ErrorCode::kMismatch,
-        str_format("the common state is saved from rank 0 alone, and these tensors are not the "
-                   "same there: {}; describe what ranks hold parts of with ShardedTensor",
-                   quoted_list(difference.lost, kShown)),
-        {.rank = comm.rank()});
+    throw_error(ErrorCode::kMismatch, {.rank = comm.rank()},
+                "the common state is saved from rank 0 alone, and these tensors are not the "
+                "same there: {}; describe what ranks hold parts of with ShardedTensor",
+                quoted_list(difference.lost, kShown));
   });
   const std::vector<Bytes> texts = comm.gather(as_bytes(difference.text), 0);
   if (comm.rank() != 0) return;

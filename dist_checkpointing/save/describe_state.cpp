@@ -5,8 +5,6 @@
 #include "configs/policy/separation_hint.h"
 #include "dist_checkpointing/planner/shard_spec.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "mapping/state/flatten.h"
 #include "mapping/state/sharded_object.h"
 #include "mapping/state/sharded_tensor.h"
@@ -32,8 +30,8 @@ struct Writers {
 void check_saveable(const std::string& key, const Tensor& tensor) {
   std::string reason = tensor.has_data() ? unreachable(tensor.device()) : "has no data to save";
   if (reason.empty()) return;
-  throw CheckpointError(tensor.has_data() ? ErrorCode::kUnsupported : ErrorCode::kInvalidArgument,
-                        to_string(tensor) + " " + reason, {.key = key});
+  throw_error(tensor.has_data() ? ErrorCode::kUnsupported : ErrorCode::kInvalidArgument,
+              {.key = key}, to_string(tensor) + " " + reason);
 }
 
 void add_tensor(DescribedState& out, TensorShard shard, Tensor data) {
@@ -53,8 +51,8 @@ void add_sharded_tensor(DescribedState& out, const ShardedTensor& tensor, Writer
   TensorShard shard = shard_spec(tensor);
   if (writers.may_write(shard.main_replica)) {
     if (!tensor.data)
-      throw CheckpointError(ErrorCode::kInvalidArgument,
-                            "`data` attr is None for " + to_string(tensor), {.key = tensor.key});
+      throw_error(ErrorCode::kInvalidArgument, {.key = tensor.key},
+                  "`data` attr is None for " + to_string(tensor));
     check_saveable(tensor.key, *tensor.data);
   }
   add_tensor(out, std::move(shard),
@@ -110,21 +108,20 @@ std::vector<FlatLeaf> unflattened_leaves(const StateDict& state) {
   for (const auto& [key, value] : state.as_dict()) {
     const std::optional<std::string> text = key_text(key);
     if (!text)
-      throw CheckpointError(ErrorCode::kInvalidArgument,
-                            str_format("a key of the state is of kind {}; keys are text, integers, "
-                                       "bools or none",
-                                       to_string(key.kind())));
+      throw_error(ErrorCode::kInvalidArgument,
+                  "a key of the state is of kind {}; keys are text, integers, "
+                  "bools or none",
+                  to_string(key.kind()));
     const std::string& name = *text;
     const bool is_leaf = value.is_sharded() || value.is(Value::Kind::kLocalNonpersistentObject);
     const auto is_described = [](const Value& leaf) {
       return leaf.is_sharded() || leaf.is(Value::Kind::kLocalNonpersistentObject);
     };
     if (!is_leaf && any_leaf(value, is_described))
-      throw CheckpointError(ErrorCode::kInvalidArgument,
-                            "save.flatten: false stores it as one object, but there are "
-                            "ShardedTensors, ShardedObjects or local objects in it; put these at "
-                            "the top level of the state, or leave save.flatten at true",
-                            {.key = name});
+      throw_error(ErrorCode::kInvalidArgument, {.key = name},
+                  "save.flatten: false stores it as one object, but there are "
+                  "ShardedTensors, ShardedObjects or local objects in it; put these at "
+                  "the top level of the state, or leave save.flatten at true");
     leaves.push_back({.name = name, .path = {name}, .value = value});
   }
   return leaves;

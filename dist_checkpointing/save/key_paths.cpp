@@ -10,8 +10,6 @@
 #include <variant>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "mapping/state/flatten.h"
 
 namespace dckpt {
@@ -62,22 +60,17 @@ void require_one_tree(const KeyPaths& paths, bool of_several_ranks) {
     const KeyPath& outer = sorted[i - 1]->second;
     const KeyPath& inner = sorted[i]->second;
     if (outer == inner)
-      throw CheckpointError(
-          ErrorCode::kMismatch,
-          str_format("the keys {} and {} have one path, {}, and no load could put both into one "
-                     "state dict; give one of them another name",
-                     quote(sorted[i - 1]->first), quote(sorted[i]->first),
-                     quote(dotted_name(outer))),
-          {.key = sorted[i]->first});
+      throw_error(ErrorCode::kMismatch, {.key = sorted[i]->first},
+                  "the keys {} and {} have one path, {}, and no load could put both into one "
+                  "state dict; give one of them another name",
+                  quote(sorted[i - 1]->first), quote(sorted[i]->first), quote(dotted_name(outer)));
     if (!of_several_ranks || inner.size() <= outer.size() ||
         !std::equal(outer.begin(), outer.end(), inner.begin()))
       continue;
-    throw CheckpointError(
-        ErrorCode::kMismatch,
-        str_format("one rank has a value at {} and another a dict or list with {}, and no load "
-                   "could put both into one state dict; give one of them another name",
-                   quote(dotted_name(outer)), quote(dotted_name(inner))),
-        {.key = dotted_name(outer)});
+    throw_error(ErrorCode::kMismatch, {.key = dotted_name(outer)},
+                "one rank has a value at {} and another a dict or list with {}, and no load "
+                "could put both into one state dict; give one of them another name",
+                quote(dotted_name(outer)), quote(dotted_name(inner)));
   }
 }
 

@@ -23,8 +23,6 @@
 #include "dist_checkpointing/training_root/target.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "mapping/planning/chunk_geometry.h"
 #include "mapping/planning/save/plan_agreement.h"
 #include "strategies/comm/agree.h"
@@ -66,25 +64,22 @@ StateDict prepared(StateDict state, const SaveHooks& hooks, int rank) {
 /// Throws for contents that the strategy would have to leave out.
 void check_contents(const DescribedState& described, const SaveStrategyEntry& strategy) {
   if (strategy.conventions.megatron_fsdp)
-    throw CheckpointError(ErrorCode::kUnsupported,
-                          str_format("strategy {} is for conversions, which make the keys of "
-                                     "Megatron-FSDP; save as 'torch_dist' and convert, or as 'dcp' "
-                                     "if the state has these keys",
-                                     quote(strategy.name)));
+    throw_error(ErrorCode::kUnsupported,
+                "strategy {} is for conversions, which make the keys of "
+                "Megatron-FSDP; save as 'torch_dist' and convert, or as 'dcp' "
+                "if the state has these keys",
+                quote(strategy.name));
   const auto refuse = [&](const std::string& what, const std::string& key) {
-    throw CheckpointError(
-        ErrorCode::kUnsupported,
-        str_format(
-            "strategy {} does not store {}; save with another one, or leave them out of the state",
-            quote(strategy.name), what),
-        {.key = key});
+    throw_error(
+        ErrorCode::kUnsupported, {.key = key},
+        "strategy {} does not store {}; save with another one, or leave them out of the state",
+        quote(strategy.name), what);
   };
   if (strategy.arrange)
-    throw CheckpointError(
-        ErrorCode::kUnsupported,
-        str_format("strategy {} is for conversions only; save with torch_dist, then convert the "
-                   "checkpoint (dckpt convert --to {})",
-                   quote(strategy.name), strategy.name));
+    throw_error(ErrorCode::kUnsupported,
+                "strategy {} is for conversions only; save with torch_dist, then convert the "
+                "checkpoint (dckpt convert --to {})",
+                quote(strategy.name), strategy.name);
   if (!strategy.capabilities.objects) {
     for (const LocalShard& shard : described.shards) {
       if (const auto* const object = std::get_if<ObjectShard>(&shard))
@@ -103,24 +98,20 @@ void require_chunks(const Metadata& metadata, const SaveStrategyEntry& strategy)
   if (strategy.capabilities.equal_chunks) {
     for (const TensorStorageMetadata& tensor : metadata.tensors) {
       if (tensor.chunks.empty() || numel(tensor.size) == 0 || regular_chunk(tensor)) continue;
-      throw CheckpointError(
-          ErrorCode::kUnsupported,
-          str_format("the tensor is cut into parts of different sizes, but strategy {} stores "
-                     "those of one size; save with torch_dist, then convert the checkpoint (dckpt "
-                     "convert --to {})",
-                     quote(strategy.name), strategy.name),
-          {.key = tensor.key});
+      throw_error(ErrorCode::kUnsupported, {.key = tensor.key},
+                  "the tensor is cut into parts of different sizes, but strategy {} stores "
+                  "those of one size; save with torch_dist, then convert the checkpoint (dckpt "
+                  "convert --to {})",
+                  quote(strategy.name), strategy.name);
     }
   }
   if (strategy.capabilities.cut_tensors) return;
   for (const TensorStorageMetadata& tensor : metadata.tensors) {
     if (tensor.chunks.size() == 1) continue;
-    throw CheckpointError(
-        ErrorCode::kUnsupported,
-        str_format("the tensor is cut into {} parts, but strategy {} stores each tensor whole; "
-                   "save with torch_dist, then convert the checkpoint (dckpt convert --to {})",
-                   grouped(tensor.chunks.size()), quote(strategy.name), strategy.name),
-        {.key = tensor.key});
+    throw_error(ErrorCode::kUnsupported, {.key = tensor.key},
+                "the tensor is cut into {} parts, but strategy {} stores each tensor whole; "
+                "save with torch_dist, then convert the checkpoint (dckpt convert --to {})",
+                grouped(tensor.chunks.size()), quote(strategy.name), strategy.name);
   }
 }
 
@@ -161,20 +152,18 @@ void require_common_state(std::span<const LocalShard> shards, const SavePlan& it
   });
   if (has_one && std::ranges::none_of(
                      items, [](const WriteItem& item) { return item.key == kCommonStateKey; }))
-    throw CheckpointError(ErrorCode::kMismatch,
-                          "the planner's local plan lacks the object of the common state, without "
-                          "which no reader opens the checkpoint; keep its item",
-                          {.key = kCommonStateKey});
+    throw_error(ErrorCode::kMismatch, {.key = kCommonStateKey},
+                "the planner's local plan lacks the object of the common state, without "
+                "which no reader opens the checkpoint; keep its item");
 }
 
 /// Requires a torch.save file, since readers decode objects before load planners see them.
 void require_readable(const WriteItem& item, ByteView bytes) {
   if (failure_of([&] { load_torch_bytes(bytes, item.key); }))
-    throw CheckpointError(ErrorCode::kMismatch,
-                          str_format("resolve_object() returned {} that are not a torch.save file, "
-                                     "as every reader expects one; change the value in it",
-                                     counted(bytes.size(), "byte")),
-                          {.key = item.key});
+    throw_error(ErrorCode::kMismatch, {.key = item.key},
+                "resolve_object() returned {} that are not a torch.save file, "
+                "as every reader expects one; change the value in it",
+                counted(bytes.size(), "byte"));
 }
 
 /// Sets the final items, and the data that the planner changes.

@@ -7,8 +7,6 @@
 
 #include "mapping/base/error.h"
 #include "mapping/base/fields.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "strategies/formats/json/json.h"
 
 namespace dckpt {
@@ -73,7 +71,7 @@ class JsonObject {
 
  private:
   [[noreturn]] void corrupt(const std::string& message) const {
-    throw CheckpointError(ErrorCode::kCorrupt, message, {.file = file_});
+    throw_error(ErrorCode::kCorrupt, {.file = file_}, message);
   }
 
   const Value& value_;
@@ -116,10 +114,8 @@ SaveReport read_report(ByteView json, const std::string& file_name) {
   std::uint64_t version = 0;
   json_report.read("version", version);
   if (version != kVersion)
-    throw CheckpointError(
-        ErrorCode::kUnsupported,
-        str_format("the report has version {}; this dckpt reads {}", version, kVersion),
-        {.file = file_name});
+    throw_error(ErrorCode::kUnsupported, {.file = file_name},
+                "the report has version {}; this dckpt reads {}", version, kVersion);
   SaveReport report;
   json_report.read(report);
   const JsonObject phases(json_report.at("phases"), file_name);

@@ -44,9 +44,7 @@
 #include "dist_checkpointing/save/save_steps.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
-#include "mapping/base/format.h"
 #include "mapping/base/log.h"
-#include "mapping/base/text.h"
 #include "mapping/base/thread_priority.h"
 #include "strategies/comm/agree.h"
 #include "strategies/comm/heartbeat.h"
@@ -103,10 +101,9 @@ struct PendingSave::Outcome {
   }
   void require_its_process() const {
     if (!never_ends_here()) return;
-    throw CheckpointError(
-        ErrorCode::kUnavailable,
-        str_format("the save runs in process {}, of which this one was forked: wait for it there",
-                   maker));
+    throw_error(ErrorCode::kUnavailable,
+                "the save runs in process {}, of which this one was forked: wait for it there",
+                maker);
   }
 
   const ::pid_t maker = ::getpid();

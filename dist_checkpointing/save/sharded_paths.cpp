@@ -3,8 +3,6 @@
 #include <vector>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "mapping/state/sharded_object.h"
 #include "mapping/state/sharded_tensor.h"
 #include "mapping/state/tree.h"
@@ -37,13 +35,11 @@ void ShardedPaths::require_still_sharded(const StateDict& state) const {
     if (found != key_at_.end()) plain.push_back(found->second);
   });
   if (plain.empty()) return;
-  throw CheckpointError(
-      ErrorCode::kInvalidArgument,
-      str_format("the state has plain tensors in place of the ShardedTensors that were loaded: {}; "
-                 "only rank 0's parts would be saved. Save the tree that load() has filled, or "
-                 "describe the tensors with ShardedTensor",
-                 quoted_list(plain)),
-      {.key = plain.front()});
+  throw_error(ErrorCode::kInvalidArgument, {.key = plain.front()},
+              "the state has plain tensors in place of the ShardedTensors that were loaded: {}; "
+              "only rank 0's parts would be saved. Save the tree that load() has filled, or "
+              "describe the tensors with ShardedTensor",
+              quoted_list(plain));
 }
 
 TensorKinds tensor_kinds(const StateDict& state) {

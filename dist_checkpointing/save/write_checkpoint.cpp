@@ -60,11 +60,10 @@ Publication::Options publication_options(const Location& target, const SaveOptio
 }
 
 [[noreturn]] void refuse_in_place(const Location& target) {
-  throw CheckpointError(ErrorCode::kUnsupported,
-                        "this format has no file that tells readers that it is complete, and this "
-                        "storage cannot rename a directory whose files are all there; save in "
-                        "another format, or to a file system",
-                        {.file = target.display()});
+  throw_error(ErrorCode::kUnsupported, {.file = target.display()},
+              "this format has no file that tells readers that it is complete, and this "
+              "storage cannot rename a directory whose files are all there; save in "
+              "another format, or to a file system");
 }
 
 /// Locks the checkpoint that is to be replaced, if there is one.

@@ -9,9 +9,7 @@
 #include "dist_checkpointing/training_root/removal.h"
 #include "dist_checkpointing/training_root/still_root.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/log.h"
-#include "mapping/base/text.h"
 
 namespace dckpt {
 namespace {
@@ -87,11 +85,9 @@ class LatestFinder {
   /// somebody has set back to a checkpoint that cannot be loaded, expresses an intention.
   [[noreturn]] void stop(const std::string& tracked, const std::string& why) const {
     const std::vector<std::uint64_t> iterations = list_iterations(root_);
-    throw CheckpointError(
-        ErrorCode::kIncomplete,
-        str_format("{} names {}, and {}; {}; the root has {}", tracker(), quote(tracked), why,
-                   advice(iterations), describe_iterations(iterations)),
-        {.file = root_.display()});
+    throw_error(ErrorCode::kIncomplete, {.file = root_.display()},
+                "{} names {}, and {}; {}; the root has {}", tracker(), quote(tracked), why,
+                advice(iterations), describe_iterations(iterations));
   }
 
   /// Says what to do, and points only to what is sound.
@@ -144,7 +140,7 @@ std::optional<LatestCheckpoint> find_latest(const Location& root, const Strategy
     std::string message =
         "there is no complete checkpoint to resume from (to start over, choose another root):";
     for (const std::string& why : choice.passed_over) message += "\n  " + why;
-    throw CheckpointError(ErrorCode::kIncomplete, message, {.file = root.display()});
+    throw_error(ErrorCode::kIncomplete, {.file = root.display()}, message);
   }
   if (choice.checkpoint && !choice.passed_over.empty())
     choice.passed_over.push_back("resuming from " + quote(choice.checkpoint->directory));

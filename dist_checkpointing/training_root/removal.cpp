@@ -40,10 +40,8 @@
 #include "dist_checkpointing/training_root/soundness.h"
 #include "dist_checkpointing/training_root/staging_token.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/log.h"
 #include "mapping/base/storage_name.h"
-#include "mapping/base/text.h"
 #include "strategies/storage/hidden_sibling.h"
 #include "strategies/storage/publication.h"
 
@@ -128,8 +126,8 @@ bool is_complete(const Location& checkpoint, const StrategySpec& strategy) {
 void delete_checkpoint(Storage& root, const std::string& name, std::uint64_t id) {
   const auto entry = root.stat(name);
   if (!entry || entry->kind != FileInfo::Kind::kDirectory) {
-    throw CheckpointError(ErrorCode::kInvalidArgument, "refusing to delete: it is not a directory",
-                          {.file = root.display_path(name)});
+    throw_error(ErrorCode::kInvalidArgument, {.file = root.display_path(name)},
+                "refusing to delete: it is not a directory");
   }
   if (!root.capabilities().rename) {
     for (const std::string& marker : marker_files()) root.remove_all(join_name(name, marker));
@@ -140,9 +138,8 @@ void delete_checkpoint(Storage& root, const std::string& name, std::uint64_t id)
   root.rename(name, hidden);  // 1
   if (const auto moved = root.stat(hidden); id != 0 && moved && moved->id != id) {
     root.rename(hidden, name);
-    throw CheckpointError(ErrorCode::kAborted,
-                          "another job has saved it anew in the meantime, so it stays",
-                          {.file = root.display_path(name)});
+    throw_error(ErrorCode::kAborted, {.file = root.display_path(name)},
+                "another job has saved it anew in the meantime, so it stays");
   }
   root.sync_directory("");  // 2
   root.remove_all(hidden);  // 3

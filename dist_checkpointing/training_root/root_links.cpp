@@ -6,7 +6,6 @@
 
 #include "dist_checkpointing/open/tracker.h"
 #include "mapping/base/error.h"
-#include "mapping/base/text.h"
 #include "strategies/storage/open_target.h"
 
 namespace dckpt {

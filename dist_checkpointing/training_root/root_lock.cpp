@@ -7,9 +7,7 @@
 
 #include "dist_checkpointing/training_root/staging_token.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/log.h"
-#include "mapping/base/text.h"
 #include "mapping/base/warn_if_possible.h"
 
 namespace dckpt {
@@ -33,9 +31,8 @@ std::unique_ptr<StorageLock> lock_for_job(Storage& storage, const std::string& n
   return storage.lock(name, owner);
 } catch (const CheckpointError& error) {
   if (error.code() != ErrorCode::kAborted) throw;
-  throw CheckpointError(
-      error.code(), str_format("another job {} ({}); {}", what_it_does, error.message(), advice),
-      {.file = storage.display_path("")});
+  throw_error(error.code(), {.file = storage.display_path("")}, "another job {} ({}); {}",
+              what_it_does, error.message(), advice);
 }
 
 std::unique_ptr<StorageLock> lock_root(const Location& root, const std::string& owner) {
@@ -89,10 +86,9 @@ ChangeLock::~ChangeLock() {
 
 void ChangeLock::require_held() const {
   if (lock_ == nullptr || lock_->is_held()) return;
-  throw CheckpointError(ErrorCode::kAborted,
-                        "another job has moved or replaced the checkpoint meanwhile; look at what "
-                        "is there now, and try again",
-                        {.file = checkpoint_->display_path("")});
+  throw_error(ErrorCode::kAborted, {.file = checkpoint_->display_path("")},
+              "another job has moved or replaced the checkpoint meanwhile; look at what "
+              "is there now, and try again");
 }
 
 }  // namespace dckpt

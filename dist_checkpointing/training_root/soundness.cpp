@@ -5,7 +5,6 @@
 #include "dist_checkpointing/verify/data_files.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "strategies/contract/common_state.h"
 #include "strategies/torch_dist/reader.h"
 

@@ -7,8 +7,6 @@
 #include "dist_checkpointing/open/tracker.h"
 #include "dist_checkpointing/training_root/foreign_entries.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "strategies/formats/dcp/megatron_json.h"
 #include "strategies/registry/registry.h"
 #include "strategies/storage/publication.h"
@@ -33,16 +31,14 @@ bool looks_like_checkpoint(const Storage& directory, std::span<const FileInfo> e
 
 void require_target_name(const Location& target) {
   if (target.name().empty()) {
-    throw CheckpointError(
-        ErrorCode::kInvalidArgument,
-        quote(target.display()) + " is not a valid name for a new checkpoint directory");
+    throw_error(ErrorCode::kInvalidArgument,
+                quote(target.display()) + " is not a valid name for a new checkpoint directory");
   }
   if (target.name().size() > kMaxTargetNameBytes) {
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          str_format("the name of the checkpoint to write has {} bytes; at most {} "
-                                     "leave room for the hidden directory that it is written in",
-                                     grouped(target.name().size()), grouped(kMaxTargetNameBytes)),
-                          {.file = target.display()});
+    throw_error(ErrorCode::kInvalidArgument, {.file = target.display()},
+                "the name of the checkpoint to write has {} bytes; at most {} "
+                "leave room for the hidden directory that it is written in",
+                grouped(target.name().size()), grouped(kMaxTargetNameBytes));
   }
 }
 
@@ -56,22 +52,18 @@ void check_replaceable(const Location& target) {
     if (entries.empty() || looks_like_checkpoint(*directory, entries)) return;
     // Leftovers of a discarded save whose list was late.
     if (!directory->capabilities().rename && foreign_entries(target).empty()) return;
-    throw CheckpointError(
-        ErrorCode::kAlreadyExists,
-        str_format(
-            "refusing to replace a directory that is not a checkpoint (it holds {}{}): remove it "
-            "first if it is not needed, or choose another name",
-            quote(entries.front().name),
-            entries.size() > 1 ? str_format(" and {} more", grouped(entries.size() - 1)) : ""),
-        {.file = target.display()});
+    throw_error(
+        ErrorCode::kAlreadyExists, {.file = target.display()},
+        "refusing to replace a directory that is not a checkpoint (it holds {}{}): remove it "
+        "first if it is not needed, or choose another name",
+        quote(entries.front().name),
+        entries.size() > 1 ? str_format(" and {} more", grouped(entries.size() - 1)) : "");
   }
-  throw CheckpointError(
-      ErrorCode::kAlreadyExists,
-      str_format("refusing to replace a training root (it has {}): a checkpoint goes into a "
-                 "directory in it, for example {}",
-                 describe_iterations(iterations),
-                 quote(iteration_directory(iterations.empty() ? 0 : iterations.back()))),
-      {.file = target.display()});
+  throw_error(ErrorCode::kAlreadyExists, {.file = target.display()},
+              "refusing to replace a training root (it has {}): a checkpoint goes into a "
+              "directory in it, for example {}",
+              describe_iterations(iterations),
+              quote(iteration_directory(iterations.empty() ? 0 : iterations.back())));
 }
 
 }  // namespace dckpt

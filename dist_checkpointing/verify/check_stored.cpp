@@ -131,10 +131,9 @@ class Verifier {
   void check_inside_file(const StorageInfo& place) const {
     const std::uint64_t size = *file_sizes_[place.file];
     if (range_fits(place.offset, place.length, size)) return;
-    throw CheckpointError(
-        ErrorCode::kCorrupt,
-        str_format("its {} bytes reach beyond the end of the file, which has {}; was it truncated?",
-                   grouped(place.length), grouped(size)));
+    throw_error(ErrorCode::kCorrupt,
+                "its {} bytes reach beyond the end of the file, which has {}; was it truncated?",
+                grouped(place.length), grouped(size));
   }
 
   const StorageInfo& place_of(const ChunkRef& ref) const {
@@ -207,10 +206,8 @@ class Verifier {
     check_inside_file(tensor.places[ref.chunk]);
     const ChunkPayload payload = reader_.locate(ref.tensor, ref.chunk, file);
     if (payload.dtype != tensor.properties.dtype) {
-      throw CheckpointError(
-          ErrorCode::kCorrupt,
-          str_format("the metadata say {}, the chunk holds {}", to_string(tensor.properties.dtype),
-                     to_string(payload.dtype)));
+      throw_error(ErrorCode::kCorrupt, "the metadata say {}, the chunk holds {}",
+                  to_string(tensor.properties.dtype), to_string(payload.dtype));
     }
     return !options_.deep || reader_.check_chunk(ref.tensor, ref.chunk, file);
   }

@@ -7,11 +7,9 @@
 #include <unordered_map>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/hash.h"
 #include "mapping/base/parallel_for.h"
 #include "mapping/base/storage_name.h"
-#include "mapping/base/text.h"
 #include "mapping/planning/rearrange.h"
 #include "strategies/storage/hashed_file.h"
 
@@ -74,23 +72,20 @@ IntegrityManifest entries_of(const IntegrityManifest& manifest,
   }
   if (count == 0) return entries;
   if (count > kMostNamed) unlisted += str_format(" and {} more", grouped(count - kMostNamed));
-  throw CheckpointError(ErrorCode::kCorrupt,
-                        str_format("integrity.json does not list {}, so nothing shows whether what "
-                                   "is read there is what was saved; was the file added later, or "
-                                   "a removal of keys interrupted, which can be repeated?",
-                                   unlisted),
-                        {.file = kIntegrityFile});
+  throw_error(ErrorCode::kCorrupt, {.file = kIntegrityFile},
+              "integrity.json does not list {}, so nothing shows whether what "
+              "is read there is what was saved; was the file added later, or "
+              "a removal of keys interrupted, which can be repeated?",
+              unlisted);
 }
 
 IntegrityManifest require_manifest(const CheckpointReader& reader) {
   const Storage& storage = reader.storage();
   std::optional<IntegrityManifest> manifest = find_integrity_manifest(storage);
   if (!manifest) {
-    throw CheckpointError(
-        ErrorCode::kIncomplete,
-        "cannot verify the checkpoint's integrity: it has no integrity.json; save it with "
-        "integrity: sha256, or load it with load.verify: crc",
-        {.file = storage.display_path(kIntegrityFile)});
+    throw_error(ErrorCode::kIncomplete, {.file = storage.display_path(kIntegrityFile)},
+                "cannot verify the checkpoint's integrity: it has no integrity.json; save it with "
+                "integrity: sha256, or load it with load.verify: crc");
   }
   entries_of(*manifest, files_of(reader));
   return std::move(*manifest);

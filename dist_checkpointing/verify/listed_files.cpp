@@ -3,8 +3,7 @@
 #include <memory>
 #include <optional>
 
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
+#include "mapping/base/error.h"
 #include "strategies/storage/hashed_file.h"
 
 namespace dckpt {
@@ -35,19 +34,17 @@ void ListedFiles::check(std::size_t index, bool deep, SharedWork& work, Problems
   attempt(problems, {.file = entry.name}, [&] {
     const std::unique_ptr<ReadableFile> file = reader_.storage().open(entry.name);
     if (entry.size && *entry.size != file->size())
-      throw CheckpointError(
-          ErrorCode::kCorrupt,
-          str_format("size mismatch: integrity.json expects {} bytes, the file has {}",
-                     grouped(*entry.size), grouped(file->size())));
+      throw_error(ErrorCode::kCorrupt,
+                  "size mismatch: integrity.json expects {} bytes, the file has {}",
+                  grouped(*entry.size), grouped(file->size()));
     if (!deep) return;
     const auto known = digests_.find(entry.name);
     const std::string found = known == digests_.end() ? file_sha256(*file) : known->second;
     work.add(file->size());
     if (found == entry.sha256) return;
-    throw CheckpointError(
-        ErrorCode::kCorrupt,
-        str_format("hash mismatch: integrity.json expects SHA-256 {}…, the file has {}…",
-                   entry.sha256.substr(0, 16), found.substr(0, 16)));
+    throw_error(ErrorCode::kCorrupt,
+                "hash mismatch: integrity.json expects SHA-256 {}…, the file has {}…",
+                entry.sha256.substr(0, 16), found.substr(0, 16));
   });
 }
 

@@ -59,14 +59,21 @@ CheckpointError CheckpointError::with(const ErrorContext& context) const {
   return CheckpointError(code_, message_, std::move(merged), cause_);
 }
 
-void refuse_argument(const std::string& message, const std::string& key) {
-  ErrorContext context;
-  if (!key.empty()) context.key = key;
-  throw CheckpointError(ErrorCode::kInvalidArgument, message, std::move(context));
+void throw_error(ErrorCode code, std::string_view message) {
+  throw CheckpointError(code, std::string(message));
 }
 
-void refuse_unsupported(const std::string& message, const std::string& key) {
-  throw CheckpointError(ErrorCode::kUnsupported, message, {.key = key});
+void throw_error(ErrorCode code, const ErrorPlace& place, std::string_view message) {
+  const auto known = [](std::string_view text) {
+    return text.empty() ? std::nullopt : std::optional<std::string>(text);
+  };
+  throw CheckpointError(code, std::string(message),
+                        {known(place.key), known(place.file), place.offset, place.rank});
+}
+
+void format_detail::throw_formatted(ErrorCode code, const ErrorPlace& place, std::string_view text,
+                                    std::span<const Arg> args) {
+  throw_error(code, place, vformat(text, args));
 }
 
 }  // namespace dckpt

@@ -1,12 +1,21 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <exception>
 #include <optional>
+#include <span>
 #include <stdexcept>
 #include <string>
+#include <string_view>
+#include <type_traits>
 
 #include "mapping/base/api.h"
+#include "mapping/base/format.h"
+#include "mapping/base/text.h"
+
+// Failures, and what their messages are made of: str_format (format.h), quote and its neighbors
+// (text.h).
 
 namespace DCKPT_API dckpt {
 
@@ -83,9 +92,42 @@ decltype(auto) with_context(const ErrorContext& context, Body&& body) {
   }
 }
 
-/// Throws (invalid-argument) about an argument, of the tensor or object `key` unless it is empty.
-[[noreturn]] void refuse_argument(const std::string& message, const std::string& key = {});
-/// Throws (unsupported) about the tensor or object `key`.
-[[noreturn]] void refuse_unsupported(const std::string& message, const std::string& key);
+/// The place of a failure that is about to be thrown: ErrorContext, of texts that need not outlive
+/// the call. Empty ones are not known.
+struct ErrorPlace {
+  std::string_view key{};
+  std::string_view file{};
+  std::optional<std::uint64_t> offset{};
+  std::optional<int> rank{};
+};
+
+/// Throws CheckpointError with a message, or with one that is made as str_format makes it:
+///
+///   throw_error(ErrorCode::kMismatch, {.key = key}, "rank {} is out of range", rank);
+///
+/// Nothing of it is compiled into the caller but the call.
+[[noreturn, gnu::cold]] void throw_error(ErrorCode code, std::string_view message);
+[[noreturn, gnu::cold]] void throw_error(ErrorCode code, const ErrorPlace& place,
+                                         std::string_view message);
+
+namespace format_detail {
+[[noreturn, gnu::cold]] void throw_formatted(ErrorCode code, const ErrorPlace& place,
+                                             std::string_view text, std::span<const Arg> args);
+}
+
+template <typename... Args>
+[[noreturn, gnu::cold, gnu::noinline]] void throw_error(
+    ErrorCode code, const ErrorPlace& place,
+    std::type_identity_t<format_detail::Text<Args...>> text, const Args&... args) {
+  const std::array<format_detail::Arg, sizeof...(Args)> all = {format_detail::arg(args)...};
+  format_detail::throw_formatted(code, place, text.view, all);
+}
+
+template <typename... Args>
+[[noreturn, gnu::cold, gnu::noinline]] void throw_error(
+    ErrorCode code, std::type_identity_t<format_detail::Text<Args...>> text, const Args&... args) {
+  const std::array<format_detail::Arg, sizeof...(Args)> all = {format_detail::arg(args)...};
+  format_detail::throw_formatted(code, {}, text.view, all);
+}
 
 }  // namespace dckpt

@@ -5,7 +5,6 @@
 #include <utility>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/log.h"
 #include "mapping/base/problem_list.h"
 #include "mapping/base/wire.h"

@@ -4,8 +4,6 @@
 #include <string_view>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 
 namespace dckpt {
 namespace {
@@ -31,12 +29,10 @@ std::filesystem::path local_path(const std::filesystem::path& given) {
   if (scheme.empty()) return given;
   const std::string_view rest = std::string_view(text).substr(scheme.size() + kSeparator.size());
   if (scheme == "file" && rest.starts_with('/')) return rest;
-  throw CheckpointError(
-      ErrorCode::kUnsupported,
-      str_format("paths with the scheme {} are not supported: give a path of the local file system "
-                 "(or file:///PATH); object storage has to be mounted",
-                 quote(text.substr(0, scheme.size() + kSeparator.size()))),
-      {.file = text});
+  throw_error(ErrorCode::kUnsupported, {.file = text},
+              "paths with the scheme {} are not supported: give a path of the local file system "
+              "(or file:///PATH); object storage has to be mounted",
+              quote(text.substr(0, scheme.size() + kSeparator.size())));
 }
 
 }  // namespace dckpt

@@ -14,7 +14,7 @@ void ProblemList::raise_if_any(ErrorCode code, const std::string& what) const {
   std::string message = what;
   for (const std::string& line : lines_) message += "\n  " + line;
   if (count_ > lines_.size()) message += "\n  … and " + grouped(count_ - lines_.size()) + " more";
-  throw CheckpointError(code, message);
+  throw_error(code, message);
 }
 
 }  // namespace dckpt

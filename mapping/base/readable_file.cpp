@@ -1,19 +1,16 @@
 #include "mapping/base/readable_file.h"
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/huge_pages.h"
-#include "mapping/base/text.h"
 
 namespace dckpt {
 
 Bytes read_file(const ReadableFile& file, std::uint64_t limit) {
   if (file.size() > limit) {
-    throw CheckpointError(ErrorCode::kCorrupt,
-                          str_format("refusing to read the whole file: it has {} bytes, the limit "
-                                     "for this kind of file is {}",
-                                     grouped(file.size()), grouped(limit)),
-                          {.file = file.name()});
+    throw_error(ErrorCode::kCorrupt, {.file = file.name()},
+                "refusing to read the whole file: it has {} bytes, the limit "
+                "for this kind of file is {}",
+                grouped(file.size()), grouped(limit));
   }
   Bytes content;
   content.reserve(file.size());

@@ -18,9 +18,8 @@ struct Sha256::Context {
   }
   static void check(int result) {
     if (result != 1)
-      throw CheckpointError(
-          ErrorCode::kUnsupported,
-          "cannot compute SHA-256: the OpenSSL library of this system refuses it");
+      throw_error(ErrorCode::kUnsupported,
+                  "cannot compute SHA-256: the OpenSSL library of this system refuses it");
   }
 };
 

@@ -6,7 +6,7 @@
 namespace dckpt {
 
 void require_sha256() {
-  throw CheckpointError(
+  throw_error(
       ErrorCode::kUnsupported,
       "SHA-256 (save.integrity, load.verify: sha256) needs OpenSSL, without which this dckpt was "
       "built; build it with -DDCKPT_OPENSSL=ON");

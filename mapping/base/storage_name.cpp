@@ -3,15 +3,12 @@
 #include <algorithm>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 
 namespace dckpt {
 namespace {
 
 [[noreturn]] void refuse(std::string_view name, const std::string& why) {
-  throw CheckpointError(ErrorCode::kCorrupt,
-                        str_format("refusing the file name {}: {}", quote(name), why));
+  throw_error(ErrorCode::kCorrupt, "refusing the file name {}: {}", quote(name), why);
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 #include "mapping/base/wire.h"
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 
 namespace dckpt {
 
@@ -17,8 +16,7 @@ void WireWriter::text(std::string_view text) {
 }
 
 void WireReader::malformed(std::string_view why) const {
-  throw CheckpointError(ErrorCode::kCorrupt, what_ + " is malformed: " + std::string(why),
-                        {.offset = at_});
+  throw_error(ErrorCode::kCorrupt, {.offset = at_}, what_ + " is malformed: " + std::string(why));
 }
 
 std::uint64_t WireReader::number() {

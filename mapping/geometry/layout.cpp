@@ -4,7 +4,6 @@
 #include <numeric>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 
 namespace dckpt {
 namespace {
@@ -76,10 +75,10 @@ Runs cut(const Runs& runs, std::int64_t split_factor, std::int64_t count, std::i
   const std::int64_t outer_count =
       chunk_size(all.size(), outer_size);  // only those that are not empty
   if (outer_count > static_cast<std::int64_t>(kMaxPieces)) {
-    refuse_argument(
-        str_format("a strided shard with split factor {} cuts an extent of {} into more than the "
-                   "{} pieces that a rank can hold",
-                   split_factor, all.size(), kMaxPieces));
+    throw_error(ErrorCode::kInvalidArgument,
+                "a strided shard with split factor {} cuts an extent of {} into more than the "
+                "{} pieces that a rank can hold",
+                split_factor, all.size(), kMaxPieces);
   }
   Runs kept;
   for (std::int64_t outer = 0; outer < outer_count; ++outer) {
@@ -98,8 +97,9 @@ struct Cut {
 std::size_t checked_dim(std::int64_t dim, ShapeView shape, const MeshLayout& layout) {
   const auto dims = static_cast<std::int64_t>(shape.size());
   if (dim < -dims || dim >= dims) {
-    refuse_argument(str_format("a tensor of shape {} has no dim {} to shard; its layout is {}",
-                               to_string(shape), dim, to_string(layout)));
+    throw_error(ErrorCode::kInvalidArgument,
+                "a tensor of shape {} has no dim {} to shard; its layout is {}", to_string(shape),
+                dim, to_string(layout));
   }
   return static_cast<std::size_t>(dim < 0 ? dim + dims : dim);
 }
@@ -108,17 +108,18 @@ std::size_t checked_dim(std::int64_t dim, ShapeView shape, const MeshLayout& lay
 std::optional<Cut> cut_of(const MeshLayout& layout, std::size_t mesh_dim, ShapeView shape) {
   const Placement& placement = layout.placements[mesh_dim];
   if (std::holds_alternative<Partial>(placement)) {
-    refuse_argument(str_format(
+    throw_error(
+        ErrorCode::kInvalidArgument,
         "the tensor is partial along mesh dimension {} of its layout {}: each rank there holds a "
         "term of a sum. Reduce it first (torch: redistribute to Replicate or Shard)",
-        mesh_dim, to_string(layout)));
+        mesh_dim, to_string(layout));
   }
   if (const auto* const shard = std::get_if<Shard>(&placement))
     return Cut{checked_dim(shard->dim, shape, layout), 1};
   if (const auto* const shard = std::get_if<StridedShard>(&placement)) {
     if (shard->split_factor < 1)
-      refuse_argument("a strided shard needs a split factor of at least 1, got " +
-                      to_string(layout));
+      throw_error(ErrorCode::kInvalidArgument,
+                  "a strided shard needs a split factor of at least 1, got " + to_string(layout));
     return Cut{checked_dim(shard->dim, shape, layout), shard->split_factor};
   }
   return std::nullopt;
@@ -126,7 +127,8 @@ std::optional<Cut> cut_of(const MeshLayout& layout, std::size_t mesh_dim, ShapeV
 
 std::vector<std::optional<Cut>> cuts_of(const MeshLayout& layout, ShapeView shape) {
   if (layout.placements.size() != layout.mesh.dims())
-    refuse_argument("a layout needs one placement per mesh dimension, got " + to_string(layout));
+    throw_error(ErrorCode::kInvalidArgument,
+                "a layout needs one placement per mesh dimension, got " + to_string(layout));
   std::vector<std::optional<Cut>> cuts;
   for (std::size_t mesh_dim = 0; mesh_dim < layout.mesh.dims(); ++mesh_dim)
     cuts.push_back(cut_of(layout, mesh_dim, shape));
@@ -139,9 +141,9 @@ std::vector<std::size_t> order_of(const MeshLayout& layout) {
   if (layout.order.empty()) return left_to_right;
   if (!std::is_permutation(layout.order.begin(), layout.order.end(), left_to_right.begin(),
                            left_to_right.end())) {
-    refuse_argument(
-        str_format("the order in which a layout cuts must name each of the {} mesh dimensions once",
-                   layout.mesh.dims()));
+    throw_error(ErrorCode::kInvalidArgument,
+                "the order in which a layout cuts must name each of the {} mesh dimensions once",
+                layout.mesh.dims());
   }
   return layout.order;
 }
@@ -158,9 +160,9 @@ std::vector<LocalPiece> pieces_of(const std::vector<Runs>& axes, ShapeView globa
   std::size_t count = 1;
   for (const Runs& runs : axes) {
     if (runs.size() > kMaxPieces / count) {
-      refuse_argument(
-          str_format("a layout gives a rank more than {} pieces of a tensor of shape {}",
-                     kMaxPieces, to_string(global_shape)));
+      throw_error(ErrorCode::kInvalidArgument,
+                  "a layout gives a rank more than {} pieces of a tensor of shape {}", kMaxPieces,
+                  to_string(global_shape));
     }
     count *= runs.size();
   }
@@ -188,23 +190,24 @@ DeviceMesh::DeviceMesh(Shape shape, std::vector<int> ranks)
       std::all_of(shape_.begin(), shape_.end(), [](std::int64_t extent) { return extent >= 1; });
   const auto count = checked_numel(shape_);
   if (shape_.size() > kMaxDims || !positive || !count || *count > kMaxMeshRanks) {
-    refuse_argument(
-        str_format("a device mesh needs extents of at least 1, at most {} dimensions and at most "
-                   "{} ranks, got {}",
-                   kMaxDims, kMaxMeshRanks, to_string(ShapeView(shape_))));
+    throw_error(ErrorCode::kInvalidArgument,
+                "a device mesh needs extents of at least 1, at most {} dimensions and at most "
+                "{} ranks, got {}",
+                kMaxDims, kMaxMeshRanks, to_string(ShapeView(shape_)));
   }
   if (ranks_.empty()) return;
   if (ranks_.size() != static_cast<std::size_t>(*count)) {
-    refuse_argument(str_format("a {} mesh needs {} ranks, got {}", to_string(ShapeView(shape_)),
-                               *count, ranks_.size()));
+    throw_error(ErrorCode::kInvalidArgument, "a {} mesh needs {} ranks, got {}",
+                to_string(ShapeView(shape_)), *count, ranks_.size());
   }
   std::vector<int> sorted = ranks_;
   std::sort(sorted.begin(), sorted.end());
   if (sorted.front() < 0)
-    refuse_argument("a device mesh cannot hold rank " + std::to_string(sorted.front()));
+    throw_error(ErrorCode::kInvalidArgument,
+                "a device mesh cannot hold rank " + std::to_string(sorted.front()));
   const auto twice = std::adjacent_find(sorted.begin(), sorted.end());
   if (twice != sorted.end())
-    refuse_argument(str_format("rank {} appears twice on a device mesh", *twice));
+    throw_error(ErrorCode::kInvalidArgument, "rank {} appears twice on a device mesh", *twice);
 }
 
 std::optional<Shape> DeviceMesh::coordinate_of(int rank) const {
@@ -240,9 +243,9 @@ std::optional<LocalPart> local_part(const MeshLayout& layout, ShapeView global_s
   const auto elements =
       global_shape.size() <= kMaxDims ? checked_numel(global_shape) : std::nullopt;
   if (!elements)
-    refuse_argument(
-        str_format("a tensor of shape {} is negative, has too many axes or does not fit in 64 bits",
-                   to_string(global_shape)));
+    throw_error(ErrorCode::kInvalidArgument,
+                "a tensor of shape {} is negative, has too many axes or does not fit in 64 bits",
+                to_string(global_shape));
   const std::vector<std::optional<Cut>> cuts = cuts_of(layout, global_shape);
   const std::vector<std::size_t> order = order_of(layout);
   const auto coordinate = layout.mesh.coordinate_of(rank);

@@ -8,8 +8,6 @@
 #include "mapping/base/checked.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 
 namespace dckpt {
 namespace {
@@ -41,11 +39,12 @@ int product(const Dims& dims) {
   int ranks = 1;
   for (const Dim& dim : dims) {
     if (dim.size < 1)
-      refuse_argument(
-          str_format("the parallel layout has {} = {}; sizes are at least 1", dim.name, dim.size));
+      throw_error(ErrorCode::kInvalidArgument,
+                  "the parallel layout has {} = {}; sizes are at least 1", dim.name, dim.size);
     const std::optional<int> more = checked_mul(ranks, dim.size);
     if (!more)
-      refuse_argument(str_format("{} are more ranks than an int can count", dims_text(dims)));
+      throw_error(ErrorCode::kInvalidArgument, "{} are more ranks than an int can count",
+                  dims_text(dims));
     ranks = *more;
   }
   return ranks;
@@ -60,13 +59,14 @@ std::vector<std::string> names_in(std::string_view text, const Dims& dims, std::
     if (!known) {
       std::string all;
       for (const Dim& dim : dims) all += (all.empty() ? "" : ", ") + dim.name;
-      refuse_argument(
-          str_format("{} in the {} {} is not a parallel dimension; these are joined by '-': {}",
-                     quote(names[i]), what, quote(text), all));
+      throw_error(ErrorCode::kInvalidArgument,
+                  "{} in the {} {} is not a parallel dimension; these are joined by '-': {}",
+                  quote(names[i]), what, quote(text), all);
     }
     if (std::find(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(i), names[i]) !=
         names.begin() + static_cast<std::ptrdiff_t>(i)) {
-      refuse_argument(str_format("the {} {} has {} twice", what, quote(text), names[i]));
+      throw_error(ErrorCode::kInvalidArgument, "the {} {} has {} twice", what, quote(text),
+                  names[i]);
     }
   }
   return names;
@@ -84,8 +84,8 @@ class Grid {
     for (const Dim& dim : dims) {
       if (std::find(names.begin(), names.end(), dim.name) != names.end()) continue;
       if (dim.size != 1)
-        refuse_argument(str_format("the order {} lacks {}, whose size{} is {}", quote(order),
-                                   dim.name, whose, dim.size));
+        throw_error(ErrorCode::kInvalidArgument, "the order {} lacks {}, whose size{} is {}",
+                    quote(order), dim.name, whose, dim.size);
       dims_.push_back(dim);
     }
   }
@@ -147,28 +147,28 @@ Grids arrange(ParallelLayout layout, std::optional<int> world_size) {
   const int together = product(model);
   if (layout.dp == 0) {
     if (!world_size)
-      refuse_argument(
-          "the parallel layout has dp = 0; take the layout of parallel_rank(), where dp is "
-          "what the number of ranks leaves");
+      throw_error(ErrorCode::kInvalidArgument,
+                  "the parallel layout has dp = 0; take the layout of parallel_rank(), where dp is "
+                  "what the number of ranks leaves");
     if (*world_size < 1 || *world_size % together != 0)
-      refuse_argument(str_format("{} not divide by {} = {}",
-                                 counted(*world_size, "rank does", "ranks do"), dims_text(model),
-                                 together));
+      throw_error(ErrorCode::kInvalidArgument, "{} not divide by {} = {}",
+                  counted(*world_size, "rank does", "ranks do"), dims_text(model), together);
     layout.dp = *world_size / together;
   }
   const Dims dense{{"tp", layout.tp}, {"cp", layout.cp}, {"dp", layout.dp}, {"pp", layout.pp}};
   const int ranks = product(dense);
   if (world_size && *world_size != ranks) {
-    refuse_argument(
-        str_format("the parallel layout {} has {}, but the job has {}; dp = 0 takes what "
-                   "the other sizes leave",
-                   dims_text(dense), counted(ranks, "rank"), *world_size));
+    throw_error(ErrorCode::kInvalidArgument,
+                "the parallel layout {} has {}, but the job has {}; dp = 0 takes what "
+                "the other sizes leave",
+                dims_text(dense), counted(ranks, "rank"), *world_size);
   }
   if (layout.etp == 0) layout.etp = layout.tp;
   const Dims cut{{"etp", layout.etp}, {"ep", layout.ep}, {"pp", layout.pp}};
   if (const int experts = product(cut); ranks % experts != 0)
-    refuse_argument(str_format("{} not divide by {} = {}, the ranks that share the experts",
-                               counted(ranks, "rank does", "ranks do"), dims_text(cut), experts));
+    throw_error(ErrorCode::kInvalidArgument,
+                "{} not divide by {} = {}, the ranks that share the experts",
+                counted(ranks, "rank does", "ranks do"), dims_text(cut), experts);
   const int edp = ranks / product(cut);
   Grids grids{
       layout,
@@ -177,10 +177,10 @@ Grids arrange(ParallelLayout layout, std::optional<int> world_size) {
       Grid({{"tp", layout.etp}, {"cp", 1}, {"ep", layout.ep}, {"dp", edp}, {"pp", layout.pp}},
            layout.order, " for experts")};
   if (layout.pp > 1 && grids.dense.stride("pp") != grids.experts.stride("pp")) {
-    refuse_argument(
-        str_format("with the order {}, ranks of one pipeline stage would share experts with "
-                   "those of another ({}; experts: {} · dp {}); put pp last",
-                   quote(layout.order), dims_text(dense), dims_text(cut), edp));
+    throw_error(ErrorCode::kInvalidArgument,
+                "with the order {}, ranks of one pipeline stage would share experts with "
+                "those of another ({}; experts: {} · dp {}); put pp last",
+                quote(layout.order), dims_text(dense), dims_text(cut), edp);
   }
   return grids;
 }
@@ -198,8 +198,8 @@ int ParallelRank::expert_copies() const {
 ParallelRank parallel_rank(const ParallelLayout& layout, int rank, int world_size) {
   const Grids grids = arrange(layout, world_size);
   if (rank < 0 || rank >= world_size)
-    refuse_argument(
-        str_format("rank {} is out of range (the job has {})", rank, counted(world_size, "rank")));
+    throw_error(ErrorCode::kInvalidArgument, "rank {} is out of range (the job has {})", rank,
+                counted(world_size, "rank"));
   const auto dense = [&](std::string_view dims) { return grids.dense.position(rank, dims); };
   const auto experts = [&](std::string_view dims) { return grids.experts.position(rank, dims); };
   return {.layout = grids.layout,
@@ -235,18 +235,19 @@ std::vector<std::vector<int>> parallel_groups(const ParallelLayout& layout, std:
 std::vector<int> parallel_group(const ParallelRank& rank, std::string_view dims, RankGrid grid) {
   for (std::vector<int>& group : parallel_groups(rank.layout, dims, grid))
     if (std::find(group.begin(), group.end(), rank.rank) != group.end()) return std::move(group);
-  refuse_argument(str_format("rank {} is not in the layout of its position", rank.rank));
+  throw_error(ErrorCode::kInvalidArgument, "rank {} is not in the layout of its position",
+              rank.rank);
 }
 
 LayerRange pipeline_layers(const ParallelRank& rank, std::int64_t layers, std::int64_t chunk,
                            std::int64_t chunks) {
   const std::int64_t stages = rank.layout.pp;
   if (chunks < 1 || chunk < 0 || chunk >= chunks)
-    refuse_argument(str_format("model chunk {} of {} does not exist", chunk, chunks));
+    throw_error(ErrorCode::kInvalidArgument, "model chunk {} of {} does not exist", chunk, chunks);
   if (layers < 0 || layers % stages != 0 || layers / stages % chunks != 0) {
-    refuse_argument(str_format("{} not divide by {} of {}",
-                               counted(layers, "layer does", "layers do"),
-                               counted(stages, "pipeline stage"), counted(chunks, "model chunk")));
+    throw_error(ErrorCode::kInvalidArgument, "{} not divide by {} of {}",
+                counted(layers, "layer does", "layers do"), counted(stages, "pipeline stage"),
+                counted(chunks, "model chunk"));
   }
   const std::int64_t count = layers / stages / chunks;
   return {(chunk * stages + rank.pp) * count, count};

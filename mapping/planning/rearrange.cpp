@@ -8,8 +8,6 @@
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "mapping/geometry/flat_range.h"
 #include "mapping/planning/progression.h"
 #include "mapping/planning/validate.h"
@@ -18,9 +16,8 @@ namespace dckpt {
 namespace {
 
 [[noreturn]] void refuse(const RearrangedTensor& tensor, const std::string& why) {
-  throw CheckpointError(ErrorCode::kMismatch,
-                        "the parts that are to make up this tensor do not fit: " + why,
-                        {.key = tensor.key});
+  throw_error(ErrorCode::kMismatch, {.key = tensor.key},
+              "the parts that are to make up this tensor do not fit: " + why);
 }
 
 Progression positions(const Box& box, const Shape& steps, std::size_t axis) {

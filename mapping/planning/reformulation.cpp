@@ -1,7 +1,6 @@
 #include "mapping/planning/reformulation.h"
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 
 namespace dckpt {
 
@@ -26,12 +25,10 @@ bool may_be_reformulated(ShapeView size, ShapeView shape) noexcept {
 Shape reformulated_cell_shape(const TensorStorageMetadata& tensor) {
   const Shape& shape = *tensor.flattened_shape;
   if (!may_be_reformulated(tensor.size, shape)) {
-    throw CheckpointError(
-        ErrorCode::kCorrupt,
-        str_format("the stored size {} of a flattened tensor does not fit its original shape {} "
-                   "(expected: pieces per axis, then the elements of one piece)",
-                   to_string(tensor.size), to_string(shape)),
-        {.key = tensor.key});
+    throw_error(ErrorCode::kCorrupt, {.key = tensor.key},
+                "the stored size {} of a flattened tensor does not fit its original shape {} "
+                "(expected: pieces per axis, then the elements of one piece)",
+                to_string(tensor.size), to_string(shape));
   }
   Shape cell(shape.size());
   for (std::size_t axis = 0; axis < shape.size(); ++axis)

@@ -12,7 +12,6 @@
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 
 extern "C" {
 
@@ -85,11 +84,11 @@ constexpr std::array kElementCodes{
 };
 
 [[noreturn]] void invalid(const std::string& found) {
-  throw CheckpointError(ErrorCode::kInvalidArgument, "cannot import a DLPack tensor: " + found);
+  throw_error(ErrorCode::kInvalidArgument, "cannot import a DLPack tensor: " + found);
 }
 
 [[noreturn]] void unsupported(const std::string& found) {
-  throw CheckpointError(ErrorCode::kUnsupported, "cannot import a DLPack tensor: " + found);
+  throw_error(ErrorCode::kUnsupported, "cannot import a DLPack tensor: " + found);
 }
 
 DType imported_dtype(DLDataType type) {
@@ -210,18 +209,17 @@ struct Exported {
 DLDataType exported_type(const Tensor& tensor) {
   for (const ElementCode& known : kElementCodes)
     if (known.dtype == tensor.dtype()) return known.dlpack;
-  throw CheckpointError(
-      ErrorCode::kUnsupported,
-      str_format("cannot export {} as DLPack: DLPack has no such type", to_string(tensor)));
+  throw_error(ErrorCode::kUnsupported, "cannot export {} as DLPack: DLPack has no such type",
+              to_string(tensor));
 }
 
 template <typename Managed>
 Managed* exported(const Tensor& tensor) {
   if (!tensor.has_data())
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          str_format("cannot export {} as DLPack: it is only described and has no "
-                                     "elements",
-                                     to_string(tensor)));
+    throw_error(ErrorCode::kInvalidArgument,
+                "cannot export {} as DLPack: it is only described and has no "
+                "elements",
+                to_string(tensor));
   const DLDataType type = exported_type(tensor);
   auto content = std::make_unique<Exported<Managed>>(
       Exported<Managed>{tensor, tensor.shape(), tensor.strides()});

@@ -5,17 +5,15 @@
 #include <unordered_set>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 
 namespace dckpt {
 namespace {
 
 std::string name_of(const Value& key) {
   if (std::optional<std::string> text = key_text(key)) return *std::move(text);
-  throw CheckpointError(ErrorCode::kInvalidArgument,
-                        str_format("a dict key of kind {} has no place in a dotted name; use text",
-                                   to_string(key.kind())));
+  throw_error(ErrorCode::kInvalidArgument,
+              "a dict key of kind {} has no place in a dotted name; use text",
+              to_string(key.kind()));
 }
 
 class Flatten {
@@ -25,9 +23,8 @@ class Flatten {
   std::vector<FlatLeaf> run(const Value& state) {
     const auto* items = mapping_items(state);
     if (items == nullptr)
-      throw CheckpointError(
-          ErrorCode::kInvalidArgument,
-          std::string("expected a dict to flatten, found ") + to_string(state.kind()));
+      throw_error(ErrorCode::kInvalidArgument,
+                  std::string("expected a dict to flatten, found ") + to_string(state.kind()));
     open(*items);
     return std::move(leaves_);
   }
@@ -69,15 +66,14 @@ class Flatten {
   void add(const Value& value) {
     std::string name = dotted_name(path_);
     if (!names_.insert(name).second)
-      throw CheckpointError(ErrorCode::kInvalidArgument, "duplicated flatten key " + quote(name),
-                            {.key = name});
+      throw_error(ErrorCode::kInvalidArgument, {.key = name},
+                  "duplicated flatten key " + quote(name));
     leaves_.push_back({std::move(name), path_, value});
   }
 
   [[noreturn]] static void throw_too_deep() {
-    throw CheckpointError(
-        ErrorCode::kUnsupported,
-        str_format("the state dict is nested deeper than {} levels", kMaxTreeDepth));
+    throw_error(ErrorCode::kUnsupported, "the state dict is nested deeper than {} levels",
+                kMaxTreeDepth);
   }
 
   FlattenRule rule_;
@@ -156,8 +152,7 @@ Value unflatten_state_dict(std::span<const std::pair<KeyPath, Value>> leaves) {
   Value nested = Value::dict();
   for (const auto& [path, value] : leaves) {
     if (path.empty())
-      throw CheckpointError(ErrorCode::kCorrupt,
-                            "a value without a path cannot be placed in a state dict");
+      throw_error(ErrorCode::kCorrupt, "a value without a path cannot be placed in a state dict");
     may_fill -= set_element(nested, path, value, may_fill);
   }
   return nested;

@@ -7,13 +7,12 @@
 #include <utility>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 
 namespace dckpt {
 namespace {
 
 [[noreturn]] void refuse(const std::string& message, const std::string& key = {}) {
-  throw CheckpointError(ErrorCode::kInvalidArgument, message, {.key = key});
+  throw_error(ErrorCode::kInvalidArgument, {.key = key}, message);
 }
 
 /// A box of a local tensor whose elements are consecutive, and its place in the global one.

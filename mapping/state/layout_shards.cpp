@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 
 namespace dckpt {
 namespace {
@@ -21,7 +20,7 @@ void check_shape(const Tensor& local, const LocalPart& part, ShapeView global_sh
         "extents do not divide, describe it with Shard instead of "
         "StridedShard and with MeshLayout::order";
   }
-  throw CheckpointError(ErrorCode::kInvalidArgument, message);
+  throw_error(ErrorCode::kInvalidArgument, message);
 }
 
 }  // namespace
@@ -54,12 +53,12 @@ std::vector<ShardedTensor> sharded_tensors_from_tensor_map(const std::string& ke
   return with_context({.key = key, .rank = rank}, [&] {
     const MeshLayout mesh_layout = to_mesh_layout(layout, global_shape);
     if (!mesh_layout.mesh.coordinate_of(rank)) {
-      throw CheckpointError(ErrorCode::kInvalidArgument,
-                            "rank " + std::to_string(rank) +
-                                " holds the tensor, but is not in the rank_list of its layout, "
-                                "which names " +
-                                std::to_string(layout.rank_list.size()) +
-                                " ranks; add the rank, or save the tensor on those ranks only");
+      throw_error(ErrorCode::kInvalidArgument,
+                  "rank " + std::to_string(rank) +
+                      " holds the tensor, but is not in the rank_list of its layout, "
+                      "which names " +
+                      std::to_string(layout.rank_list.size()) +
+                      " ranks; add the rank, or save the tensor on those ranks only");
     }
     return sharded_tensors_from_layout(key, local, global_shape, mesh_layout, rank);
   });

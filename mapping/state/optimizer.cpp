@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/state/tree.h"
 
 namespace dckpt {
@@ -47,10 +46,9 @@ Value make_sharded_optimizer_tensor(const Value& model_param, Tensor data,
   }
   ShardedTensor shard = model_param.as_sharded_tensor();
   if (data.shape() != shard.local_shape) {
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          str_format("Optimizer shape {} does not match model shape {}",
-                                     to_string(data.shape()), to_string(shard.local_shape)),
-                          {.key = shard.key});
+    throw_error(ErrorCode::kInvalidArgument, {.key = shard.key},
+                "Optimizer shape {} does not match model shape {}", to_string(data.shape()),
+                to_string(shard.local_shape));
   }
   shard.key = prefixed(shard.key);
   shard.dtype = data.dtype();
@@ -69,12 +67,11 @@ void shard_optimizer_state(Value& optimizer_state, const ShardedParams& params,
       if (exclude.contains(name.as_str())) continue;
       const auto param = params.find(number.as_int());
       if (param == params.end()) {
-        throw CheckpointError(
-            ErrorCode::kInvalidArgument,
-            str_format("Param id {} does not match any model sharded param{}", number.as_int(),
-                       params.empty() ? ": no parameter of the optimizer is in the model's sharded "
-                                        "state dict; the two must refer to the same memory"
-                                      : ""));
+        throw_error(ErrorCode::kInvalidArgument,
+                    "Param id {} does not match any model sharded param{}", number.as_int(),
+                    params.empty() ? ": no parameter of the optimizer is in the model's sharded "
+                                     "state dict; the two must refer to the same memory"
+                                   : "");
       }
       target[name] = make_sharded_optimizer_tensor(param->second, tensor.as_tensor(),
                                                    "optimizer.state." + name.as_str());

@@ -8,8 +8,6 @@
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "mapping/state/sharded_object.h"
 #include "mapping/state/tree.h"
 
@@ -24,17 +22,18 @@ std::int64_t elements_of(const Value& param) {
   if (!param.is(Value::Kind::kShardedTensor)) return param.as_factory().data.numel();
   const ShardedTensor& shard = param.as_sharded_tensor();
   if (shard.flattened_range)
-    refuse_argument(
+    throw_error(
+        ErrorCode::kInvalidArgument, {.key = shard.key},
         "a parameter of a distributed optimizer's bucket is itself a flattened range; describe "
-        "the whole local tensor",
-        shard.key);
+        "the whole local tensor");
   return shard.numel();
 }
 
 std::int64_t rounded_up(std::int64_t number, std::int64_t multiple) {
   const auto up = checked_add(number, multiple - 1);
   if (!up)
-    refuse_argument("the elements of a distributed optimizer's bucket do not fit in 64 bits");
+    throw_error(ErrorCode::kInvalidArgument,
+                "the elements of a distributed optimizer's bucket do not fit in 64 bits");
   return *up / multiple * multiple;
 }
 
@@ -47,8 +46,8 @@ struct LaidOut {
 
 LaidOut lay_out(const ParallelRank& rank, const Value& params, const OptimizerBucket& bucket) {
   if (bucket.param_alignment < 1 || bucket.end_alignment < 1 || bucket.end_alignment > INT32_MAX) {
-    refuse_argument(str_format("a bucket's alignments are at least 1, not {} and {}",
-                               bucket.param_alignment, bucket.end_alignment));
+    throw_error(ErrorCode::kInvalidArgument, "a bucket's alignments are at least 1, not {} and {}",
+                bucket.param_alignment, bucket.end_alignment);
   }
   LaidOut result;
   std::int64_t end = 0;
@@ -57,7 +56,8 @@ LaidOut lay_out(const ParallelRank& rank, const Value& params, const OptimizerBu
     result.begins.push_back(rounded_up(end, bucket.param_alignment));
     const auto next = checked_add(result.begins.back(), elements_of(leaf));
     if (!next)
-      refuse_argument("the elements of a distributed optimizer's bucket do not fit in 64 bits");
+      throw_error(ErrorCode::kInvalidArgument,
+                  "the elements of a distributed optimizer's bucket do not fit in 64 bits");
     end = *next;
   });
   const std::int64_t ranks = bucket.experts ? rank.expert_copies() : rank.copies();
@@ -66,8 +66,9 @@ LaidOut lay_out(const ParallelRank& rank, const Value& params, const OptimizerBu
   result.owned = bucket.owned.value_or(FlattenedRange{part, part + size / ranks});
   const auto [owned_begin, owned_end] = result.owned;
   if (owned_begin < 0 || owned_end < owned_begin || owned_end > size)
-    refuse_argument(str_format("a rank cannot own the elements [{}, {}) of a bucket of {}",
-                               owned_begin, owned_end, size));
+    throw_error(ErrorCode::kInvalidArgument,
+                "a rank cannot own the elements [{}, {}) of a bucket of {}", owned_begin, owned_end,
+                size);
   return result;
 }
 
@@ -114,10 +115,11 @@ Value distributed_optimizer_state(const ParallelRank& rank, const Value& params,
     const std::string& name = named.first;
     const Tensor& state = named.second;
     if (state.dim() != 1 || state.numel() != owned.end - owned.begin) {
-      refuse_argument(str_format(
-          "the optimizer's state {} has shape {}, but the rank owns the elements [{}, "
-          "{}) of the bucket, {} in all",
-          quote(name), to_string(state.shape()), owned.begin, owned.end, owned.end - owned.begin));
+      throw_error(ErrorCode::kInvalidArgument,
+                  "the optimizer's state {} has shape {}, but the rank owns the elements [{}, "
+                  "{}) of the bucket, {} in all",
+                  quote(name), to_string(state.shape()), owned.begin, owned.end,
+                  owned.end - owned.begin);
     }
     std::size_t number = 0;
     const Value all = map_leaves(tensors, [&](const Value& param) {

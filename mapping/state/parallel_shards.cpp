@@ -6,7 +6,6 @@
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 
 namespace dckpt {
 namespace {
@@ -21,27 +20,25 @@ std::int64_t local_experts(const ParallelRank& rank, const Experts& experts, con
                            const std::string& key) {
   const std::int64_t ranks = rank.layout.ep;
   if (experts.count < 1 || experts.count % ranks != 0) {
-    refuse_argument(
-        str_format("{} experts do not divide by {} expert parallel ranks", experts.count, ranks),
-        key);
+    throw_error(ErrorCode::kInvalidArgument, {.key = key},
+                "{} experts do not divide by {} expert parallel ranks", experts.count, ranks);
   }
   const std::int64_t count = experts.count / ranks;
   if (experts.number) {
     const std::int64_t first = rank.ep * count;
     if (*experts.number < first || *experts.number >= first + count) {
-      refuse_argument(
-          str_format("expert {} is not on expert parallel rank {}, which has {} to {} of {}",
-                     *experts.number, rank.ep, first, first + count - 1, experts.count),
-          key);
+      throw_error(ErrorCode::kInvalidArgument, {.key = key},
+                  "expert {} is not on expert parallel rank {}, which has {} to {} of {}",
+                  *experts.number, rank.ep, first, first + count - 1, experts.count);
     }
   } else if (experts.in_key) {
-    refuse_argument("a key that names an expert needs the expert's number (Experts::number)", key);
+    throw_error(ErrorCode::kInvalidArgument, {.key = key},
+                "a key that names an expert needs the expert's number (Experts::number)");
   } else if (data.dim() == 0 || data.shape()[0] != count) {
-    refuse_argument(
-        str_format("axis 0 of shape {} should count the experts of this rank: {}, as {} are "
-                   "divided by {} expert parallel ranks",
-                   to_string(data.shape()), count, experts.count, ranks),
-        key);
+    throw_error(ErrorCode::kInvalidArgument, {.key = key},
+                "axis 0 of shape {} should count the experts of this rank: {}, as {} are "
+                "divided by {} expert parallel ranks",
+                to_string(data.shape()), count, experts.count, ranks);
   }
   return count;
 }
@@ -54,7 +51,8 @@ ShardedTensor described(const ParallelRank& rank, std::string key, Tensor data,
   if (options.layer) {
     const auto [number, count] = *options.layer;
     if (number < 0 || number >= count)
-      refuse_argument(str_format("there is no layer {} of {}", number, count), key);
+      throw_error(ErrorCode::kInvalidArgument, {.key = key}, "there is no layer {} of {}", number,
+                  count);
     offsets.push_back({.axis = prepended++, .rank = number, .count = count});
   }
   if (options.experts) {
@@ -69,10 +67,9 @@ ShardedTensor described(const ParallelRank& rank, std::string key, Tensor data,
   if (axis) {
     const std::int64_t stack = is_stack_of_experts(options) ? 1 : 0;
     if (*axis < 0 || *axis + stack >= static_cast<std::int64_t>(data.dim()))
-      refuse_argument(
-          str_format("a tensor of shape {} has no axis {} to cut over tensor parallel ranks",
-                     to_string(data.shape()), *axis + stack),
-          key);
+      throw_error(ErrorCode::kInvalidArgument, {.key = key},
+                  "a tensor of shape {} has no axis {} to cut over tensor parallel ranks",
+                  to_string(data.shape()), *axis + stack);
     offsets.push_back({.axis = prepended + stack + *axis,
                        .rank = tp,
                        .count = options.experts ? rank.layout.etp : rank.layout.tp});
@@ -118,9 +115,9 @@ std::int64_t padded_vocabulary(const ParallelRank& rank, std::int64_t tokens,
   const auto multiple = checked_mul(divisible_by, std::int64_t{rank.layout.tp});
   const auto up = multiple ? checked_add(tokens, *multiple - 1) : std::nullopt;
   if (tokens < 0 || divisible_by < 1 || !up)
-    refuse_argument(
-        str_format("a vocabulary of {} tokens cannot be padded to a multiple of {} · {}", tokens,
-                   divisible_by, rank.layout.tp));
+    throw_error(ErrorCode::kInvalidArgument,
+                "a vocabulary of {} tokens cannot be padded to a multiple of {} · {}", tokens,
+                divisible_by, rank.layout.tp);
   return *up / *multiple * *multiple;
 }
 

@@ -3,8 +3,6 @@
 #include <limits>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 
 namespace dckpt {
 namespace {
@@ -65,9 +63,9 @@ std::optional<ShardedObject> ShardedObject::parse_unique_key(std::string_view un
 ShardedObject ShardedObject::from_unique_key(std::string_view unique_key, ReplicaId replica_id) {
   auto object = parse_unique_key(unique_key);
   if (!object) {
-    throw CheckpointError(ErrorCode::kCorrupt, quote(unique_key) +
-                                                   " is not the unique key of a ShardedObject, "
-                                                   "which has the form KEY/shard_OFFSETS_SHAPE");
+    throw_error(ErrorCode::kCorrupt, quote(unique_key) +
+                                         " is not the unique key of a ShardedObject, "
+                                         "which has the form KEY/shard_OFFSETS_SHAPE");
   }
   object->replica_id = std::move(replica_id);
   return std::move(*object);
@@ -75,21 +73,17 @@ ShardedObject ShardedObject::from_unique_key(std::string_view unique_key, Replic
 
 void ShardedObject::validate() const {
   if (global_shape.size() != global_offset.size()) {
-    throw CheckpointError(
-        ErrorCode::kInvalidArgument,
-        "Global offset dimensions should be equal to global shape dimensions for " +
-            to_string(*this),
-        {.key = key});
+    throw_error(ErrorCode::kInvalidArgument, {.key = key},
+                "Global offset dimensions should be equal to global shape dimensions for " +
+                    to_string(*this));
   }
   for (std::size_t axis = 0; axis < global_shape.size(); ++axis) {
     if (global_offset[axis] >= 0 &&
         (global_shape[axis] == kUnknownExtent || global_offset[axis] < global_shape[axis]))
       continue;
-    throw CheckpointError(
-        ErrorCode::kInvalidArgument,
-        str_format("Global offset {} lies outside the global shape {} for {}",
-                   to_string(global_offset), to_string(global_shape), to_string(*this)),
-        {.key = key});
+    throw_error(ErrorCode::kInvalidArgument, {.key = key},
+                "Global offset {} lies outside the global shape {} for {}",
+                to_string(global_offset), to_string(global_shape), to_string(*this));
   }
 }
 

@@ -4,8 +4,6 @@
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 
 namespace dckpt {
 namespace {
@@ -24,11 +22,10 @@ ShardedTensor describe(std::string key, DType dtype, Shape local_shape,
                        std::span<const RankOffset> rank_offsets, ShardedTensorOptions options) {
   const std::int64_t prepended = options.prepend_axis_num;
   if (prepended < 0 || local_shape.size() + static_cast<std::size_t>(prepended) > kMaxDims) {
-    refuse_argument(
-        str_format(
-            "{} prepended axes on a tensor of shape {} are not possible (limit: {} axes in all)",
-            prepended, to_string(local_shape), kMaxDims),
-        key);
+    throw_error(
+        ErrorCode::kInvalidArgument, {.key = key},
+        "{} prepended axes on a tensor of shape {} are not possible (limit: {} axes in all)",
+        prepended, to_string(local_shape), kMaxDims);
   }
   Shape extents(static_cast<std::size_t>(prepended), 1);
   extents.insert(extents.end(), local_shape.begin(), local_shape.end());
@@ -44,16 +41,16 @@ ShardedTensor describe(std::string key, DType dtype, Shape local_shape,
   for (const auto& [axis, rank, count] : rank_offsets) {
     if (axis < 0 || axis >= static_cast<std::int64_t>(extents.size()) || rank < 0 || count < 1 ||
         rank >= count) {
-      refuse_argument(str_format("Invalid rank offsets: {} for key {}.", offsets_text(rank_offsets),
-                                 printable(shard.key)),
-                      shard.key);
+      throw_error(ErrorCode::kInvalidArgument, {.key = shard.key},
+                  "Invalid rank offsets: {} for key {}.", offsets_text(rank_offsets),
+                  printable(shard.key));
     }
     const auto at = static_cast<std::size_t>(axis);
     const auto global = checked_mul(extents[at], count);
     if (!global)
-      refuse_argument(str_format("the global shape of {} does not fit in 64 bits along axis {}",
-                                 quote(shard.key), axis),
-                      shard.key);
+      throw_error(ErrorCode::kInvalidArgument, {.key = shard.key},
+                  "the global shape of {} does not fit in 64 bits along axis {}", quote(shard.key),
+                  axis);
     shard.global_shape[at] = *global;
     shard.global_offset[at] = rank * extents[at];
     (*shard.axis_fragmentations)[at] = count;
@@ -98,27 +95,25 @@ void check_data(const ShardedTensor& shard) {
   if (!shard.data) return;
   const Tensor& data = *shard.data;
   if (data.dtype() != shard.dtype)
-    refuse_argument(str_format("Data dtype should match `dtype` attribute for {}, but is {}",
-                               to_string(shard), to_string(data.dtype())),
-                    shard.key);
+    throw_error(ErrorCode::kInvalidArgument, {.key = shard.key},
+                "Data dtype should match `dtype` attribute for {}, but is {}", to_string(shard),
+                to_string(data.dtype()));
   if (!shard.flattened_range) {
     if (data.shape() != shard.local_shape)
-      refuse_argument(
-          str_format("Data shape should match `local_shape` attribute for {}, but is {}",
-                     to_string(shard), to_string(data.shape())),
-          shard.key);
+      throw_error(ErrorCode::kInvalidArgument, {.key = shard.key},
+                  "Data shape should match `local_shape` attribute for {}, but is {}",
+                  to_string(shard), to_string(data.shape()));
     return;
   }
   if (data.dim() != 1) {
-    refuse_argument(str_format("Data should be 1D for a flattened {}, but has the shape {}",
-                               to_string(shard), to_string(data.shape())),
-                    shard.key);
+    throw_error(ErrorCode::kInvalidArgument, {.key = shard.key},
+                "Data should be 1D for a flattened {}, but has the shape {}", to_string(shard),
+                to_string(data.shape()));
   }
   if (data.shape() != shard.data_shape()) {
-    refuse_argument(
-        str_format("Data shape {} doesnt match expected {} for {}", to_string(data.shape()),
-                   to_string(shard.data_shape()), to_string(shard)),
-        shard.key);
+    throw_error(ErrorCode::kInvalidArgument, {.key = shard.key},
+                "Data shape {} doesnt match expected {} for {}", to_string(data.shape()),
+                to_string(shard.data_shape()), to_string(shard));
   }
 }
 
@@ -126,11 +121,10 @@ void check_range(const ShardedTensor& shard) {
   if (!shard.flattened_range) return;
   const auto [begin, end] = *shard.flattened_range;
   if (begin < 0 || end < begin || end > numel(shard.local_shape)) {
-    refuse_argument(
-        str_format(
-            "The flattened range [{}, {}) is not inside the {} elements of the local tensor for {}",
-            begin, end, numel(shard.local_shape), to_string(shard)),
-        shard.key);
+    throw_error(
+        ErrorCode::kInvalidArgument, {.key = shard.key},
+        "The flattened range [{}, {}) is not inside the {} elements of the local tensor for {}",
+        begin, end, numel(shard.local_shape), to_string(shard));
   }
 }
 
@@ -139,31 +133,30 @@ void check_shapes(const ShardedTensor& shard) {
                      shard.global_shape.size() <= kMaxDims && checked_numel(shard.local_shape) &&
                      checked_numel(shard.global_shape);
   if (!sound) {
-    refuse_argument(
-        str_format("the shapes of {} are negative, have more than {} axes or do not fit in 64 bits",
-                   to_string(shard), kMaxDims),
-        shard.key);
+    throw_error(ErrorCode::kInvalidArgument, {.key = shard.key},
+                "the shapes of {} are negative, have more than {} axes or do not fit in 64 bits",
+                to_string(shard), kMaxDims);
   }
 }
 
 void check_place(const ShardedTensor& shard) {
   if (shard.global_shape.size() != shard.global_offset.size()) {
-    refuse_argument("Global offset dimensions should be equal to global shape dimensions for " +
-                        to_string(shard),
-                    shard.key);
+    throw_error(ErrorCode::kInvalidArgument, {.key = shard.key},
+                "Global offset dimensions should be equal to global shape dimensions for " +
+                    to_string(shard));
   }
   const auto dims = static_cast<std::int64_t>(shard.global_shape.size());
   if (shard.prepend_axis_num < 0 || shard.prepend_axis_num > dims ||
       static_cast<std::int64_t>(shard.local_shape.size()) + shard.prepend_axis_num != dims) {
-    refuse_argument(
+    throw_error(
+        ErrorCode::kInvalidArgument, {.key = shard.key},
         "Local shape together with `prepend_axis_num` dimensions should be equal to global shape "
         "dimensions for " +
-            to_string(shard),
-        shard.key);
+            to_string(shard));
   }
   if (!fits(shard.global_box(), shard.global_shape))
-    refuse_argument("The local tensor does not lie inside the global one for " + to_string(shard),
-                    shard.key);
+    throw_error(ErrorCode::kInvalidArgument, {.key = shard.key},
+                "The local tensor does not lie inside the global one for " + to_string(shard));
 }
 
 void check_grid(const ShardedTensor& shard) {
@@ -173,26 +166,24 @@ void check_grid(const ShardedTensor& shard) {
       pieces.size() == shard.global_shape.size() &&
       std::all_of(pieces.begin(), pieces.end(), [](std::int64_t count) { return count >= 1; });
   if (!sound)
-    refuse_argument(
-        str_format("`axis_fragmentations` {} should hold a positive number for each global axis "
-                   "for {}",
-                   to_string(pieces), to_string(shard)),
-        shard.key);
+    throw_error(ErrorCode::kInvalidArgument, {.key = shard.key},
+                "`axis_fragmentations` {} should hold a positive number for each global axis "
+                "for {}",
+                to_string(pieces), to_string(shard));
   const Box box = shard.global_box();
   for (std::size_t axis = 0; axis < box.dims(); ++axis) {
     const std::int64_t offset = box.offsets[axis];
     const std::int64_t size = box.sizes[axis];
     if (size == 0) continue;
     if (offset % size != 0) {
-      refuse_argument(str_format("Global offset ({}) must be divisible by local shape ({}) for {}.",
-                                 offset, size, to_string(shard)),
-                      shard.key);
+      throw_error(ErrorCode::kInvalidArgument, {.key = shard.key},
+                  "Global offset ({}) must be divisible by local shape ({}) for {}.", offset, size,
+                  to_string(shard));
     }
     if (offset / size >= pieces[axis]) {
-      refuse_argument(
-          str_format("Piece {} of axis {} is beyond the {} pieces of `axis_fragmentations` for {}",
-                     offset / size, axis, pieces[axis], to_string(shard)),
-          shard.key);
+      throw_error(ErrorCode::kInvalidArgument, {.key = shard.key},
+                  "Piece {} of axis {} is beyond the {} pieces of `axis_fragmentations` for {}",
+                  offset / size, axis, pieces[axis], to_string(shard));
     }
   }
 }
@@ -229,14 +220,13 @@ ShardedTensor ShardedTensor::from_rank_offsets_flat(std::string key, Tensor data
                                                     std::span<const RankOffset> rank_offsets,
                                                     FlattenedRange range, Options options) {
   if (data.dim() != 1)
-    refuse_argument(
-        "Flattened ShardedTensor requires 1D data, got shape: " + to_string(data.shape()), key);
+    throw_error(ErrorCode::kInvalidArgument, {.key = key},
+                "Flattened ShardedTensor requires 1D data, got shape: " + to_string(data.shape()));
   const auto length = range.begin < 0 || range.end < range.begin ? -1 : range.end - range.begin;
   if (length != data.numel()) {
-    refuse_argument(
-        str_format("Flattened ShardedTensor data length ({}) must meet the slice length: {}",
-                   data.numel(), length),
-        key);
+    throw_error(ErrorCode::kInvalidArgument, {.key = key},
+                "Flattened ShardedTensor data length ({}) must meet the slice length: {}",
+                data.numel(), length);
   }
   ShardedTensor shard = describe(std::move(key), data.dtype(), std::move(local_shape), rank_offsets,
                                  std::move(options));
@@ -289,7 +279,8 @@ Box ShardedTensor::global_box() const {
 
 Shape ShardedTensor::chunk_coordinates() const {
   if (!axis_fragmentations)
-    refuse_argument("an irregular grid has no chunk coordinates: " + to_string(*this), key);
+    throw_error(ErrorCode::kInvalidArgument, {.key = key},
+                "an irregular grid has no chunk coordinates: " + to_string(*this));
   const Box box = global_box();
   Shape coordinates(box.dims(), 0);
   for (std::size_t axis = 0; axis < box.dims(); ++axis) {
@@ -310,19 +301,20 @@ Shape ShardedTensor::data_shape() const {
 std::vector<ShardedTensor> ShardedTensor::narrow(std::int64_t axis, std::int64_t start,
                                                  std::int64_t length) const {
   if (axis < 0 || axis >= static_cast<std::int64_t>(local_shape.size()))
-    refuse_argument(str_format("there is no axis {} to narrow in {}", axis, to_string(*this)), key);
+    throw_error(ErrorCode::kInvalidArgument, {.key = key}, "there is no axis {} to narrow in {}",
+                axis, to_string(*this));
   const auto at = static_cast<std::size_t>(axis);
   const auto global_at = at + static_cast<std::size_t>(prepend_axis_num);
   const std::int64_t local = local_shape[at];
   if (start < 0 || length < 0 || start > local || length > local - start) {
-    refuse_argument(str_format("cannot take {} entries from {} along axis {} of {}", length, start,
-                               axis, to_string(*this)),
-                    key);
+    throw_error(ErrorCode::kInvalidArgument, {.key = key},
+                "cannot take {} entries from {} along axis {} of {}", length, start, axis,
+                to_string(*this));
   }
   if (local == 0 || global_shape[global_at] % local != 0 || global_offset[global_at] % local != 0) {
-    refuse_argument(
-        "Only regular grid of local tensors is supported for narrowing, got: " + to_string(*this),
-        key);
+    throw_error(
+        ErrorCode::kInvalidArgument, {.key = key},
+        "Only regular grid of local tensors is supported for narrowing, got: " + to_string(*this));
   }
   ShardedTensor part = *this;
   part.local_shape[at] = length;
@@ -334,9 +326,9 @@ std::vector<ShardedTensor> ShardedTensor::narrow(std::int64_t axis, std::int64_t
   }
   // These are Megatron's own words.
   if (axis != 0)
-    refuse_argument(
-        "Narrowing along the first axis is supported for now only, got dim=" + std::to_string(axis),
-        key);
+    throw_error(ErrorCode::kInvalidArgument, {.key = key},
+                "Narrowing along the first axis is supported for now only, got dim=" +
+                    std::to_string(axis));
   // The entries kept are the elements [first, first + kept) of the flattened local tensor.
   const std::int64_t row = dckpt::numel(local_shape) / local;
   const std::int64_t first = start * row;

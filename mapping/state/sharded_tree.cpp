@@ -1,8 +1,6 @@
 #include "mapping/state/sharded_tree.h"
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "mapping/geometry/strided_copy.h"
 #include "mapping/state/destination.h"
 
@@ -58,8 +56,8 @@ Value apply_factories(Value state) {
     if (!is_factory(leaf)) return leaf;
     const ShardedTensorFactory& factory = leaf.as_factory();
     if (!factory.build)
-      throw CheckpointError(ErrorCode::kInvalidArgument, "the factory has no build function",
-                            {.key = factory.key});
+      throw_error(ErrorCode::kInvalidArgument, {.key = factory.key},
+                  "the factory has no build function");
     return factory.build(factory.key, factory.data, factory.replica_id, factory.flattened_range);
   });
 }
@@ -69,8 +67,8 @@ Value merge_factories(Value loaded, const Value& factories) {
     if (!is_factory(leaf)) return std::nullopt;
     const ShardedTensorFactory& factory = leaf.as_factory();
     if (!factory.merge)
-      throw CheckpointError(ErrorCode::kInvalidArgument, "the factory has no merge function",
-                            {.key = factory.key});
+      throw_error(ErrorCode::kInvalidArgument, {.key = factory.key},
+                  "the factory has no merge function");
     return factory.merge(built);
   };
   return merge(std::move(loaded), factories, {.take = apply, .add_keys = false, .positions = true});
@@ -81,11 +79,10 @@ namespace {
 /// Puts a merged tensor where the factory's is.
 Value refilled(ShardedTensorFactory factory, const Value& merged) {
   if (!merged.is_tensor()) {
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          str_format("the factory merged what was loaded into a {}, which it "
-                                     "cannot hold; return one tensor, or use load_plain()",
-                                     to_string(merged.kind())),
-                          {.key = factory.key});
+    throw_error(ErrorCode::kInvalidArgument, {.key = factory.key},
+                "the factory merged what was loaded into a {}, which it "
+                "cannot hold; return one tensor, or use load_plain()",
+                to_string(merged.kind()));
   }
   const Tensor& from = merged.as_tensor();
   const Tensor& into = factory.data;
@@ -95,15 +92,14 @@ Value refilled(ShardedTensorFactory factory, const Value& merged) {
     factory.data = from;
   } else if (into.data() != from.data()) {
     if (into.device().kind != Device::Kind::kCpu || from.device().kind != Device::Kind::kCpu) {
-      throw CheckpointError(ErrorCode::kUnsupported,
-                            "the factory merged what was loaded in other memory than its tensor's, "
-                            "and one of the two is not of the CPU; return the tensor itself, or "
-                            "use load_plain()",
-                            {.key = factory.key});
+      throw_error(ErrorCode::kUnsupported, {.key = factory.key},
+                  "the factory merged what was loaded in other memory than its tensor's, "
+                  "and one of the two is not of the CPU; return the tensor itself, or "
+                  "use load_plain()");
     }
     if (const std::string reason = unfit_to_load_into(into); !reason.empty()) {
-      throw CheckpointError(ErrorCode::kInvalidArgument, "the factory's tensor " + reason,
-                            {.key = factory.key});
+      throw_error(ErrorCode::kInvalidArgument, {.key = factory.key},
+                  "the factory's tensor " + reason);
     }
     strided_copy(into.shape(), item_size(into.dtype()), from.data(), {0, from.strides()},
                  into.mutable_data(), {0, into.strides()});
@@ -135,8 +131,8 @@ Value merge_into_factories(Value loaded, const Value& state) {
     ShardedTensorFactory keeping = leaf.as_factory();
     keeping.merge = [factory = leaf.as_factory()](const Value& built) {
       if (!factory.merge)
-        throw CheckpointError(ErrorCode::kInvalidArgument, "the factory has no merge function",
-                              {.key = factory.key});
+        throw_error(ErrorCode::kInvalidArgument, {.key = factory.key},
+                    "the factory has no merge function");
       return refilled(factory, factory.merge(plain_state(built)));
     };
     return Value(std::move(keeping));
@@ -177,10 +173,8 @@ void replace_prefix_for_sharding(Value& state, std::string_view old_prefix,
                                  std::string_view new_prefix) {
   rename_all(state, [&](const std::string& key) {
     if (!key.starts_with(old_prefix)) {
-      throw CheckpointError(
-          ErrorCode::kInvalidArgument,
-          str_format("Expected {} to begin with prefix {}", printable(key), printable(old_prefix)),
-          {.key = key});
+      throw_error(ErrorCode::kInvalidArgument, {.key = key}, "Expected {} to begin with prefix {}",
+                  printable(key), printable(old_prefix));
     }
     return std::string(new_prefix) + key.substr(old_prefix.size());
   });

@@ -8,8 +8,6 @@
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "mapping/geometry/strided_copy.h"
 
 namespace dckpt {
@@ -23,10 +21,10 @@ std::uint64_t checked_nbytes(DType dtype, ShapeView shape) {
   const auto bytes =
       elements ? checked_mul(*elements, static_cast<std::int64_t>(item_size(dtype))) : std::nullopt;
   if (!bytes) {
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          str_format("a tensor of shape {} is negative, has too many axes or is "
-                                     "larger than the address space",
-                                     to_string(shape)));
+    throw_error(ErrorCode::kInvalidArgument,
+                "a tensor of shape {} is negative, has too many axes or is "
+                "larger than the address space",
+                to_string(shape));
   }
   return static_cast<std::uint64_t>(*bytes);
 }
@@ -48,10 +46,8 @@ std::shared_ptr<std::byte> allocate(std::uint64_t bytes, bool zeroed) {
   if (rounded <= kSmall) return allocate_small(rounded, zeroed);
   auto* const memory = static_cast<std::byte*>(std::aligned_alloc(kAlignment, rounded));
   if (memory == nullptr) {
-    throw CheckpointError(
-        ErrorCode::kIo,
-        str_format("out of memory: a tensor of {} bytes ({}) could not be allocated",
-                   grouped(bytes), human_bytes(bytes)));
+    throw_error(ErrorCode::kIo, "out of memory: a tensor of {} bytes ({}) could not be allocated",
+                grouped(bytes), human_bytes(bytes));
   }
   if (zeroed) std::memset(memory, 0, rounded);
   return {memory, [](std::byte* p) { std::free(p); }};
@@ -96,9 +92,8 @@ Tensor::Tensor(DType dtype, Shape shape, Shape strides, void* data,
       owner_(std::move(owner)) {
   checked_nbytes(dtype_, shape_);
   if (strides_.size() != shape_.size()) {
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          str_format("a tensor of shape {} cannot have the strides {}",
-                                     dckpt::to_string(shape_), dckpt::to_string(strides_)));
+    throw_error(ErrorCode::kInvalidArgument, "a tensor of shape {} cannot have the strides {}",
+                dckpt::to_string(shape_), dckpt::to_string(strides_));
   }
 }
 
@@ -113,9 +108,8 @@ Tensor Tensor::zeros(DType dtype, Shape shape) {
 Tensor Tensor::from_bytes(DType dtype, Shape shape, ByteView bytes) {
   Tensor tensor = empty(dtype, std::move(shape));
   if (bytes.size() != tensor.nbytes()) {
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          str_format("{} needs {} bytes, got {}", dckpt::to_string(tensor),
-                                     tensor.nbytes(), bytes.size()));
+    throw_error(ErrorCode::kInvalidArgument, "{} needs {} bytes, got {}", dckpt::to_string(tensor),
+                tensor.nbytes(), bytes.size());
   }
   if (!bytes.empty()) std::memcpy(tensor.data(), bytes.data(), bytes.size());
   return tensor;
@@ -139,12 +133,12 @@ void Tensor::require_elements(DType accessed) const {
                           ", are accessed as " + std::string(dckpt::to_string(accessed));
     if (expected != dtype_)
       message += "; their bits can be accessed as " + std::string(dckpt::to_string(expected));
-    throw CheckpointError(ErrorCode::kMismatch, message);
+    throw_error(ErrorCode::kMismatch, message);
   }
   if (!has_data()) {
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "the elements of " + dckpt::to_string(*this) +
-                              " are accessed, but it is only described and has none");
+    throw_error(ErrorCode::kInvalidArgument,
+                "the elements of " + dckpt::to_string(*this) +
+                    " are accessed, but it is only described and has none");
   }
 }
 
@@ -158,10 +152,9 @@ ByteView Tensor::bytes() const {
 
 MutableByteView Tensor::mutable_bytes() const {
   if (device_.kind != Device::Kind::kCpu || !is_contiguous() || !has_data()) {
-    throw CheckpointError(
-        ErrorCode::kInvalidArgument,
-        str_format("cannot access the bytes of {}: not a contiguous CPU tensor with data",
-                   dckpt::to_string(*this)));
+    throw_error(ErrorCode::kInvalidArgument,
+                "cannot access the bytes of {}: not a contiguous CPU tensor with data",
+                dckpt::to_string(*this));
   }
   return {data_, nbytes()};
 }
@@ -169,9 +162,8 @@ MutableByteView Tensor::mutable_bytes() const {
 Tensor Tensor::narrow(std::size_t axis, std::int64_t start, std::int64_t length) const {
   if (axis >= dim() || start < 0 || length < 0 || start > shape_[axis] ||
       length > shape_[axis] - start) {
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          str_format("cannot take [{}, {} + {}) along axis {} of {}", start, start,
-                                     length, axis, dckpt::to_string(*this)));
+    throw_error(ErrorCode::kInvalidArgument, "cannot take [{}, {} + {}) along axis {} of {}", start,
+                start, length, axis, dckpt::to_string(*this));
   }
   Tensor part = *this;
   part.shape_[axis] = length;
@@ -188,9 +180,8 @@ Tensor Tensor::narrow(std::size_t axis, std::int64_t start, std::int64_t length)
 Tensor Tensor::view(Shape shape) const {
   const auto elements = checked_numel(shape);
   if (!elements || *elements != numel() || !is_contiguous()) {
-    throw CheckpointError(
-        ErrorCode::kInvalidArgument,
-        str_format("cannot view {} as {}", dckpt::to_string(*this), dckpt::to_string(shape)));
+    throw_error(ErrorCode::kInvalidArgument, "cannot view {} as {}", dckpt::to_string(*this),
+                dckpt::to_string(shape));
   }
   Tensor viewed = *this;
   viewed.strides_ = row_major_strides(shape);
@@ -201,9 +192,8 @@ Tensor Tensor::view(Shape shape) const {
 Tensor Tensor::contiguous() const {
   if (is_contiguous()) return *this;
   if (device_.kind != Device::Kind::kCpu || !has_data()) {
-    throw CheckpointError(
-        ErrorCode::kInvalidArgument,
-        str_format("cannot copy {}: not a CPU tensor with data", dckpt::to_string(*this)));
+    throw_error(ErrorCode::kInvalidArgument, "cannot copy {}: not a CPU tensor with data",
+                dckpt::to_string(*this));
   }
   Tensor copy = empty(dtype_, shape_);
   copy.requires_grad = requires_grad;

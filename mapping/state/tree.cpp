@@ -4,8 +4,6 @@
 #include <utility>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 
 namespace dckpt {
 namespace {
@@ -17,11 +15,10 @@ class Bounds {
  public:
   void check(std::size_t depth) {
     if (depth > kMaxTreeDepth)
-      throw CheckpointError(ErrorCode::kUnsupported,
-                            str_format("the tree is nested deeper than {} levels", kMaxTreeDepth));
+      throw_error(ErrorCode::kUnsupported, "the tree is nested deeper than {} levels",
+                  kMaxTreeDepth);
     if (++seen_ > kMaxValues)
-      throw CheckpointError(ErrorCode::kUnsupported,
-                            str_format("the tree has more than {} values", grouped(kMaxValues)));
+      throw_error(ErrorCode::kUnsupported, "the tree has more than {} values", grouped(kMaxValues));
   }
 
  private:
@@ -243,8 +240,7 @@ class Merge {
   }
 
   [[noreturn]] void refuse(const std::string& message) const {
-    throw CheckpointError(ErrorCode::kMismatch,
-                          str_format("{} (at {})", message, quote(dotted_name(path_))));
+    throw_error(ErrorCode::kMismatch, "{} (at {})", message, quote(dotted_name(path_)));
   }
 
   const MergeRule& rule_;
@@ -278,9 +274,8 @@ ExtractedLeaves extract_matching(const Value& tree,
                                  const std::function<bool(const Value&)>& predicate,
                                  ListForm form) {
   if (!is_container(tree))
-    throw CheckpointError(
-        ErrorCode::kInvalidArgument,
-        std::string("Unexpected top-level object type: ") + to_string(tree.kind()));
+    throw_error(ErrorCode::kInvalidArgument,
+                std::string("Unexpected top-level object type: ") + to_string(tree.kind()));
   return LeafExtractor(predicate, form).part(tree, 0);
 }
 
@@ -308,8 +303,8 @@ const Value* find_element(const Value& tree, const KeyPath& path) {
 std::size_t set_element(Value& tree, const KeyPath& path, Value value, std::size_t max_filled) {
   Bounds().check(path.size());
   const auto refuse = [&](const std::string& why) {
-    throw CheckpointError(ErrorCode::kCorrupt, str_format("cannot set the element at {}: {}",
-                                                          quote(dotted_name(path)), why));
+    throw_error(ErrorCode::kCorrupt, "cannot set the element at {}: {}", quote(dotted_name(path)),
+                why);
   };
   std::size_t filled = 0;
   Value* at = &tree;

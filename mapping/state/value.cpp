@@ -5,8 +5,6 @@
 #include <type_traits>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "mapping/state/sharded_object.h"
 #include "mapping/state/sharded_tensor.h"
 
@@ -14,8 +12,7 @@ namespace dckpt {
 namespace {
 
 [[noreturn]] void throw_kind(const char* wanted, Value::Kind found) {
-  throw CheckpointError(ErrorCode::kInvalidArgument,
-                        str_format("expected {}, found {}", wanted, to_string(found)));
+  throw_error(ErrorCode::kInvalidArgument, "expected {}, found {}", wanted, to_string(found));
 }
 
 /// Removes the bytes that only repeat the sign.
@@ -285,8 +282,8 @@ const Tensor& Value::as_tensor() const& {
   if (!is(Kind::kShardedTensor)) return get<Tensor>(Kind::kTensor, "tensor");
   const ShardedTensor& shard = as_sharded_tensor();
   if (shard.data) return *shard.data;
-  throw CheckpointError(ErrorCode::kInvalidArgument,
-                        "the ShardedTensor has no data (a meta tensor)", {.key = shard.key});
+  throw_error(ErrorCode::kInvalidArgument, {.key = shard.key},
+              "the ShardedTensor has no data (a meta tensor)");
 }
 Tensor Value::as_tensor() && {
   return std::as_const(*this).as_tensor();
@@ -364,9 +361,8 @@ const Value& Value::at(const Value& key) const& {
   const std::string name = key.is_str()   ? quote(key.as_str())
                            : key.is_int() ? std::to_string(key.as_int())
                                           : std::string("of kind ") + to_string(key.kind());
-  throw CheckpointError(ErrorCode::kInvalidArgument,
-                        str_format("the dict has no key {}{}", name,
-                                   known.empty() ? "" : "; it has " + quoted_list(known)));
+  throw_error(ErrorCode::kInvalidArgument, "the dict has no key {}{}", name,
+              known.empty() ? "" : "; it has " + quoted_list(known));
 }
 
 Value Value::at(const Value& key) && {

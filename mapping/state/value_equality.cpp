@@ -4,7 +4,6 @@
 #include <variant>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/state/members.h"
 #include "mapping/state/value.h"
 
@@ -140,9 +139,8 @@ class ValueComparer {
   template <typename Body>
   bool nested(Body&& body) {
     if (++depth_ > kMaxDepth) {
-      throw CheckpointError(
-          ErrorCode::kUnsupported,
-          str_format("values nested more than {} deep are not compared", kMaxDepth));
+      throw_error(ErrorCode::kUnsupported, "values nested more than {} deep are not compared",
+                  kMaxDepth);
     }
     const bool result = body();
     --depth_;
@@ -151,9 +149,8 @@ class ValueComparer {
 
   bool counted(const Value& a, const Value& b) {
     if (++compared_ > kMaxCompared) {
-      throw CheckpointError(
-          ErrorCode::kUnsupported,
-          str_format("values of more than {} parts are not compared", kMaxCompared));
+      throw_error(ErrorCode::kUnsupported, "values of more than {} parts are not compared",
+                  kMaxCompared);
     }
     return equal(a, b);
   }

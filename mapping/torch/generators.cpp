@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/torch/tensor.h"
 
 namespace dckpt::torch {
@@ -54,13 +53,10 @@ void set_generator_states(const ::torch::nn::Module& module, const Value& states
   const std::vector<at::Generator> gpus = gpu_generators(module);
   const Value* const saved = states.find("cuda");
   if (!states.contains("cpu") || saved == nullptr || saved->size() != gpus.size()) {
-    throw CheckpointError(
-        ErrorCode::kMismatch,
-        str_format(
-            "the loaded state of the random generators is not one of the CPU and {} GPUs, on "
-            "which the module is; load and restore with rng = false to keep the generators",
-            gpus.size()),
-        {.key = "rng_state"});
+    throw_error(ErrorCode::kMismatch, {.key = "rng_state"},
+                "the loaded state of the random generators is not one of the CPU and {} GPUs, on "
+                "which the module is; load and restore with rng = false to keep the generators",
+                gpus.size());
   }
   set_state(at::detail::getDefaultCPUGenerator(), states.at("cpu"));
   for (std::size_t i = 0; i < gpus.size(); ++i) set_state(gpus[i], saved->items()[i]);

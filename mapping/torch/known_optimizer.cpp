@@ -11,8 +11,6 @@
 #include <typeinfo>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 
 namespace dckpt::torch {
 namespace {
@@ -108,7 +106,7 @@ Value value_of(bool flag) {
 
 void take(std::tuple<double, double>& pair, const Value& value) {
   if (!value.is_sequence() || value.items().size() != 2)
-    throw CheckpointError(ErrorCode::kInvalidArgument, "expected two numbers");
+    throw_error(ErrorCode::kInvalidArgument, "expected two numbers");
   pair = {value.items()[0].as_float(), value.items()[1].as_float()};
 }
 void take(double& number, const Value& value) {
@@ -167,7 +165,7 @@ const KnownOptimizer& known_optimizer(const Optimizer& optimizer) {
         match<Adagrad, AdagradOptions, AdagradParamState>(optimizer, "Adagrad")}) {
     if (known != nullptr) return *known;
   }
-  throw CheckpointError(
+  throw_error(
       ErrorCode::kUnsupported,
       "the state of an optimizer of type " + quote(c10::demangle(typeid(optimizer).name())) +
           " is not known; expected SGD, Adam, AdamW, RMSprop or Adagrad. Describe the module alone "
@@ -179,9 +177,8 @@ void require_same_optimizer(const Optimizer& optimizer, const Value& state) {
   const Value* const name = saved == nullptr ? nullptr : saved->find("name");
   const char* const own = known_optimizer(optimizer).name();
   if (name == nullptr || *name == Value(own)) return;
-  throw CheckpointError(ErrorCode::kMismatch,
-                        str_format("the checkpoint is of the optimizer {}, this one is {}",
-                                   quote(name->as_str()), quote(own)));
+  throw_error(ErrorCode::kMismatch, "the checkpoint is of the optimizer {}, this one is {}",
+              quote(name->as_str()), quote(own));
 }
 
 }  // namespace dckpt::torch

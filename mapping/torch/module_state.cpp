@@ -12,8 +12,6 @@
 #include <utility>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "mapping/state/sharded_object.h"
 #include "mapping/torch/generators.h"
 #include "mapping/torch/known_optimizer.h"

@@ -6,8 +6,6 @@
 #include <utility>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "mapping/torch/tensor.h"
 
 namespace dckpt::torch {
@@ -76,15 +74,13 @@ std::vector<OptimizerParam> optimizer_params(const ::torch::nn::Module& module,
       else if (distributed)
         param.fragments = fragments_of(tensor, params);
       if (param.fragments.empty()) {
-        throw CheckpointError(
-            ErrorCode::kInvalidArgument,
-            str_format("parameter {} of group {} of the optimizer, {}, is not a parameter of the "
-                       "module{}",
-                       i, group, to_string(from_torch(tensor)),
-                       distributed
-                           ? ", nor a contiguous 1-D piece of the memory of contiguous ones"
-                           : "; make the optimizer from module.parameters() (for 1-D pieces "
-                             "of their memory, set distributed_optimizer)"));
+        throw_error(ErrorCode::kInvalidArgument,
+                    "parameter {} of group {} of the optimizer, {}, is not a parameter of the "
+                    "module{}",
+                    i, group, to_string(from_torch(tensor)),
+                    distributed ? ", nor a contiguous 1-D piece of the memory of contiguous ones"
+                                : "; make the optimizer from module.parameters() (for 1-D pieces "
+                                  "of their memory, set distributed_optimizer)");
       }
       result.push_back(std::move(param));
     }

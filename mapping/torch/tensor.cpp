@@ -45,9 +45,9 @@ constexpr std::pair<DType, at::ScalarType> kDTypes[] = {
 Device device_from_torch(const at::Tensor& tensor) {
   if (tensor.is_cpu() || tensor.is_meta()) return {};
   if (tensor.is_cuda()) return {Device::Kind::kCuda, static_cast<int>(tensor.get_device())};
-  throw CheckpointError(ErrorCode::kUnsupported,
-                        "a tensor on device " + tensor.device().str() +
-                            " cannot be saved or loaded; move it to the CPU or to a CUDA device");
+  throw_error(ErrorCode::kUnsupported,
+              "a tensor on device " + tensor.device().str() +
+                  " cannot be saved or loaded; move it to the CPU or to a CUDA device");
 }
 
 at::Device device_to_torch(const Tensor& tensor) {
@@ -96,24 +96,23 @@ at::ScalarType dtype_to_torch(DType dtype) noexcept {
 
 Tensor from_torch(const at::Tensor& tensor) {
   if (!tensor.defined())
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "an undefined torch tensor holds nothing to save or load");
+    throw_error(ErrorCode::kInvalidArgument,
+                "an undefined torch tensor holds nothing to save or load");
   if (tensor.layout() != at::kStrided) {
-    throw CheckpointError(ErrorCode::kUnsupported,
-                          "only dense torch tensors can be saved or loaded; this one is sparse: "
-                          "convert it with to_dense()");
+    throw_error(ErrorCode::kUnsupported,
+                "only dense torch tensors can be saved or loaded; this one is sparse: "
+                "convert it with to_dense()");
   }
   if (tensor.is_conj() || tensor.is_neg()) {
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "this torch tensor is a lazy conjugate or negation, its memory holds "
-                          "other values; call resolve_conj() or resolve_neg() first");
+    throw_error(ErrorCode::kInvalidArgument,
+                "this torch tensor is a lazy conjugate or negation, its memory holds "
+                "other values; call resolve_conj() or resolve_neg() first");
   }
   const auto dtype = dtype_from_torch(tensor.scalar_type());
   if (!dtype)
-    throw CheckpointError(ErrorCode::kUnsupported,
-                          std::string("no checkpoint holds tensors of torch's dtype ") +
-                              c10::toString(tensor.scalar_type()) +
-                              "; give it another one with to()");
+    throw_error(ErrorCode::kUnsupported,
+                std::string("no checkpoint holds tensors of torch's dtype ") +
+                    c10::toString(tensor.scalar_type()) + "; give it another one with to()");
   void* const elements = tensor.is_meta() ? nullptr : tensor.mutable_data_ptr();
   Tensor handle(*dtype, Shape(tensor.sizes().begin(), tensor.sizes().end()),
                 Shape(tensor.strides().begin(), tensor.strides().end()), elements,
@@ -126,15 +125,14 @@ Tensor from_torch(const at::Tensor& tensor) {
 at::Tensor to_torch(const Tensor& tensor) {
   const at::ScalarType type = dtype_to_torch(tensor.dtype());
   if (type == at::ScalarType::Undefined)
-    throw CheckpointError(ErrorCode::kUnsupported,
-                          to_string(tensor) +
-                              " cannot become a torch tensor: torch has no such type; load it into "
-                              "memory of your own");
+    throw_error(ErrorCode::kUnsupported,
+                to_string(tensor) +
+                    " cannot become a torch tensor: torch has no such type; load it into "
+                    "memory of your own");
   if (c10::isQIntType(type)) {
-    throw CheckpointError(
-        ErrorCode::kUnsupported,
-        to_string(tensor) +
-            " cannot become a torch tensor: it is quantized and its scales are not known");
+    throw_error(ErrorCode::kUnsupported,
+                to_string(tensor) +
+                    " cannot become a torch tensor: it is quantized and its scales are not known");
   }
   const auto sizes = as_array_ref(tensor.shape());
   const auto strides = as_array_ref(tensor.strides());

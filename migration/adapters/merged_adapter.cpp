@@ -11,9 +11,7 @@
 
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/problem_list.h"
-#include "mapping/base/text.h"
 #include "migration/adapters/model_names.h"
 #include "strategies/views/converted_reader.h"
 #include "strategies/views/overlaid_reader.h"

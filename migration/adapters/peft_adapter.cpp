@@ -6,10 +6,8 @@
 #include <utility>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/problem_list.h"
 #include "mapping/base/readable_file.h"
-#include "mapping/base/text.h"
 #include "strategies/formats/json/json.h"
 #include "strategies/safetensors/hub_cache.h"
 #include "strategies/safetensors/model_files.h"
@@ -37,11 +35,10 @@ constexpr std::array<PartName, 5> kParts{{
 
 PeftConfig read_config(const Storage& folder) {
   if (!folder.stat(kAdapterConfigFile))
-    throw CheckpointError(ErrorCode::kIncomplete,
-                          str_format("the folder of an adapter has to hold {}, as PEFT's "
-                                     "save_pretrained writes it, and this one does not",
-                                     kAdapterConfigFile),
-                          {.file = folder.display_path("")});
+    throw_error(ErrorCode::kIncomplete, {.file = folder.display_path("")},
+                "the folder of an adapter has to hold {}, as PEFT's "
+                "save_pretrained writes it, and this one does not",
+                kAdapterConfigFile);
   const auto file = folder.open(kAdapterConfigFile);
   return parse_peft_config(parse_json(read_file(*file, kMaxConfig), file->name()), file->name());
 }
@@ -49,16 +46,12 @@ PeftConfig read_config(const Storage& folder) {
 void require_weights(const Storage& folder) {
   if (folder.stat(kAdapterFile)) return;
   if (folder.stat(kTorchAdapterFile))
-    throw CheckpointError(
-        ErrorCode::kUnsupported,
-        str_format("the weights of the adapter are a pickle of torch.save ({}); load the adapter "
-                   "with PEFT and write it with save_pretrained, which makes {}",
-                   kTorchAdapterFile, kAdapterFile),
-        {.file = folder.display_path("")});
-  throw CheckpointError(
-      ErrorCode::kIncomplete,
-      str_format("the folder of an adapter has to hold {}, and this one does not", kAdapterFile),
-      {.file = folder.display_path("")});
+    throw_error(ErrorCode::kUnsupported, {.file = folder.display_path("")},
+                "the weights of the adapter are a pickle of torch.save ({}); load the adapter "
+                "with PEFT and write it with save_pretrained, which makes {}",
+                kTorchAdapterFile, kAdapterFile);
+  throw_error(ErrorCode::kIncomplete, {.file = folder.display_path("")},
+              "the folder of an adapter has to hold {}, and this one does not", kAdapterFile);
 }
 
 /// Divides the tensors of an adapter among its modules.
@@ -69,9 +62,8 @@ class Sorting {
   void run() {
     const std::vector<TensorStorageMetadata>& tensors = adapter_.reader->metadata().tensors;
     if (tensors.empty())
-      throw CheckpointError(ErrorCode::kMismatch,
-                            "the adapter holds no tensors, so there is nothing to merge",
-                            {.file = file()});
+      throw_error(ErrorCode::kMismatch, {.file = file()},
+                  "the adapter holds no tensors, so there is nothing to merge");
     for (std::size_t i = 0; i < tensors.size(); ++i) sort(tensors[i].key, i);
     problems_.raise_if_any(
         ErrorCode::kMismatch,

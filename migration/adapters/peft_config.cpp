@@ -7,8 +7,6 @@
 
 #include "configs/policy/rename.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 
 namespace dckpt {
 namespace {
@@ -127,10 +125,9 @@ class Fields {
     for (const auto& [pattern, number] : found->as_dict()) {
       const RenameRule rule = whole_match(pattern.as_str());
       if (const auto problem = problem_of(rule))
-        throw CheckpointError(ErrorCode::kUnsupported,
-                              str_format("the pattern {} of {} cannot be used: {}",
-                                         quote(pattern.as_str()), quote(name), *problem),
-                              {.file = file_});
+        throw_error(ErrorCode::kUnsupported, {.file = file_},
+                    "the pattern {} of {} cannot be used: {}", quote(pattern.as_str()), quote(name),
+                    *problem);
       patterns.emplace_back(pattern.as_str(), positive(number, name));
     }
     return patterns;

@@ -8,8 +8,6 @@
 #include "configs/maps/key_pattern.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "mapping/megatron/model_keys.h"
 #include "migration/maps/findings/map_findings.h"
 #include "migration/maps/numbers/quantization_config.h"
@@ -29,7 +27,7 @@ KeyMap map_for(const Value& config) {
   const Value* const type = config.find("model_type");
   std::vector<std::string> names;
   for (const ShippedPolicy& shipped : shipped_maps()) names.emplace_back(shipped.name);
-  throw CheckpointError(
+  throw_error(
       ErrorCode::kUnsupported,
       type != nullptr && type->is_str()
           ? str_format("no map is shipped for the model type {}; name one of {}, or a file (see "
@@ -161,7 +159,7 @@ class Mapping {
   std::pair<std::ptrdiff_t, std::ptrdiff_t> closeness(const Metadata& source) const {
     const MappedKeys keys = apply_key_map(map_, *numbers_, source, settings_.target);
     if (keys.sides.from != KeyNames::kMegatron || keys.sides.to != KeyNames::kHf)
-      throw CheckpointError(ErrorCode::kMismatch, "the keys are not Megatron's");
+      throw_error(ErrorCode::kMismatch, "the keys are not Megatron's");
     const std::set<std::size_t> used(keys.rows.begin(), keys.rows.end());
     return {
         std::ranges::count_if(used, [&](std::size_t row) { return !map_.tensors[row].optional; }),
@@ -212,9 +210,9 @@ class Mapping {
     const std::vector<bool> chosen = linear_weights(map_, report.keys, mapped->metadata().tensors);
     const auto count = static_cast<std::uint64_t>(std::ranges::count(chosen, true));
     if (count == 0)
-      throw CheckpointError(ErrorCode::kUnsupported,
-                            "quantize=fp8 is for Hugging Face's keys and for weights of linear "
-                            "layers, of which the result has none; leave it out");
+      throw_error(ErrorCode::kUnsupported,
+                  "quantize=fp8 is for Hugging Face's keys and for weights of linear "
+                  "layers, of which the result has none; leave it out");
     report.findings.push_back(
         {FindingCode::kValuesRounded,
          str_format("quantized: {} float8 now, with a scale for each block of {} × {}; a round "
@@ -283,20 +281,18 @@ class Mapping {
   /// take four times their bytes, unless a setting names the dtype of the values.
   void require_request(const Metadata& source) const {
     if (const std::string form = unreadable_form(source); !form.empty())
-      throw CheckpointError(
-          ErrorCode::kUnsupported,
-          str_format("the weights are quantized by {}, which maps do not read; convert the model "
-                     "that they were made of, or have the library that made them write ordinary "
-                     "weights. Without a map the checkpoint is copied as it is",
-                     form));
+      throw_error(ErrorCode::kUnsupported,
+                  "the weights are quantized by {}, which maps do not read; convert the model "
+                  "that they were made of, or have the library that made them write ordinary "
+                  "weights. Without a map the checkpoint is copied as it is",
+                  form);
     const FourBitForm* const form = four_bit_form(source);
     if (form == nullptr || settings_.values || settings_.target.dtype) return;
-    throw CheckpointError(
-        ErrorCode::kInvalidArgument,
-        str_format("the weights are {}, codes of 4 bits with scales, of which the map {} can only "
-                   "use the values; --set dequantize=bfloat16 computes them, with 2 bytes each, "
-                   "and without a map the checkpoint is copied as it is",
-                   form->name, quote(map_.family)));
+    throw_error(ErrorCode::kInvalidArgument,
+                "the weights are {}, codes of 4 bits with scales, of which the map {} can only "
+                "use the values; --set dequantize=bfloat16 computes them, with 2 bytes each, "
+                "and without a map the checkpoint is copied as it is",
+                form->name, quote(map_.family));
   }
 
   /// Refuses a map for norms of the other kind, and notes those that can be probed. A map of one's
@@ -438,11 +434,10 @@ static std::unique_ptr<CheckpointReader> rounded(
     const TensorStorageMetadata& tensor = source->metadata().tensors[position];
     const DType from = tensor.properties.dtype;
     if (conversion.add != 0 && conversion.rounded)
-      throw CheckpointError(
-          ErrorCode::kUnsupported,
+      throw_error(
+          ErrorCode::kUnsupported, {.key = tensor.key},
           "the map adds a constant to this tensor with 'rounded: true', so that it does not come "
-          "back as it was, and a round trip shows nothing",
-          {.key = tensor.key});
+          "back as it was, and a round trip shows nothing");
     if (conversion.add != 0 || comes_back(from, conversion.dtype)) continue;
     there.emplace(position, ElementConversion{.dtype = conversion.dtype});
     back.emplace(position, ElementConversion{.dtype = from});

@@ -10,9 +10,7 @@
 #include <utility>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/problem_list.h"
-#include "mapping/base/text.h"
 #include "mapping/geometry/cast.h"
 #include "mapping/megatron/model_keys.h"
 #include "mapping/megatron/optimizer_keys.h"
@@ -135,10 +133,8 @@ class FromMegatronFsdp {
       if (!is_rng(tensor.key) || path == paths.end()) continue;
       bytes += tensor.nbytes();
       if (bytes > kMaxRngBytes)
-        throw CheckpointError(
-            ErrorCode::kUnsupported,
-            str_format("the RNG states are larger than {}", human_bytes(kMaxRngBytes)),
-            {.key = tensor.key});
+        throw_error(ErrorCode::kUnsupported, {.key = tensor.key},
+                    "the RNG states are larger than {}", human_bytes(kMaxRngBytes));
       leaves.emplace_back(*path->second, Value(read_box(source_, i, whole(tensor.size))));
     }
   }

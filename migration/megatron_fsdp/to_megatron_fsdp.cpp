@@ -10,9 +10,7 @@
 
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/problem_list.h"
-#include "mapping/base/text.h"
 #include "mapping/megatron/model_keys.h"
 #include "mapping/megatron/optimizer_keys.h"
 #include "mapping/megatron/run_args.h"
@@ -92,14 +90,12 @@ class ToMegatronFsdp {
         foreign = &tensor.key;
     }
     if (keys.empty() || (found && foreign == nullptr)) return;
-    throw CheckpointError(
-        ErrorCode::kUnsupported,
-        str_format("fsdp_dtensor is made of Megatron-Core's keys, and Megatron-FSDP would not find "
-                   "this model under its own: {}; a map gives Hugging Face's keys these names "
-                   "(--map), load.rename of a policy takes a prefix off in a conversion of its "
-                   "own, and --to dcp keeps the keys as they are for PyTorch DCP",
-                   quoted_list(keys)),
-        {.key = foreign != nullptr ? *foreign : keys.front()});
+    throw_error(ErrorCode::kUnsupported, {.key = foreign != nullptr ? *foreign : keys.front()},
+                "fsdp_dtensor is made of Megatron-Core's keys, and Megatron-FSDP would not find "
+                "this model under its own: {}; a map gives Hugging Face's keys these names "
+                "(--map), load.rename of a policy takes a prefix off in a conversion of its "
+                "own, and --to dcp keeps the keys as they are for PyTorch DCP",
+                quoted_list(keys));
   }
 
   void require_form() const {
@@ -107,7 +103,7 @@ class ToMegatronFsdp {
     const Value* const singleton =
         content == nullptr ? nullptr : content->find("singleton_local_shards");
     if (singleton != nullptr && *singleton == Value(true))
-      throw CheckpointError(
+      throw_error(
           ErrorCode::kUnsupported,
           "experts and halves of gated matrices are tensors of their own here "
           "(singleton_local_shards), from which fsdp_dtensor is not made; first give them axes "
@@ -115,11 +111,10 @@ class ToMegatronFsdp {
     for (const TensorStorageMetadata& tensor : metadata_.tensors) {
       for (const std::string_view split : {".mixer.", ".in_proj.weight.", ".conv1d.weight."}) {
         if (tensor.key.find(split) != std::string::npos)
-          throw CheckpointError(ErrorCode::kUnsupported,
-                                "fsdp_dtensor is not made of models with Mamba or gated delta net "
-                                "layers, whose projections it stores joined; the other formats "
-                                "take them (--to torch_dist, --to dcp)",
-                                {.key = tensor.key});
+          throw_error(ErrorCode::kUnsupported, {.key = tensor.key},
+                      "fsdp_dtensor is not made of models with Mamba or gated delta net "
+                      "layers, whose projections it stores joined; the other formats "
+                      "take them (--to torch_dist, --to dcp)");
       }
     }
   }
@@ -158,12 +153,10 @@ class ToMegatronFsdp {
                   "holds the optimizer's state in the shapes of the model, but here it is "
                   "{}; add --optimizer fully_reshardable, or",
                   sharding);
-    throw CheckpointError(
-        ErrorCode::kUnsupported,
-        str_format("fsdp_dtensor {} first leave it out (--exclude '{}*', in a conversion of its "
-                   "own)",
-                   why, key.substr(0, key.find('.') + 1)),
-        {.key = key});
+    throw_error(ErrorCode::kUnsupported, {.key = key},
+                "fsdp_dtensor {} first leave it out (--exclude '{}*', in a conversion of its "
+                "own)",
+                why, key.substr(0, key.find('.') + 1));
   }
 
   void choose_names() {
@@ -184,12 +177,11 @@ class ToMegatronFsdp {
     const bool experts = has_expert_axis(tensor.key);
     const std::size_t stacked = (layers ? 1U : 0U) + (experts ? 1U : 0U);
     if (tensor.size.size() < stacked)
-      throw CheckpointError(ErrorCode::kMismatch,
-                            str_format("the shape {} has no axes for {}", to_string(tensor.size),
-                                       layers && experts ? "layers and experts"
-                                       : layers          ? "layers"
-                                                         : "experts"),
-                            {.key = tensor.key});
+      throw_error(ErrorCode::kMismatch, {.key = tensor.key}, "the shape {} has no axes for {}",
+                  to_string(tensor.size),
+                  layers && experts ? "layers and experts"
+                  : layers          ? "layers"
+                                    : "experts");
     std::vector<Piece> pieces;
     for (std::int64_t layer = 0; layer < (layers ? tensor.size[0] : 1); ++layer) {
       for (std::int64_t expert = 0; expert < (experts ? tensor.size[stacked - 1] : 1); ++expert) {
@@ -254,9 +246,8 @@ class ToMegatronFsdp {
   static std::vector<Piece> halves_of(const Piece& piece) {
     const std::int64_t rows = piece.stacked < piece.box.dims() ? piece.box.sizes[piece.stacked] : 1;
     if (rows % 2 != 0)
-      throw CheckpointError(ErrorCode::kMismatch,
-                            str_format("a gated matrix has an even number of rows, not {}", rows),
-                            {.key = piece.part.name});
+      throw_error(ErrorCode::kMismatch, {.key = piece.part.name},
+                  "a gated matrix has an even number of rows, not {}", rows);
     std::vector<Piece> halves{piece, piece};
     for (std::size_t i = 0; i < 2; ++i) {
       halves[i].part.half = i == 0 ? 'w' : 'v';

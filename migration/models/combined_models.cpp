@@ -12,9 +12,7 @@
 
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/problem_list.h"
-#include "mapping/base/text.h"
 #include "mapping/megatron/optimizer_keys.h"
 #include "strategies/tensor_io/read_tensors.h"
 #include "strategies/views/averaged_reader.h"
@@ -59,8 +57,7 @@ void require_weights(double weight, const std::vector<OtherModel>& others) {
   double sum = weight;
   for (const OtherModel& other : others) sum += other.weight;
   if (std::abs(sum - 1) <= 1e-6) return;
-  throw CheckpointError(ErrorCode::kInvalidArgument,
-                        str_format("the weights of an average sum to {}, expected 1", sum));
+  throw_error(ErrorCode::kInvalidArgument, "the weights of an average sum to {}, expected 1", sum);
 }
 
 /// Adds a problem if tensors that cannot be averaged differ.
@@ -73,11 +70,10 @@ void require_equal(const CheckpointReader& a, std::uint32_t in_a, const OtherMod
                                    to_string(tensor.properties.dtype), to_string(dtype),
                                    quote(b.name)));
   if (tensor.nbytes() > kMostCompared)
-    throw CheckpointError(ErrorCode::kUnsupported,
-                          str_format("tensors of {} are not averaged; dequantize them first, or "
-                                     "leave them out",
-                                     to_string(dtype)),
-                          {.key = tensor.key});
+    throw_error(ErrorCode::kUnsupported, {.key = tensor.key},
+                "tensors of {} are not averaged; dequantize them first, or "
+                "leave them out",
+                to_string(dtype));
   const Box all = whole(tensor.global_shape());
   const Tensor mine = read_box(a, in_a, all), its = read_box(*b.reader, in_b, all);
   if (!std::ranges::equal(mine.bytes(), its.bytes()))
@@ -113,15 +109,13 @@ void require_other_names(const Metadata& before, const OtherModel& other,
     twice.push_back(tensor.key);
   }
   if (twice.empty()) return;
-  throw CheckpointError(
-      ErrorCode::kMismatch,
-      str_format("{} of this model {} in the models before it under the prefix {} in place of {}: "
-                 "{}; the result would have both, of which readers take one. Convert one of the "
-                 "models first so that the prefixes agree (rename: of a policy, or --set prefix= "
-                 "with a map)",
-                 counted(twice.size(), "tensor"), twice.size() == 1 ? "is" : "are", quote(known),
-                 quote(theirs), quoted_list(twice, 4)),
-      {.file = other.name});
+  throw_error(ErrorCode::kMismatch, {.file = other.name},
+              "{} of this model {} in the models before it under the prefix {} in place of {}: "
+              "{}; the result would have both, of which readers take one. Convert one of the "
+              "models first so that the prefixes agree (rename: of a policy, or --set prefix= "
+              "with a map)",
+              counted(twice.size(), "tensor"), twice.size() == 1 ? "is" : "are", quote(known),
+              quote(theirs), quoted_list(twice, 4));
 }
 
 /// Reports the common state of a later model, which stays behind.
@@ -229,19 +223,17 @@ View with_main_parameters(std::unique_ptr<CheckpointReader> source,
     if ((name != "param" && name != "fp32_param") || weight == positions.end()) continue;
     const Shape& shape = metadata.tensors[weight->second].global_shape();
     if (tensor.global_shape() != shape)
-      throw CheckpointError(ErrorCode::kMismatch,
-                            str_format("the main parameter has the shape {}, and the weight {}",
-                                       to_string(tensor.global_shape()), to_string(shape)),
-                            {.key = tensor.key});
+      throw_error(ErrorCode::kMismatch, {.key = tensor.key},
+                  "the main parameter has the shape {}, and the weight {}",
+                  to_string(tensor.global_shape()), to_string(shape));
     main.push_back({std::string(model_key), i});
     replaced.insert(model_key);
   }
   if (main.empty())
-    throw CheckpointError(ErrorCode::kMismatch,
-                          "there are no main parameters in the shapes of the model: the optimizer "
-                          "is missing, or its state is in buckets, which convert --optimizer "
-                          "fully_reshardable first brings into these shapes",
-                          {.file = source->storage().display_path("")});
+    throw_error(ErrorCode::kMismatch, {.file = source->storage().display_path("")},
+                "there are no main parameters in the shapes of the model: the optimizer "
+                "is missing, or its state is in buckets, which convert --optimizer "
+                "fully_reshardable first brings into these shapes");
   std::vector<std::string> others;
   for (const TensorStorageMetadata& tensor : metadata.tensors) {
     if (!is_optimizer_key(tensor.key) && !replaced.contains(tensor.key))
@@ -269,22 +261,20 @@ View joined_models(std::unique_ptr<CheckpointReader> first, const std::vector<Ot
     const std::vector<TensorStorageMetadata>& tensors = other.reader->metadata().tensors;
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       if (objects.contains(tensors[i].key))
-        throw CheckpointError(ErrorCode::kMismatch,
-                              str_format("this is an object in {} and a tensor in {}, and a "
-                                         "checkpoint has one of them under a key; convert one of "
-                                         "the two without it or under another key first",
-                                         quote(name), quote(other.name)),
-                              {.key = tensors[i].key});
+        throw_error(ErrorCode::kMismatch, {.key = tensors[i].key},
+                    "this is an object in {} and a tensor in {}, and a "
+                    "checkpoint has one of them under a key; convert one of "
+                    "the two without it or under another key first",
+                    quote(name), quote(other.name));
       if (known.contains(tensors[i].key))
         twice.push_back(tensors[i].key);
       else
         added.push_back({tensors[i].key, i});
     }
     if (added.empty())
-      throw CheckpointError(ErrorCode::kMismatch,
-                            "this model has no tensor that those before it lack, so joining it "
-                            "would change nothing; leave it out",
-                            {.file = other.name});
+      throw_error(ErrorCode::kMismatch, {.file = other.name},
+                  "this model has no tensor that those before it lack, so joining it "
+                  "would change nothing; leave it out");
     if (!twice.empty())
       view.findings.push_back({FindingCode::kKeysLeftOut,
                                str_format("{} of {} {} taken from a model before it: {}",

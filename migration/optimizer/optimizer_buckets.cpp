@@ -12,9 +12,7 @@
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/fingerprint.h"
-#include "mapping/base/format.h"
 #include "mapping/base/problem_list.h"
-#include "mapping/base/text.h"
 #include "mapping/geometry/cast.h"
 #include "mapping/megatron/module_order.h"
 #include "mapping/megatron/optimizer_keys.h"
@@ -168,35 +166,30 @@ class ParameterValues {
 
 [[noreturn]] void refuse_guess(const std::set<std::string>& keys) {
   const std::vector<std::string> list(keys.begin(), keys.end());
-  throw CheckpointError(
-      ErrorCode::kUnsupported,
-      str_format("{} have the same values, and in which order their state lies in the buckets is "
-                 "not known; train until they differ, or resume once in {}",
-                 quoted_list(list), kRemedy));
+  throw_error(ErrorCode::kUnsupported,
+              "{} have the same values, and in which order their state lies in the buckets is "
+              "not known; train until they differ, or resume once in {}",
+              quoted_list(list), kRemedy);
 }
 
 [[noreturn]] void refuse_float8(const std::string& key) {
-  throw CheckpointError(
-      ErrorCode::kUnsupported,
-      str_format("these are main parameters of float8 weights (--fp8-param-gather), which the "
-                 "model has rounded with scales that are not known here, so what the "
-                 "optimizer's state belongs to cannot be found out by values; resume once in {}, "
-                 "or convert the model alone (--exclude 'optimizer*')",
-                 kRemedy),
-      {.key = key});
+  throw_error(ErrorCode::kUnsupported, {.key = key},
+              "these are main parameters of float8 weights (--fp8-param-gather), which the "
+              "model has rounded with scales that are not known here, so what the "
+              "optimizer's state belongs to cannot be found out by values; resume once in {}, "
+              "or convert the model alone (--exclude 'optimizer*')",
+              kRemedy);
 }
 
 [[noreturn]] void refuse_values(const std::string& key, std::int64_t from, std::int64_t end) {
-  throw CheckpointError(
-      ErrorCode::kMismatch,
-      str_format("the main parameters from element {} to {} are, rounded, not the values of any "
-                 "chunk of the model, so what the optimizer's state belongs to cannot be found "
-                 "out: a model of another iteration, or chunks that are not those "
-                 "of the save (convert --ranks); convert the checkpoint as it was saved, or "
-                 "resume it once in {}",
-                 grouped(static_cast<std::uint64_t>(from)),
-                 grouped(static_cast<std::uint64_t>(end)), kRemedy),
-      {.key = key});
+  throw_error(ErrorCode::kMismatch, {.key = key},
+              "the main parameters from element {} to {} are, rounded, not the values of any "
+              "chunk of the model, so what the optimizer's state belongs to cannot be found "
+              "out: a model of another iteration, or chunks that are not those "
+              "of the save (convert --ranks); convert the checkpoint as it was saved, or "
+              "resume it once in {}",
+              grouped(static_cast<std::uint64_t>(from)), grouped(static_cast<std::uint64_t>(end)),
+              kRemedy);
 }
 
 class BucketSearch {

@@ -21,9 +21,7 @@
 
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/problem_list.h"
-#include "mapping/base/text.h"
 #include "mapping/megatron/optimizer_keys.h"
 #include "migration/optimizer/optimizer_buckets.h"
 #include "strategies/tensor_io/lost_data.h"
@@ -100,17 +98,15 @@ Value common_for(OptimizerSharding wanted, Value common) {
 [[noreturn]] void refuse(const std::string& sharding, OptimizerSharding wanted) {
   const std::string_view name = name_of(kOptimizerShardingNames, wanted);
   if (sharding.empty())
-    throw CheckpointError(
-        ErrorCode::kUnsupported,
-        str_format("the checkpoint has no distributed optimizer that could become {}; state of "
-                   "other optimizers has the model's shapes and resumes as it is",
-                   name));
-  throw CheckpointError(
-      ErrorCode::kUnsupported,
-      str_format("the optimizer's state is {}, from which {} is not made here; to get it, resume "
-                 "once in Megatron-Core 0.15 or newer under the same parallel sizes and save with "
-                 "--dist-ckpt-optim-fully-reshardable",
-                 sharding, name));
+    throw_error(ErrorCode::kUnsupported,
+                "the checkpoint has no distributed optimizer that could become {}; state of "
+                "other optimizers has the model's shapes and resumes as it is",
+                name);
+  throw_error(ErrorCode::kUnsupported,
+              "the optimizer's state is {}, from which {} is not made here; to get it, resume "
+              "once in Megatron-Core 0.15 or newer under the same parallel sizes and save with "
+              "--dist-ckpt-optim-fully-reshardable",
+              sharding, name);
 }
 
 RearrangedTensor same_tensor(const Metadata& metadata, std::size_t position, std::string key) {
@@ -228,8 +224,8 @@ NamedState name_state(const CheckpointReader& source, std::span<const StoredBuck
   const Metadata& metadata = source.metadata();
   auto [places, findings] = find_in_buckets(source, buckets, read, go_on);
   if (places.empty())
-    throw CheckpointError(ErrorCode::kMismatch,
-                          "the buckets of the optimizer hold no parameters of the model");
+    throw_error(ErrorCode::kMismatch,
+                "the buckets of the optimizer hold no parameters of the model");
   std::ranges::stable_sort(places, {}, &BucketPlace::tensor);
   RearrangedContents contents;
   ProblemList problems;

@@ -7,8 +7,6 @@
 #include <unordered_map>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "mapping/megatron/model_keys.h"
 #include "mapping/megatron/optimizer_keys.h"
 #include "mapping/planning/chunk_geometry.h"
@@ -32,10 +30,9 @@ TensorStorageMetadata reformulated(const TensorStorageMetadata& tensor, const Sh
   Shape grid = tensor.size;
   for (std::size_t axis = 0; axis < grid.size(); ++axis) grid[axis] /= cell[axis];
   if (numel(grid) > kMaxCells) {
-    throw CheckpointError(ErrorCode::kUnsupported,
-                          str_format("the tensor would be cut into {} cells",
-                                     grouped(static_cast<std::uint64_t>(numel(grid)))),
-                          {.key = tensor.key});
+    throw_error(ErrorCode::kUnsupported, {.key = tensor.key},
+                "the tensor would be cut into {} cells",
+                grouped(static_cast<std::uint64_t>(numel(grid))));
   }
   out.flattened_shape = tensor.size;
   out.size = reformulated_size(tensor.size, grid);
@@ -76,11 +73,10 @@ std::size_t reformulate_optimizer_state(Metadata& metadata, const Value& common,
   const std::string sharding = optimizer_sharding(common);
   const OptimizerForms forms = optimizer_forms(metadata);
   if (sharding == kBucketSpace && fragments_lost && forms.any && !forms.fragments) {
-    throw CheckpointError(
-        ErrorCode::kUnsupported,
-        "the optimizer's state is in bucket space (fully_sharded_bucket_space), "
-        "whose fragments cannot be flattened anew; write it as boxes (--flattened "
-        "boxes), or leave the optimizer out (--exclude 'optimizer.*')");
+    throw_error(ErrorCode::kUnsupported,
+                "the optimizer's state is in bucket space (fully_sharded_bucket_space), "
+                "whose fragments cannot be flattened anew; write it as boxes (--flattened "
+                "boxes), or leave the optimizer out (--exclude 'optimizer.*')");
   }
   if (sharding != kModelSpace) return 0;
   std::unordered_map<std::string_view, const TensorStorageMetadata*> models;

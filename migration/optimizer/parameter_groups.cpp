@@ -4,8 +4,6 @@
 #include <utility>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 
 namespace dckpt {
 namespace {
@@ -17,9 +15,8 @@ constexpr std::size_t kMaxGroups = 1000;  // Megatron makes a handful
 void add_once(std::vector<Value>& groups, Value options) {
   if (std::ranges::find(groups, options) != groups.end()) return;
   if (groups.size() == kMaxGroups)
-    throw CheckpointError(ErrorCode::kUnsupported,
-                          str_format("the optimizer has more than {} different parameter groups",
-                                     grouped(kMaxGroups)));
+    throw_error(ErrorCode::kUnsupported,
+                "the optimizer has more than {} different parameter groups", grouped(kMaxGroups));
   groups.push_back(std::move(options));
 }
 

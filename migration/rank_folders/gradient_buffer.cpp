@@ -2,7 +2,6 @@
 
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 
 namespace dckpt {
 namespace {
@@ -26,12 +25,11 @@ std::optional<std::int64_t> take_number(std::string_view& path) {
 
 void require_full(std::int64_t rest, std::int64_t most_padding) {
   if (rest <= most_padding) return;
-  throw CheckpointError(
-      ErrorCode::kUnsupported,
-      str_format("the gradient buffer has {} not those of a parameter in the "
-                 "model's state, so where the others lie is not known; leave the optimizer out by "
-                 "removing distrib_optim.pt from a copy",
-                 counted(rest, "element that is", "elements that are")));
+  throw_error(ErrorCode::kUnsupported,
+              "the gradient buffer has {} not those of a parameter in the "
+              "model's state, so where the others lie is not known; leave the optimizer out by "
+              "removing distrib_optim.pt from a copy",
+              counted(rest, "element that is", "elements that are"));
 }
 
 }  // namespace
@@ -75,7 +73,7 @@ std::vector<BufferPosition> place_in_buffer(std::span<const std::int64_t> sizes,
       if (bucket < buckets.size()) require_full(buckets[bucket] - used, most_padding);
       begin = 0;
       if (++bucket >= buckets.size() || sizes[i] > buckets[bucket])
-        throw CheckpointError(
+        throw_error(
             ErrorCode::kUnsupported,
             "the gradient buffer is too short for the parameters of its rank, so where they lie is "
             "not known; leave the optimizer out by removing distrib_optim.pt from a copy");

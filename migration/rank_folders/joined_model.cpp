@@ -27,7 +27,7 @@ JoinedModel::JoinedModel(const RankFiles& files) : files_(files), metadata_(file
 }
 
 void JoinedModel::fail(ErrorCode code, const std::string& message, std::uint32_t tensor) const {
-  throw CheckpointError(code, message, {.key = metadata_.tensors[tensor].key});
+  throw_error(code, {.key = metadata_.tensors[tensor].key}, message);
 }
 
 void JoinedModel::collect_parameters() {
@@ -64,9 +64,8 @@ void JoinedModel::number_layers() {
   first_layer_ = std::move(counts);
   const auto wanted = run_arg(files_.args(), "num_layers");
   if (wanted && layers_ > 0 && *wanted != layers_)
-    throw CheckpointError(ErrorCode::kCorrupt,
-                          str_format("the ranks hold {}, but their args say num_layers: {}",
-                                     counted(layers_, "layer"), *wanted));
+    throw_error(ErrorCode::kCorrupt, "the ranks hold {}, but their args say num_layers: {}",
+                counted(layers_, "layer"), *wanted);
   for (LocalParameter& parameter : parameters_) {
     if (parameter.key.layer)
       *parameter.key.layer += first_layer_.at({parameter.chunk, parameter.rank.pipeline});
@@ -194,9 +193,9 @@ double JoinedModel::checkpoint_version() const {
   const Value* const stored = files_.state(files_.main()).find("checkpoint_version");
   if (stored == nullptr || stored->is_none()) return 0;
   if (!stored->is_int() && !stored->is(Value::Kind::kFloat))
-    throw CheckpointError(
-        ErrorCode::kCorrupt, "checkpoint_version is not a number",
-        {.file = files_.reader().storage().display_path(metadata_.files[files_.main()])});
+    throw_error(ErrorCode::kCorrupt,
+                {.file = files_.reader().storage().display_path(metadata_.files[files_.main()])},
+                "checkpoint_version is not a number");
   return stored->as_float();
 }
 

@@ -8,7 +8,6 @@
 #include <utility>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/megatron/optimizer_keys.h"
 #include "mapping/megatron/run_args.h"
 #include "migration/rank_folders/gradient_buffer.h"
@@ -50,9 +49,9 @@ class OptimizerJoin {
         model_.parameters(),
         [](const LocalParameter& parameter) { return parameter.key.expert.has_value(); });
     if (chains.size() > 2 || (experts && chains.size() != 2))
-      throw CheckpointError(ErrorCode::kUnsupported,
-                            "the state of a chain of optimizers other than one for dense and one "
-                            "for expert parameters cannot be joined");
+      throw_error(ErrorCode::kUnsupported,
+                  "the state of a chain of optimizers other than one for dense and one "
+                  "for expert parameters cannot be joined");
     for (const auto& [place, state] : buffers) {
       const auto& [rank, buffer] = place;
       // The buffers of one dtype are those of the chunks, in order.
@@ -79,7 +78,7 @@ class OptimizerJoin {
 
  private:
   [[noreturn]] void fail(ErrorCode code, const std::string& message, std::uint32_t tensor) const {
-    throw CheckpointError(code, message, {.key = metadata_.tensors[tensor].key});
+    throw_error(code, {.key = metadata_.tensors[tensor].key}, message);
   }
 
   /// Returns whether the parameter, of an expert or not, has its state in the buffer.

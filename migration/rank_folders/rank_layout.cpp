@@ -7,8 +7,6 @@
 #include "configs/policy/strategy_options.h"
 #include "configs/yaml/schema.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "mapping/megatron/run_args.h"
 
 namespace dckpt {
@@ -53,8 +51,8 @@ RankLayout choose_rank_layout(const RankFolderOptions& options, const Value* arg
     if (!given && saved.value_or(1) != 1)
       layout.of_run.push_back(str_format("{} {}", name, *saved));
     if (saved.value_or(1) >= 1 && saved.value_or(1) <= kMostRankFolders) return saved.value_or(1);
-    refuse_argument(
-        str_format("{}: found {}, expected a number from 1 to {}", name, *saved, kMostRankFolders));
+    throw_error(ErrorCode::kInvalidArgument, "{}: found {}, expected a number from 1 to {}", name,
+                *saved, kMostRankFolders);
   };
   sizes.tensor = size(options.tensor_model_parallel_size, "tensor_model_parallel_size");
   sizes.pipeline = size(options.pipeline_model_parallel_size, "pipeline_model_parallel_size");
@@ -66,11 +64,12 @@ RankLayout choose_rank_layout(const RankFolderOptions& options, const Value* arg
                        "virtual_pipeline_model_parallel_size");
   if (sizes.tensor * sizes.pipeline > kMostRankFolders ||
       sizes.tensor * sizes.pipeline * sizes.expert > kMostRankFolders)
-    refuse_argument(
-        str_format("tensor {}, pipeline {} and expert {} make more than {} rank folders",
-                   sizes.tensor, sizes.pipeline, sizes.expert, kMostRankFolders));
+    throw_error(ErrorCode::kInvalidArgument,
+                "tensor {}, pipeline {} and expert {} make more than {} rank folders", sizes.tensor,
+                sizes.pipeline, sizes.expert, kMostRankFolders);
   if (layout.chunks > 1 && sizes.pipeline == 1)
-    refuse_argument("virtual_pipeline_model_parallel_size: a single pipeline stage has no chunks");
+    throw_error(ErrorCode::kInvalidArgument,
+                "virtual_pipeline_model_parallel_size: a single pipeline stage has no chunks");
   return layout;
 }
 

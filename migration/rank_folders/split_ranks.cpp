@@ -9,8 +9,6 @@
 #include "mapping/base/checked.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "mapping/megatron/model_keys.h"
 #include "mapping/megatron/optimizer_keys.h"
 #include "mapping/megatron/run_args.h"
@@ -68,11 +66,10 @@ Value common_of_ranks(Value common, const Value* args, const RankLayout& layout,
   common.mutable_dict().erase("content_metadata");  // of distributed checkpoints
   for (const auto& [key, value] : common.as_dict()) {
     if (key.is_str() && (is_model_name(key.as_str()) || key.as_str() == "rng_state"))
-      refuse_unsupported(
-          str_format("the common state has an entry {}, which is the model's in rank "
-                     "folders; leave it out",
-                     quote(key.as_str())),
-          key.as_str());
+      throw_error(ErrorCode::kUnsupported, {.key = key.as_str()},
+                  "the common state has an entry {}, which is the model's in rank "
+                  "folders; leave it out",
+                  quote(key.as_str()));
   }
   common["checkpoint_version"] = 3.0;
   if (const std::vector<std::string> uneven = uneven_stages(args); !uneven.empty())
@@ -124,10 +121,9 @@ class Split {
  private:
   static void refuse_optimizer(const std::string& key) {
     if (!is_optimizer_key(key)) return;
-    refuse_unsupported(
-        "rank folders are written without an optimizer; leave its state out (--exclude "
-        "'optimizer*', and 'chained_*' of a chain), and load with --no-load-optim",
-        key);
+    throw_error(ErrorCode::kUnsupported, {.key = key},
+                "rank folders are written without an optimizer; leave its state out (--exclude "
+                "'optimizer*', and 'chained_*' of a chain), and load with --no-load-optim");
   }
 
   void choose_names() {
@@ -136,7 +132,8 @@ class Split {
     if (!impl && found != nullptr && found->is_str())
       impl = value_of(kTransformerImplNames, found->as_str());
     if (!impl)
-      refuse_argument(
+      throw_error(
+          ErrorCode::kInvalidArgument,
           "whether the model is built of Transformer Engine's modules decides what parameters are "
           "called in rank folders, and the checkpoint's args do not say it; give a "
           "transformer_impl (--transformer-impl): local or transformer_engine");
@@ -144,7 +141,8 @@ class Split {
     names_.grouped_experts = whole_.experts > 0 && is_flag_set(args_, "moe_grouped_gemm");
     if (names_.grouped_experts &&
         (names_.local_norms || is_flag_set(args_, "moe_use_legacy_grouped_gemm")))
-      refuse_argument(
+      throw_error(
+          ErrorCode::kInvalidArgument,
           "the experts of GroupedMLP (moe_grouped_gemm without Transformer Engine) lie in one "
           "matrix, which is not written");
   }
@@ -249,10 +247,9 @@ class Split {
                          std::int64_t expert) {
       const std::string path = rank_path(key, names_);
       if (model.contains(Value(path)))
-        refuse_unsupported(
-            str_format("two parameters would be {} in rank folders; leave one out (--exclude)",
-                       quote(path)),
-            metadata_.tensors[parameter.tensor].key);
+        throw_error(ErrorCode::kUnsupported, {.key = metadata_.tensors[parameter.tensor].key},
+                    "two parameters would be {} in rank folders; leave one out (--exclude)",
+                    quote(path));
       model[Value(path)] = Value();
       contents_.tensors.push_back(part_of(parameter, prefix + path, rank, layer, expert));
     };
@@ -305,11 +302,10 @@ class Split {
     if (std::ranges::any_of(kEnd, [&](std::string_view at) { return key.name.starts_with(at); }))
       return is_last(stage);
     if (layout_.stages() == 1) return true;
-    refuse_unsupported(
-        str_format("on which of {} pipeline stages this belongs is not known; leave it out "
-                   "(--exclude), or write one stage (--pipeline-parallel 1)",
-                   layout_.sizes.pipeline),
-        key.name);
+    throw_error(ErrorCode::kUnsupported, {.key = key.name},
+                "on which of {} pipeline stages this belongs is not known; leave it out "
+                "(--exclude), or write one stage (--pipeline-parallel 1)",
+                layout_.sizes.pipeline);
   }
 
   const WholeParameter& words() const {

@@ -51,7 +51,7 @@ std::unique_ptr<CheckpointReader> open_torch_files(std::shared_ptr<Storage> stor
                                                    const OpenHints& hints) {
   if (hints.file && hints.strategy.name == kAutoStrategy) {
     if (const std::string what = describe_foreign_file(*storage->open(*hints.file)); !what.empty())
-      throw CheckpointError(ErrorCode::kUnsupported, what);
+      throw_error(ErrorCode::kUnsupported, what);
   }
   if (hints.file ? hints.file->ends_with(kTorchModelNames.index_suffix)
                  : !holds_rank_folder(storage->list("")))

@@ -7,8 +7,6 @@
 
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "mapping/megatron/model_keys.h"
 #include "mapping/megatron/run_args.h"
 
@@ -40,12 +38,14 @@ class Cutting {
       parameter.experts = has_expert_axis(parameter.key);
       const Shape& shape = tensor.global_shape();
       if (shape.size() < parameter.leading())
-        refuse_unsupported("the tensor has too few axes for its layers and experts", tensor.key);
+        throw_error(ErrorCode::kUnsupported, {.key = tensor.key},
+                    "the tensor has too few axes for its layers and experts");
       parameter.shape.assign(shape.begin() + static_cast<std::ptrdiff_t>(parameter.leading()),
                              shape.end());
       model_.parameters.push_back(std::move(parameter));
     }
-    if (model_.parameters.empty()) refuse_argument("there is no parameter of a model to write");
+    if (model_.parameters.empty())
+      throw_error(ErrorCode::kInvalidArgument, "there is no parameter of a model to write");
   }
 
   void count() {
@@ -53,9 +53,9 @@ class Cutting {
                            const char* what) {
       if (count == 0) count = found;
       if (count != found || found > kMostModules)
-        refuse_unsupported(str_format("the tensor is of {} {}, others of {} (at most {})", found,
-                                      what, count, kMostModules),
-                           metadata_.tensors[parameter.tensor].key);
+        throw_error(ErrorCode::kUnsupported, {.key = metadata_.tensors[parameter.tensor].key},
+                    "the tensor is of {} {}, others of {} (at most {})", found, what, count,
+                    kMostModules);
     };
     std::int64_t numbered = 0;
     for (const WholeParameter& parameter : model_.parameters) {
@@ -68,22 +68,23 @@ class Cutting {
     layout_.layers = std::max(layout_.layers, numbered);
     const std::int64_t stages = layout_.stages();
     if (layout_.layers == 0)
-      refuse_unsupported(
+      throw_error(
+          ErrorCode::kUnsupported, {.key = metadata_.tensors[model_.parameters.front().tensor].key},
           "rank folders are written of models whose layers Megatron-Core calls decoder.layers, and "
-          "there are none; a map gives Hugging Face's keys these names (--map)",
-          metadata_.tensors[model_.parameters.front().tensor].key);
+          "there are none; a map gives Hugging Face's keys these names (--map)");
     if (layout_.layers % stages != 0)
-      refuse_argument(str_format(
-          "{} cannot be divided evenly among {}{}; pass a "
-          "pipeline_model_parallel_size (--pipeline-parallel) that divides them",
-          counted(layout_.layers, "layer"), counted(layout_.sizes.pipeline, "pipeline stage"),
-          layout_.chunks > 1 ? str_format(" of {} chunks", layout_.chunks) : ""));
+      throw_error(ErrorCode::kInvalidArgument,
+                  "{} cannot be divided evenly among {}{}; pass a "
+                  "pipeline_model_parallel_size (--pipeline-parallel) that divides them",
+                  counted(layout_.layers, "layer"),
+                  counted(layout_.sizes.pipeline, "pipeline stage"),
+                  layout_.chunks > 1 ? str_format(" of {} chunks", layout_.chunks) : "");
     if (layout_.sizes.expert > 1 &&
         (model_.experts == 0 || model_.experts % layout_.sizes.expert != 0))
-      refuse_argument(
-          str_format("{} cannot be divided evenly among {} ranks; pass an "
-                     "expert_model_parallel_size (--expert-parallel) that divides them",
-                     counted(model_.experts, "expert"), layout_.sizes.expert));
+      throw_error(ErrorCode::kInvalidArgument,
+                  "{} cannot be divided evenly among {} ranks; pass an "
+                  "expert_model_parallel_size (--expert-parallel) that divides them",
+                  counted(model_.experts, "expert"), layout_.sizes.expert);
   }
 
   /// Limits the number of parts: sizes may come from args, and tensors without elements have any
@@ -97,8 +98,9 @@ class Cutting {
           layout_.sizes.tensor *
           (parameter.experts || parameter.key.expert ? 1 : layout_.sizes.expert);
       if (modules > kMostParts || (parts += modules * copies) > kMostParts)
-        refuse_argument(str_format("rank folders for these sizes hold more than {} tensors",
-                                   grouped(static_cast<std::uint64_t>(kMostParts))));
+        throw_error(ErrorCode::kInvalidArgument,
+                    "rank folders for these sizes hold more than {} tensors",
+                    grouped(static_cast<std::uint64_t>(kMostParts)));
     }
   }
 
@@ -114,29 +116,26 @@ class Cutting {
       const std::string& key = metadata_.tensors[parameter.tensor].key;
       const auto axis = tensor_parallel(parameter.key.name);
       if (!axis && layout_.sizes.tensor > 1)
-        refuse_unsupported(
-            str_format("how {} tensor-parallel ranks share this parameter is not known; "
-                       "leave it out (--exclude), or write one (--tensor-parallel 1)",
-                       layout_.sizes.tensor),
-            key);
+        throw_error(ErrorCode::kUnsupported, {.key = key},
+                    "how {} tensor-parallel ranks share this parameter is not known; "
+                    "leave it out (--exclude), or write one (--tensor-parallel 1)",
+                    layout_.sizes.tensor);
       parameter.cut.axis = axis.value_or(TensorParallel::kReplicated);
       if (const auto partner = gated_partner(parameter.key.name)) {
         const auto fc2 = shapes.find(place(parameter, *partner));
         if (fc2 == shapes.end() && layout_.sizes.tensor > 1)
-          refuse_unsupported(
-              str_format("whether there is a gate in it, by which tensor-parallel ranks "
-                         "share it, only {} tells, which is not there; leave this out, too "
-                         "(--exclude), or write one rank (--tensor-parallel 1)",
-                         quote(*partner)),
-              key);
+          throw_error(ErrorCode::kUnsupported, {.key = key},
+                      "whether there is a gate in it, by which tensor-parallel ranks "
+                      "share it, only {} tells, which is not there; leave this out, too "
+                      "(--exclude), or write one rank (--tensor-parallel 1)",
+                      quote(*partner));
         parameter.cut.gated = fc2 != shapes.end() && is_gated(parameter.shape, *fc2->second);
       }
       if (!local_shape(parameter.cut, parameter.shape, layout_.sizes.tensor))
-        refuse_argument(
-            str_format("{} cannot be divided evenly among {} tensor-parallel ranks; pass a "
-                       "tensor_model_parallel_size (--tensor-parallel) that divides it",
-                       to_string(parameter.shape), layout_.sizes.tensor),
-            key);
+        throw_error(ErrorCode::kInvalidArgument, {.key = key},
+                    "{} cannot be divided evenly among {} tensor-parallel ranks; pass a "
+                    "tensor_model_parallel_size (--tensor-parallel) that divides it",
+                    to_string(parameter.shape), layout_.sizes.tensor);
     }
   }
 
@@ -150,10 +149,10 @@ class Cutting {
           !is_flag_set(args_, "group_query_attention") &&
           args_->find("group_query_attention") != nullptr)
         continue;
-      refuse_argument(
-          str_format("{} {} cannot be divided evenly among {} tensor-parallel ranks; pass a "
-                     "tensor_model_parallel_size (--tensor-parallel) that divides it",
-                     name, *heads, layout_.sizes.tensor));
+      throw_error(ErrorCode::kInvalidArgument,
+                  "{} {} cannot be divided evenly among {} tensor-parallel ranks; pass a "
+                  "tensor_model_parallel_size (--tensor-parallel) that divides it",
+                  name, *heads, layout_.sizes.tensor);
     }
   }
 

@@ -8,8 +8,6 @@
 
 #include "dist_checkpointing/training_root/removal.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "operations/convert/conversion_findings.h"
 #include "operations/convert/convert_target.h"
 #include "operations/convert/interrupted.h"

@@ -16,12 +16,11 @@ Location watched(const Location& location, const std::shared_ptr<FileWatch>& wat
 
 void require_not_stopped(const std::stop_token& stop, bool resume) {
   if (!stop.stop_requested()) return;
-  throw CheckpointError(
-      ErrorCode::kCancelled,
-      resume ? "the conversion was stopped before it was complete; what it had finished "
-               "is kept, and --resume goes on with it"
-             : "the conversion was stopped before it was complete; what it had begun is "
-               "removed");
+  throw_error(ErrorCode::kCancelled,
+              resume ? "the conversion was stopped before it was complete; what it had finished "
+                       "is kept, and --resume goes on with it"
+                     : "the conversion was stopped before it was complete; what it had begun is "
+                       "removed");
 }
 
 }  // namespace

@@ -10,8 +10,6 @@
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/finding.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "mapping/megatron/model_keys.h"
 #include "mapping/megatron/optimizer_keys.h"
 #include "migration/maps/mapped_reader.h"

@@ -9,8 +9,6 @@
 #include "dist_checkpointing/verify/iteration_conflict.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "mapping/megatron/optimizer_keys.h"
 #include "mapping/planning/rearrange.h"
 #include "migration/megatron_fsdp/megatron_fsdp.h"
@@ -164,11 +162,10 @@ bool takes_state(const KeyFilter& keys, const Metadata& metadata) {
 std::string change_optimizer(Draft& draft, const ConversionRequest& request, ConvertReport&) {
   const auto form = name_of(kOptimizerShardingNames, *request.optimizer.sharding);
   if (!takes_state(draft.keys, draft.reader->metadata()))
-    throw CheckpointError(
-        ErrorCode::kInvalidArgument,
-        str_format("the patterns (--include, --exclude) leave out the optimizer's "
-                   "state, which is to become {}; leave out one of them",
-                   form));
+    throw_error(ErrorCode::kInvalidArgument,
+                "the patterns (--include, --exclude) leave out the optimizer's "
+                "state, which is to become {}; leave out one of them",
+                form);
   show(draft, with_optimizer_sharding(std::move(draft.reader), *request.optimizer.sharding,
                                       {.threads = request.readers,
                                        .staging = std::min(request.limits.staging, draft.memory)},

@@ -2,8 +2,6 @@
 
 #include "configs/policy/option_rules.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "operations/convert/conversion_findings.h"
 #include "strategies/registry/registry.h"
 

@@ -4,8 +4,6 @@
 
 #include "dist_checkpointing/training_root/target.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "strategies/formats/dcp/megatron_json.h"
 
 namespace dckpt {
@@ -20,18 +18,16 @@ void require_writable(const std::string& format, bool is_sources_own) {
   std::string hint = is_sources_own ? " (the source's format); name one of them" : "";
   if (const auto close = nearest(format, names); close && !is_sources_own)
     hint = str_format("; did you mean {}?", quote(*close));
-  throw CheckpointError(ErrorCode::kUnsupported,
-                        str_format("checkpoints can be written as {}, not as {}{}",
-                                   quoted_list(names, names.size()), quote(format), hint));
+  throw_error(ErrorCode::kUnsupported, "checkpoints can be written as {}, not as {}{}",
+              quoted_list(names, names.size()), quote(format), hint);
 }
 
 void require_convertible(const CheckpointReader& reader, const std::string& source) {
   if (!reader.info().conventions.per_rank) return;
-  throw CheckpointError(
-      ErrorCode::kUnsupported,
+  throw_error(
+      ErrorCode::kUnsupported, {.file = source},
       "the rank folders (mp_rank_*) hold no model whose tensors could be joined, and no Megatron "
-      "finds their keys as they are; take single tensors out with dckpt extract",
-      {.file = source});
+      "finds their keys as they are; take single tensors out with dckpt extract");
 }
 
 }  // namespace
@@ -61,15 +57,13 @@ ChosenTarget choose_target(const CheckpointReader& reader, const std::string& so
   const std::string& format = chosen.format->name;
   const bool keys_are_paths = chosen.format->conventions.keys_are_paths;
   if ((!named.empty() && format != asked) || (target.compat && save.compat != *target.compat)) {
-    throw CheckpointError(
-        ErrorCode::kInvalidArgument,
-        str_format(
-            "the format {} and --compat {} contradict each other; {}", quote(asked),
-            to_string(*target.compat),
-            keys_are_paths && format == asked
-                ? "Megatron-Core reads 'torch_dist', and plain DCP has only --compat dcp"
-                : "for PyTorch DCP alone say --to dcp, for Megatron-Core --compat megatron or "
-                  "megatron-0.19"));
+    throw_error(ErrorCode::kInvalidArgument,
+                "the format {} and --compat {} contradict each other; {}", quote(asked),
+                to_string(*target.compat),
+                keys_are_paths && format == asked
+                    ? "Megatron-Core reads 'torch_dist', and plain DCP has only --compat dcp"
+                    : "for PyTorch DCP alone say --to dcp, for Megatron-Core --compat megatron or "
+                      "megatron-0.19");
   }
   const bool keeps_form =
       (format == reader.info().format || chosen.format->conventions.megatron_keys) &&
@@ -93,10 +87,9 @@ ChosenTarget choose_target(const CheckpointReader& reader, const std::string& so
 void require_outside(const Location& source, const Location& destination) {
   if (!source.is_directory() || !destination.absolute().starts_with(source.absolute() + '/'))
     return;
-  throw CheckpointError(ErrorCode::kInvalidArgument,
-                        "the destination is inside the source, whose files it would be among; "
-                        "choose a name outside",
-                        {.file = destination.display()});
+  throw_error(ErrorCode::kInvalidArgument, {.file = destination.display()},
+              "the destination is inside the source, whose files it would be among; "
+              "choose a name outside");
 }
 
 void require_free_name(const Location& destination, bool overwrite) {
@@ -107,21 +100,18 @@ void require_free_name(const Location& destination, bool overwrite) {
       (found->kind == FileInfo::Kind::kDirectory && destination.directory()->list("").empty()))
     return;
   if (overwrite && found->kind == FileInfo::Kind::kDirectory) return check_replaceable(destination);
-  throw CheckpointError(ErrorCode::kAlreadyExists,
-                        overwrite
-                            ? "the destination exists and is not a directory; choose another "
-                              "name"
-                            : "the destination exists and is not to be replaced (--overwrite)",
-                        {.file = destination.display()});
+  throw_error(ErrorCode::kAlreadyExists, {.file = destination.display()},
+              overwrite ? "the destination exists and is not a directory; choose another "
+                          "name"
+                        : "the destination exists and is not to be replaced (--overwrite)");
 }
 
 void require_space(const Location& destination, std::uint64_t bytes) {
   const std::optional<std::uint64_t> available = destination.storage()->available_space();
   if (!available || bytes <= *available) return;
-  throw CheckpointError(ErrorCode::kIo,
-                        str_format("the result needs about {}, but only {} are free",
-                                   human_bytes(bytes), human_bytes(*available)),
-                        {.file = destination.storage()->display_path("")});
+  throw_error(ErrorCode::kIo, {.file = destination.storage()->display_path("")},
+              "the result needs about {}, but only {} are free", human_bytes(bytes),
+              human_bytes(*available));
 }
 
 }  // namespace dckpt

@@ -11,9 +11,7 @@
 #include "dist_checkpointing/load/stored_keys.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/problem_list.h"
-#include "mapping/base/text.h"
 #include "mapping/megatron/optimizer_keys.h"
 #include "mapping/planning/chunk_geometry.h"
 #include "mapping/planning/validate.h"
@@ -78,11 +76,10 @@ void require_coverage(const CopyContents& contents, const std::string& source) {
   }
   if (count == 0) return;
   if (count > 10) message += str_format("\n  … and {} more", grouped(count - 10));
-  throw CheckpointError(ErrorCode::kCorrupt,
-                        str_format("the stored chunks do not make up the tensors:{}\n(leave these "
-                                   "tensors out to convert the rest)",
-                                   message),
-                        {.file = source});
+  throw_error(ErrorCode::kCorrupt, {.file = source},
+              "the stored chunks do not make up the tensors:{}\n(leave these "
+              "tensors out to convert the rest)",
+              message);
 }
 
 CopyContents rename_contents(CopyContents contents, std::span<const RenameRule> rules) {
@@ -167,9 +164,9 @@ CopyContents tensors_only(CopyContents contents, const CheckpointReader& source,
   Metadata& metadata = contents.metadata;
   const auto refuse = [](const std::string& what, const std::vector<std::string>& keys,
                          const std::string& way) {
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          str_format("the format holds tensors only, and would lose {}: {}; {}",
-                                     what, quoted_list(keys, kNamed), way));
+    throw_error(ErrorCode::kInvalidArgument,
+                "the format holds tensors only, and would lose {}: {}; {}", what,
+                quoted_list(keys, kNamed), way);
   };
   if (const auto lost = objects_with_tensors(contents, source); !lost.empty())
     refuse("tensors that are stored as objects", lost,
@@ -200,10 +197,10 @@ CopyContents tensors_only(CopyContents contents, const CheckpointReader& source,
          "left out, as the format holds tensors only: the common state with " +
              quoted_list(values, 10)});
   if (metadata.tensors.empty())
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          str_format("of the keys that are to be copied, none is a tensor, and the "
-                                     "format holds nothing else: {}",
-                                     objects.empty() ? "there are none" : quoted_list(objects)));
+    throw_error(ErrorCode::kInvalidArgument,
+                "of the keys that are to be copied, none is a tensor, and the "
+                "format holds nothing else: {}",
+                objects.empty() ? "there are none" : quoted_list(objects));
   contents.left_out += objects.size();
   metadata.objects.clear();
   metadata.common_paths.clear();

@@ -7,8 +7,6 @@
 #include "dist_checkpointing/training_root/removal.h"
 #include "dist_checkpointing/training_root/staging_token.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "operations/convert/workers/pool_notes.h"
 #include "operations/convert/workers/pooled_copy.h"
 #include "operations/convert/workers/worker_pool.h"
@@ -45,17 +43,15 @@ class Search {
   std::optional<Interrupted> take() {
     if (best_) return std::move(best_);
     if (!instead_.empty())
-      throw CheckpointError(ErrorCode::kMismatch,
-                            str_format("the interrupted conversion was another one; repeat it as "
-                                       "it was, or {}. What differs:{}",
-                                       instead_, others_),
-                            {.file = target_.display()});
+      throw_error(ErrorCode::kMismatch, {.file = target_.display()},
+                  "the interrupted conversion was another one; repeat it as "
+                  "it was, or {}. What differs:{}",
+                  instead_, others_);
     if (!journal_.empty())
-      throw CheckpointError(ErrorCode::kUnsupported,
-                            "an earlier build of dckpt has left this journal of an interrupted "
-                            "conversion, which only that build can resume; do so with it, or "
-                            "convert without --resume, which removes what it had finished",
-                            {.file = journal_});
+      throw_error(ErrorCode::kUnsupported, {.file = journal_},
+                  "an earlier build of dckpt has left this journal of an interrupted "
+                  "conversion, which only that build can resume; do so with it, or "
+                  "convert without --resume, which removes what it had finished");
     return std::nullopt;
   }
 

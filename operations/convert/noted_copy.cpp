@@ -6,12 +6,10 @@
 #include <vector>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/hash.h"
 #include "mapping/base/log.h"
 #include "mapping/base/parallel_for.h"
 #include "mapping/base/storage_name.h"
-#include "mapping/base/text.h"
 #include "strategies/storage/forwarding.h"
 
 namespace dckpt {
@@ -131,9 +129,8 @@ void NotedCopy::wrote(const std::string& file, std::span<const StorageInfo> plac
     const std::lock_guard lock(mutex_);
     const auto digest = digests_.extract(name);
     if (!digest)
-      throw CheckpointError(ErrorCode::kInternal,
-                            "the strategy says that it has written a file that it has not closed",
-                            {.file = file});
+      throw_error(ErrorCode::kInternal, {.file = file},
+                  "the strategy says that it has written a file that it has not closed");
     unit.digest = digest.mapped();
   }
   const FileInfo written = storage_->stat(name).value_or(FileInfo{});

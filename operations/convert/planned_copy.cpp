@@ -4,9 +4,7 @@
 #include <utility>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/storage_name.h"
-#include "mapping/base/text.h"
 #include "mapping/megatron/optimizer_keys.h"
 #include "migration/optimizer/optimizer_sharding.h"
 #include "operations/convert/reshard.h"
@@ -22,8 +20,8 @@ namespace {
 /// Throws CheckpointError (unsupported) for contents that the target would have to leave out.
 void require_capabilities(const SaveStrategyEntry& format, const CopyContents& contents) {
   const auto refuse = [&](const std::string& what) {
-    throw CheckpointError(ErrorCode::kUnsupported,
-                          str_format("the format {} does not store {}", quote(format.name), what));
+    throw_error(ErrorCode::kUnsupported, "the format {} does not store {}", quote(format.name),
+                what);
   };
   if (!format.capabilities.objects && !contents.metadata.objects.empty())
     refuse("objects; leave them out, the first is " + quote(contents.metadata.objects.front().key));
@@ -68,15 +66,14 @@ void require_resumable_optimizer(const CopyContents& contents, const ChosenTarge
   const bool newest = target.save.compat == Compat::kMegatron019;
   if (!newest && target.save.flattened == FlattenedForm::kMegatron) return;
   if (!target.format->capabilities.flattened_form && !newest) return;  // zarr, which has no other
-  throw CheckpointError(
+  throw_error(
       ErrorCode::kInvalidArgument,
-      str_format(
-          "Megatron-Core 0.8 to 0.15 resume from the source's flattened optimizer state, and no "
-          "release would from {}; --optimizer fully_reshardable makes what {} and newer resume "
-          "from, and without {} it stays what 0.8 to 0.15 do (--exclude 'optimizer.*' takes the "
-          "model alone)",
-          newest ? "it with a common state that is an object" : "its boxes",
-          newest ? "0.19" : "0.15", newest ? "--compat megatron-0.19" : "--flattened boxes"));
+      "Megatron-Core 0.8 to 0.15 resume from the source's flattened optimizer state, and no "
+      "release would from {}; --optimizer fully_reshardable makes what {} and newer resume "
+      "from, and without {} it stays what 0.8 to 0.15 do (--exclude 'optimizer.*' takes the "
+      "model alone)",
+      newest ? "it with a common state that is an object" : "its boxes", newest ? "0.19" : "0.15",
+      newest ? "--compat megatron-0.19" : "--flattened boxes");
 }
 
 PlannedCopy plan_copy(CopyContents contents, ChosenTarget target, ModelFolder folder,

@@ -33,11 +33,9 @@
 #include "dist_checkpointing/verify/integrity.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
-#include "mapping/base/format.h"
 #include "mapping/base/hash.h"
 #include "mapping/base/log.h"
 #include "mapping/base/storage_name.h"
-#include "mapping/base/text.h"
 #include "operations/convert/removal/metadata_filter.h"
 #include "strategies/contract/common_state.h"
 #include "strategies/formats/dcp/megatron_json.h"
@@ -58,8 +56,8 @@ class KeyRemover {
   KeyRemover(std::shared_ptr<Storage> storage, std::string_view prefix)
       : storage_(std::move(storage)), prefix_(prefix) {
     if (prefix_.empty())
-      throw CheckpointError(ErrorCode::kInvalidArgument,
-                            "cannot remove keys: the prefix is empty, which every key begins with");
+      throw_error(ErrorCode::kInvalidArgument,
+                  "cannot remove keys: the prefix is empty, which every key begins with");
     open_torch_dist(storage_);  // an unreadable checkpoint is not changed
     const auto file = storage_->open(kMetadataFile);
     old_pickle_ = pickle::read_pickle_file(*file, kMaxMetadataBytes);
@@ -105,11 +103,9 @@ class KeyRemover {
   void require_unchanged() const {
     const auto file = storage_->open(kMetadataFile);
     if (std::ranges::equal(read_file(*file, kMaxMetadataBytes), old_pickle_)) return;
-    throw CheckpointError(
-        ErrorCode::kAborted,
-        "cannot remove keys: another job has changed .metadata meanwhile; nothing "
-        "was removed, try again when it has ended",
-        {.file = file->name()});
+    throw_error(ErrorCode::kAborted, {.file = file->name()},
+                "cannot remove keys: another job has changed .metadata meanwhile; nothing "
+                "was removed, try again when it has ended");
   }
 
   bool is_removed(std::string_view key) const {
@@ -124,11 +120,10 @@ class KeyRemover {
     if (!manifest_) return;
     for (const IntegrityManifest::Entry& entry : manifest_->files) {
       if (entry.name != kMetadataFile || entry.sha256 == sha256_hex(old_pickle_)) continue;
-      throw CheckpointError(
-          ErrorCode::kCorrupt,
+      throw_error(
+          ErrorCode::kCorrupt, {.file = storage_->display_path(kMetadataFile)},
           "cannot remove keys: .metadata is not the file whose SHA-256 integrity.json has, and "
-          "would get a valid one; 'dckpt verify --deep' tells what is damaged",
-          {.file = storage_->display_path(kMetadataFile)});
+          "would get a valid one; 'dckpt verify --deep' tells what is damaged");
     }
   }
 
@@ -201,14 +196,12 @@ class KeyRemover {
     for (const BytesStorageMetadata& object : old_.objects) add(object.key);
     const std::vector<std::string> candidates(beginnings.begin(), beginnings.end());
     const auto close = nearest(prefix_, candidates);
-    throw CheckpointError(
-        ErrorCode::kInvalidArgument,
-        str_format("no tensor and no object has a key that begins with {}{}{}", quote(prefix_),
-                   close ? str_format(" (did you mean {}?)", quote(*close)) : "",
-                   std::string_view(kCommonStateKey).starts_with(prefix_)
-                       ? "; the common state is never removed"
-                       : ""),
-        {.file = storage_->display_path("")});
+    throw_error(ErrorCode::kInvalidArgument, {.file = storage_->display_path("")},
+                "no tensor and no object has a key that begins with {}{}{}", quote(prefix_),
+                close ? str_format(" (did you mean {}?)", quote(*close)) : "",
+                std::string_view(kCommonStateKey).starts_with(prefix_)
+                    ? "; the common state is never removed"
+                    : "");
   }
 
   /// Returns the new metadata after reading it back, because a pickle may do anything: exactly the
@@ -232,11 +225,10 @@ class KeyRemover {
                  (next < left.objects.size() && same(object, left.objects[next++], left));
         });
     if (!same_tensors || !all_tensors || !same_objects || next != left.objects.size()) {
-      throw CheckpointError(
-          ErrorCode::kUnsupported,
+      throw_error(
+          ErrorCode::kUnsupported, {.file = storage_->display_path(kMetadataFile)},
           "cannot remove keys: they are written into .metadata in a way that other keys depend on; "
-          "'dckpt convert --exclude' makes a copy without them",
-          {.file = storage_->display_path(kMetadataFile)});
+          "'dckpt convert --exclude' makes a copy without them");
     }
     return pickle;
   }
@@ -285,15 +277,13 @@ RemovedTensors remove_sharded_tensors(const Location& location, std::string_view
   const Location checkpoint = resolve_checkpoint(location, {.iteration = options.iteration});
   const CheckpointInfo info = open_checkpoint(checkpoint)->info();
   if (!info.conventions.records) {
-    throw CheckpointError(
-        ErrorCode::kUnsupported,
-        str_format("keys can be removed from torch_dist and flattened dcp checkpoints, not from "
-                   "{}{}; 'dckpt convert --exclude' makes a copy without them",
-                   info.format, info.conventions.keys_are_paths ? " that was not flattened" : ""),
-        {.file = checkpoint.display()});
+    throw_error(ErrorCode::kUnsupported, {.file = checkpoint.display()},
+                "keys can be removed from torch_dist and flattened dcp checkpoints, not from "
+                "{}{}; 'dckpt convert --exclude' makes a copy without them",
+                info.format, info.conventions.keys_are_paths ? " that was not flattened" : "");
   }
   if (options.stop.stop_requested())
-    throw CheckpointError(ErrorCode::kCancelled, "the removal was stopped; nothing is changed");
+    throw_error(ErrorCode::kCancelled, "the removal was stopped; nothing is changed");
   std::optional<ChangeLock> lock;
   if (!options.dry_run) lock.emplace(checkpoint.directory());
   KeyRemover remover(checkpoint.directory(), key_prefix);

@@ -12,8 +12,6 @@
 #include "dist_checkpointing/verify/still_files.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "mapping/state/flatten.h"
 #include "mapping/state/sharded_object.h"
 #include "mapping/state/tree.h"

@@ -8,8 +8,6 @@
 #include "dist_checkpointing/open/open.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "mapping/megatron/model_keys.h"
 #include "mapping/megatron/optimizer_keys.h"
 #include "migration/maps/mapped_reader.h"
@@ -82,11 +80,10 @@ void add_related(const Metadata& metadata, Explanation& explanation) {
   if (similar.empty()) {
     if (auto close = nearest(key, keys)) similar.push_back(*std::move(close));
   }
-  throw CheckpointError(
-      ErrorCode::kInvalidArgument,
-      str_format("there is no tensor or object {}{}", quote(std::string(key)),
-                 similar.empty() ? "; dckpt inspect lists them"
-                                 : "; did you mean " + quoted_list(similar, 5) + "?"));
+  throw_error(ErrorCode::kInvalidArgument, "there is no tensor or object {}{}",
+              quote(std::string(key)),
+              similar.empty() ? "; dckpt inspect lists them"
+                              : "; did you mean " + quoted_list(similar, 5) + "?");
 }
 
 }  // namespace

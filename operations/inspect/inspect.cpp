@@ -5,7 +5,6 @@
 
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
-#include "mapping/base/format.h"
 #include "mapping/megatron/model_keys.h"
 #include "mapping/megatron/optimizer_keys.h"
 #include "operations/inspect/compatible_readers.h"
@@ -18,8 +17,8 @@ constexpr std::size_t kMaxDirectoryDepth = 64;
 void add_files(const Storage& storage, const std::string& directory, std::size_t depth,
                std::vector<FileSummary>& files) {
   if (depth > kMaxDirectoryDepth)
-    throw CheckpointError(ErrorCode::kUnsupported, "directories are nested too deep to be listed",
-                          {.file = storage.display_path(directory)});
+    throw_error(ErrorCode::kUnsupported, {.file = storage.display_path(directory)},
+                "directories are nested too deep to be listed");
   for (const FileInfo& entry : storage.list(directory)) {
     const std::string name =
         directory.empty() ? entry.name : str_format("{}/{}", directory, entry.name);

@@ -14,8 +14,6 @@
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "mapping/geometry/cast.h"
 #include "mapping/megatron/optimizer_keys.h"
 #include "mapping/planning/load/read_plan.h"

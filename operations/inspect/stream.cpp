@@ -46,9 +46,9 @@ void require_covered(const TensorStorageMetadata& tensor) {
   const std::vector<CoverageProblem> problems = validate_coverage(tensor);
   if (problems.empty()) return;
   const CoverageProblem& first = problems.front();
-  throw CheckpointError(
+  throw_error(
       first.code == FindingCode::kElementsMissing ? ErrorCode::kIncomplete : ErrorCode::kCorrupt,
-      first.message, {.key = tensor.key});
+      {.key = tensor.key}, first.message);
 }
 
 TensorStream::TensorStream(const CheckpointReader& reader, std::size_t tensor,

@@ -13,8 +13,6 @@
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "operations/inspect/inspect.h"
 #include "operations/upkeep/may_go_on.h"
 #include "strategies/storage/open_target.h"
@@ -148,8 +146,8 @@ class Doctor {
     if (what.empty())
       what = str_format("it has {}, but no iteration and no {}",
                         counted(entries.size(), "entry", "entries"), kTrackerFile);
-    throw CheckpointError(ErrorCode::kInvalidArgument, "it is not a training root: " + what,
-                          {.file = root_.display()});
+    throw_error(ErrorCode::kInvalidArgument, {.file = root_.display()},
+                "it is not a training root: " + what);
   }
 
   std::string tracker_problem() const {
@@ -279,13 +277,12 @@ bool RootDiagnosis::ok() const {
 RootDiagnosis diagnose_root(const Location& root, const DiagnoseOptions& options) try {
   const auto found = root.stat();
   if (!found) {
-    throw CheckpointError(ErrorCode::kIo,
-                          str_format("Training root {} does not exist", quote(root.display())),
-                          {.file = root.display()});
+    throw_error(ErrorCode::kIo, {.file = root.display()}, "Training root {} does not exist",
+                quote(root.display()));
   }
   if (found->kind != FileInfo::Kind::kDirectory) {
-    throw CheckpointError(ErrorCode::kInvalidArgument, "it is a file, not a training root",
-                          {.file = root.display()});
+    throw_error(ErrorCode::kInvalidArgument, {.file = root.display()},
+                "it is a file, not a training root");
   }
   RootDiagnosis last;
   DiagnoseOptions again = options;

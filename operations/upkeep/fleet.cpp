@@ -142,7 +142,7 @@ class Fleet {
 
   void require_not_stopped() const {
     if (options_.stop.stop_requested())
-      throw CheckpointError(ErrorCode::kCancelled, "a stop was requested before all were verified");
+      throw_error(ErrorCode::kCancelled, "a stop was requested before all were verified");
   }
 
   void check(const FleetMember& member) {

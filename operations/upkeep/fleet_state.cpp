@@ -3,9 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "mapping/base/format.h"
+#include "mapping/base/error.h"
 #include "mapping/base/hash.h"
-#include "mapping/base/text.h"
 #include "mapping/state/value.h"
 #include "strategies/formats/json/json.h"
 
@@ -27,12 +26,12 @@ std::optional<ErrorCode> code_named(const Value& name) {
   if (!name.is_str()) return std::nullopt;
   for (int code = 0; code <= static_cast<int>(ErrorCode::kInternal); ++code)
     if (name.as_str() == to_string(static_cast<ErrorCode>(code))) return ErrorCode(code);
-  throw CheckpointError(ErrorCode::kCorrupt, "unknown code " + quote(name.as_str()));
+  throw_error(ErrorCode::kCorrupt, "unknown code " + quote(name.as_str()));
 }
 
 std::uint64_t count(const Value& number) {
   const std::int64_t count = number.as_int();
-  if (count < 0) throw CheckpointError(ErrorCode::kCorrupt, "a count is negative");
+  if (count < 0) throw_error(ErrorCode::kCorrupt, "a count is negative");
   return static_cast<std::uint64_t>(count);
 }
 
@@ -61,8 +60,8 @@ Value entry_of(const std::string& print, const FleetResult& result) {
 FleetState::FleetState(std::optional<Location> file) : file_(std::move(file)) {
   if (!file_) return;
   if (!file_->storage()->stat_target("")) {
-    throw CheckpointError(ErrorCode::kIo, "the directory of the state file does not exist",
-                          {.file = file_->display()});
+    throw_error(ErrorCode::kIo, {.file = file_->display()},
+                "the directory of the state file does not exist");
   }
   if (const std::optional<FileInfo> found = file_->stat()) {
     require_state_file(*found);
@@ -79,11 +78,10 @@ void FleetState::require_state_file(const FileInfo& found) const {
     if (!begin.empty() && std::ranges::equal(begin, as_bytes(kHead.substr(0, begin.size()))))
       return;  // a state file, perhaps cut off
   }
-  throw CheckpointError(
-      ErrorCode::kInvalidArgument,
+  throw_error(
+      ErrorCode::kInvalidArgument, {.file = file_->display()},
       "this is not a state file of 'dckpt verify --fleet', or one of another version; it stays as "
-      "it is: choose another name for the state file",
-      {.file = file_->display()});
+      "it is: choose another name for the state file");
 }
 
 void FleetState::read() try {
@@ -91,17 +89,16 @@ void FleetState::read() try {
   const Value json = parse_json(read_file(*file, kMaxStateBytes), file->name());
   const Value& checkpoints = json.at("checkpoints");
   if (json.at("print").as_str() != print_of(checkpoints))
-    throw CheckpointError(ErrorCode::kCorrupt, "its content does not have the hash that it names");
+    throw_error(ErrorCode::kCorrupt, "its content does not have the hash that it names");
   for (const auto& [name, entry] : checkpoints.as_dict())
     entries_[name.as_str()] = {entry.at("print").as_str(), result_from(entry)};
 } catch (const CheckpointError& error) {
   if (error.code() == ErrorCode::kIo) throw;
-  throw CheckpointError(ErrorCode::kCorrupt,
-                        str_format("this state file of 'dckpt verify --fleet' is damaged ({}); "
-                                   "remove it to verify all checkpoints again, or name another "
-                                   "file",
-                                   error.message()),
-                        {.file = file_->display()});
+  throw_error(ErrorCode::kCorrupt, {.file = file_->display()},
+              "this state file of 'dckpt verify --fleet' is damaged ({}); "
+              "remove it to verify all checkpoints again, or name another "
+              "file",
+              error.message());
 }
 
 const FleetResult* FleetState::find(const std::string& checkpoint, const std::string& print) const {

@@ -21,9 +21,8 @@ constexpr std::uint64_t kMaxBridgeState = std::uint64_t{1} << 20;
 
 void rename(Storage& root, const std::string& from, const std::string& to) {
   if (!root.capabilities().rename) {
-    throw CheckpointError(ErrorCode::kUnsupported,
-                          "this storage cannot rename, so nothing can be set aside in it",
-                          {.file = root.display_path(from)});
+    throw_error(ErrorCode::kUnsupported, {.file = root.display_path(from)},
+                "this storage cannot rename, so nothing can be set aside in it");
   }
   root.rename(from, to);
   root.sync_directory("");
@@ -94,10 +93,9 @@ void take(const Location& root, const TreatmentStep& step, const RootDiagnosis& 
 std::unique_ptr<StorageLock> take_root(const Location& root, const Treatment& treatment) {
   std::unique_ptr<StorageLock> lock = lock_root(root, lock_owner(kDoctor));
   if (!lock && !treatment.all_jobs_ended) {
-    throw CheckpointError(ErrorCode::kUnsupported,
-                          "this storage has no locks, so a job at work in the root would not be "
-                          "noticed; say --all-jobs-ended if you know that there is none",
-                          {.file = root.display()});
+    throw_error(ErrorCode::kUnsupported, {.file = root.display()},
+                "this storage has no locks, so a job at work in the root would not be "
+                "noticed; say --all-jobs-ended if you know that there is none");
   }
   return lock;
 }

@@ -10,9 +10,7 @@
 #include "dist_checkpointing/training_root/soundness.h"
 #include "dist_checkpointing/training_root/staging_token.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/storage_name.h"
-#include "mapping/base/text.h"
 #include "operations/upkeep/may_go_on.h"
 #include "strategies/storage/hidden_sibling.h"
 
@@ -77,7 +75,7 @@ class Planner {
 
  private:
   [[noreturn]] void fail(ErrorCode code, const std::string& message) const {
-    throw CheckpointError(code, message, {.file = root_.display()});
+    throw_error(code, {.file = root_.display()}, message);
   }
 
   /// Notes which checkpoints jobs that may be alive have marked.

@@ -10,7 +10,6 @@
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
 #include "mapping/base/error_wire.h"
-#include "mapping/base/format.h"
 #include "mapping/base/ranks_text.h"
 #include "mapping/base/wire.h"
 #include "strategies/comm/phase_label.h"
@@ -57,8 +56,7 @@ CheckpointError common_error(const std::string& what, const std::vector<Bytes>& 
     if (!first) first = error;
     failed.push_back(rank);
   }
-  if (!first)
-    throw CheckpointError(ErrorCode::kCorrupt, what + " failed on a rank that does not say why");
+  if (!first) throw_error(ErrorCode::kCorrupt, what + " failed on a rank that does not say why");
   const std::string message =
       str_format("{} failed on {} of {}; {}", what, ranks_text(failed), reports.size(), quotes);
   return {first->code(), message, first->context(), std::move(cause)};

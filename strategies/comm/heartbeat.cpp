@@ -100,7 +100,7 @@ void Heartbeat::agree(const std::string& what, const std::function<void()>& work
     dckpt::agree(comm_, what, mine.failed ? failure : std::nullopt);
   if (all_ended() && std::ranges::none_of(signs_, &Sign::halted)) return;
   if (reason_) throw *reason_;
-  throw CheckpointError(
+  throw_error(
       ErrorCode::kCorrupt,
       what + ": a rank says that it was stopped, but none has a reason to: check the Communicator");
 }

@@ -134,11 +134,9 @@ void MessageExchange::make_room(Receiving& receiving, const MessageHeader& heade
     if (receiving.bytes.capacity() < header.size) receiving.bytes = Bytes();
     receiving.bytes.resize(static_cast<std::size_t>(header.size));
   } catch (const std::exception&) {
-    throw CheckpointError(
-        ErrorCode::kIo,
-        str_format("{}: no memory for the {} bytes that rank {} sends", name_of(call_.operation),
-                   grouped(header.size), group_.job_rank(receiving.from)),
-        {.rank = group_.job_rank(group_.rank)});
+    throw_error(ErrorCode::kIo, {.rank = group_.job_rank(group_.rank)},
+                "{}: no memory for the {} bytes that rank {} sends", name_of(call_.operation),
+                grouped(header.size), group_.job_rank(receiving.from));
   }
 }
 

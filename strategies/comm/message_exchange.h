@@ -11,7 +11,6 @@
 #include "mapping/base/bytes.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
-#include "mapping/base/format.h"
 #include "strategies/comm/last_words.h"
 #include "strategies/comm/message_header.h"
 #include "strategies/comm/phase_label.h"

@@ -8,7 +8,6 @@
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "strategies/comm/device_exchange.h"
 #include "strategies/comm/message_exchange.h"
 #include "strategies/comm/message_header.h"
@@ -252,11 +251,9 @@ class OverDevices final : public PointToPoint, public DeviceExchange {
     const std::uint64_t due = length_of(incoming);
     const MessageHeader theirs = messages_.announce({&sent, 1}, {&from, 1}).front();
     if (theirs.size != due) {
-      throw CheckpointError(
-          ErrorCode::kCorrupt,
-          str_format("rank {} sent {} bytes where {} were due: do all ranks run the same build?",
-                     group().job_rank(from), theirs.size, due),
-          {.rank = group().job_rank(rank())});
+      throw_error(ErrorCode::kCorrupt, {.rank = group().job_rank(rank())},
+                  "rank {} sent {} bytes where {} were due: do all ranks run the same build?",
+                  group().job_rank(from), theirs.size, due);
     }
     using Message = DeviceBoxTransport::Message;
     const Message out{group().job_rank(to), outgoing};
@@ -289,14 +286,12 @@ Deadline Deadline::after(std::chrono::milliseconds timeout) noexcept {
 std::unique_ptr<Communicator> point_to_point(std::shared_ptr<Transport> transport, int rank,
                                              int size, std::chrono::milliseconds timeout) {
   if (timeout <= timeout.zero()) {
-    throw CheckpointError(
-        ErrorCode::kInvalidArgument,
-        str_format("the timeout of a communicator is {} ms, expected a positive time",
-                   timeout.count()));
+    throw_error(ErrorCode::kInvalidArgument,
+                "the timeout of a communicator is {} ms, expected a positive time",
+                timeout.count());
   }
   if (rank < 0 || rank >= size) {
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          str_format("rank {} is out of range (size {})", rank, size));
+    throw_error(ErrorCode::kInvalidArgument, "rank {} is out of range (size {})", rank, size);
   }
   std::vector<int> members(index(size));
   std::iota(members.begin(), members.end(), 0);

@@ -4,7 +4,6 @@
 #include <string>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 
 namespace dckpt {
 
@@ -24,9 +23,8 @@ void reduce_into(std::span<std::int64_t> into, std::span<const std::int64_t> val
 
 void check_root(const Communicator& comm, int root) {
   if (root >= 0 && root < comm.size()) return;
-  throw CheckpointError(ErrorCode::kInvalidArgument,
-                        str_format("root {} is out of range (size {})", root, comm.size()),
-                        {.rank = comm.rank()});
+  throw_error(ErrorCode::kInvalidArgument, {.rank = comm.rank()},
+              "root {} is out of range (size {})", root, comm.size());
 }
 
 }  // namespace dckpt

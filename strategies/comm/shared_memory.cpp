@@ -38,8 +38,6 @@
 
 #include "mapping/base/error.h"
 #include "mapping/base/file_descriptor.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 
 namespace dckpt {
 namespace {
@@ -217,9 +215,9 @@ class Channel {
 
   static void check(std::uint64_t used) {
     if (used > kRing)
-      throw CheckpointError(ErrorCode::kCorrupt,
-                            "the counters in the memory shared with another rank are impossible: "
-                            "something has written over it");
+      throw_error(ErrorCode::kCorrupt,
+                  "the counters in the memory shared with another rank are impossible: "
+                  "something has written over it");
   }
 
   posix::Fd memory_;
@@ -371,14 +369,12 @@ class SharedMemoryTransport final : public Transport {
       for (const Moving& one : moving) {
         const std::string why = one.channel->farewell();
         if (!why.empty())
-          throw CheckpointError(ErrorCode::kUnavailable,
-                                str_format("rank {} has given up: {}", one.peer, printable(why)));
+          throw_error(ErrorCode::kUnavailable, "rank {} has given up: {}", one.peer,
+                      printable(why));
       }
       if (ended)
-        throw CheckpointError(
-            ErrorCode::kUnavailable,
-            str_format("lost the connection to rank {}: its process has ended", *ended),
-            {.rank = *ended});
+        throw_error(ErrorCode::kUnavailable, {.rank = *ended},
+                    "lost the connection to rank {}: its process has ended", *ended);
       const Moving& silent = awaited(moving);
       const std::optional<int> other = culprit(silent);
       // Of two ranks whose time is up together, the second one still hears the farewell of the
@@ -387,10 +383,8 @@ class SharedMemoryTransport final : public Transport {
         last_look =
             Clock::now() + std::min<std::chrono::milliseconds>(deadline.timeout / 16, kLastLook);
       if (last_look && Clock::now() >= *last_look) {
-        throw CheckpointError(
-            ErrorCode::kUnavailable,
-            str_format("waited {} ms for rank {}{}", deadline.timeout.count(), silent.peer,
-                       other ? ", which waits for rank " + std::to_string(*other) : ""));
+        throw_error(ErrorCode::kUnavailable, "waited {} ms for rank {}{}", deadline.timeout.count(),
+                    silent.peer, other ? ", which waits for rank " + std::to_string(*other) : "");
       }
       for_all_channels([&](Channel& channel) { channel.say_waiting(other.value_or(silent.peer)); });
       if (const auto now = Clock::now(); now >= next_life_sign) {

@@ -1,7 +1,6 @@
 #include <string>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "strategies/comm/communicator.h"
 #include "strategies/comm/reduce.h"
 
@@ -49,10 +48,8 @@ class SingleRank final : public Communicator {
  private:
   static const Bytes& only(std::span<const Bytes> parts) {
     if (parts.size() != 1) {
-      throw CheckpointError(
-          ErrorCode::kInvalidArgument,
-          str_format("got {} buffers for the only rank, expected one per rank", parts.size()),
-          {.rank = 0});
+      throw_error(ErrorCode::kInvalidArgument, {.rank = 0},
+                  "got {} buffers for the only rank, expected one per rank", parts.size());
     }
     return parts.front();
   }

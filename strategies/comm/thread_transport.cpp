@@ -11,7 +11,6 @@
 #include <vector>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/ranks_text.h"
 
 namespace dckpt {
@@ -126,11 +125,10 @@ class ThreadTransport final : public Transport {
   void require_receiver(int rank) {
     const std::deque<OfferedBytes*>& theirs = offered_by(rank);
     if (theirs.empty() || !theirs.front()->only_sends) return;
-    throw CheckpointError(
-        ErrorCode::kInvalidArgument,
-        str_format("rank {} and rank {} send to each other and none of them receives: all ranks "
-                   "must call the same operations in the same order",
-                   rank_, rank));
+    throw_error(ErrorCode::kInvalidArgument,
+                "rank {} and rank {} send to each other and none of them receives: all ranks "
+                "must call the same operations in the same order",
+                rank_, rank);
   }
 
   std::deque<OfferedBytes*>& offered_by(int rank) {
@@ -155,9 +153,8 @@ class ThreadTransport final : public Transport {
     offer.state = OfferedBytes::State::kTaken;
     network_.member(message.from).changed.notify_all();
     if (!fits) {
-      throw CheckpointError(
-          ErrorCode::kInternal,
-          str_format("rank {} sent a message of a different length than announced", message.from));
+      throw_error(ErrorCode::kInternal,
+                  "rank {} sent a message of a different length than announced", message.from);
     }
     return true;
   }
@@ -173,9 +170,8 @@ class ThreadTransport final : public Transport {
           throw CheckpointError(ErrorCode::kUnavailable, ended->how, {}, ended->error);
       }
       if (deadline.passed()) {
-        throw CheckpointError(
-            ErrorCode::kUnavailable,
-            str_format("waited {} ms for {}", deadline.timeout.count(), ranks_text(ranks)));
+        throw_error(ErrorCode::kUnavailable, "waited {} ms for {}", deadline.timeout.count(),
+                    ranks_text(ranks));
       }
       network_.member(rank_).changed.wait_until(lock, deadline.at);
     }

@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "strategies/comm/thread_transport.h"
 
 namespace dckpt {
@@ -92,8 +91,7 @@ class Outcomes {
 void run_ranks(int size, const std::function<void(Communicator&)>& body,
                std::chrono::milliseconds timeout) {
   if (size < 1)
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          str_format("cannot run {} ranks: at least one is needed", size));
+    throw_error(ErrorCode::kInvalidArgument, "cannot run {} ranks: at least one is needed", size);
   ThreadNetwork network(size);
   Outcomes outcomes(network, size);
   {
@@ -110,12 +108,11 @@ void run_ranks(int size, const std::function<void(Communicator&)>& body,
       }
     } catch (const std::exception& error) {
       start.set_value(false);
-      throw CheckpointError(
-          ErrorCode::kIo,
-          str_format("cannot run {} ranks, and none has begun: the thread of rank {} could not be "
-                     "started ({}); allow more threads or memory (ulimit -u, ulimit -v, pids.max "
-                     "of the container), or run fewer ranks",
-                     size, threads.size(), error.what()));
+      throw_error(ErrorCode::kIo,
+                  "cannot run {} ranks, and none has begun: the thread of rank {} could not be "
+                  "started ({}); allow more threads or memory (ulimit -u, ulimit -v, pids.max "
+                  "of the container), or run fewer ranks",
+                  size, threads.size(), error.what());
     }
     start.set_value(true);
   }

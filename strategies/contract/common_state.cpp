@@ -53,8 +53,8 @@ Value read_common_file(const ReadableFile& file) {
 
 Value require_dict(Value common) {
   if (common.is_dict()) return common;
-  throw CheckpointError(ErrorCode::kCorrupt,
-                        std::string("the common state is no dict but ") + to_string(common.kind()));
+  throw_error(ErrorCode::kCorrupt,
+              std::string("the common state is no dict but ") + to_string(common.kind()));
 }
 
 }  // namespace dckpt

@@ -16,7 +16,6 @@
 #include <utility>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/geometry/pitched_rows.h"
 
 namespace dckpt {
@@ -24,7 +23,7 @@ namespace {
 
 std::shared_ptr<RegisteredDevice> registered(const Device& device) {
   if (auto found = find_device(device.kind)) return found;
-  throw CheckpointError(ErrorCode::kUnsupported, "a tensor " + unreachable(device));
+  throw_error(ErrorCode::kUnsupported, "a tensor " + unreachable(device));
 }
 
 /// Sleeps between looks at an event, briefly at first: most copies take less than a millisecond.
@@ -96,12 +95,10 @@ void CopyStream::wait_for(const CopyEvent& event) const {
     if (std::chrono::floor<std::chrono::milliseconds>(std::chrono::steady_clock::now() - begin) <
         timeout)
       continue;
-    throw CheckpointError(
-        ErrorCode::kUnavailable,
-        str_format("{} device {} has not copied a piece within {} s: a kernel of the stream before "
-                   "it may hang; DeviceSettings::timeout is the limit",
-                   device_->runtime->name(), index_,
-                   std::chrono::duration<double>(timeout).count()));
+    throw_error(ErrorCode::kUnavailable,
+                "{} device {} has not copied a piece within {} s: a kernel of the stream before "
+                "it may hang; DeviceSettings::timeout is the limit",
+                device_->runtime->name(), index_, std::chrono::duration<double>(timeout).count());
   }
 }
 

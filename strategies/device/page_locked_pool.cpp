@@ -6,9 +6,7 @@
 #include <utility>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/log.h"
-#include "mapping/base/text.h"
 
 namespace dckpt {
 namespace {
@@ -54,10 +52,9 @@ std::byte* PageLockedPool::acquire(int device) {
   for (;;) {
     if (std::byte* const piece = take(device)) return piece;
     if (abandoned_.size() == pieces_) {
-      throw CheckpointError(
-          ErrorCode::kUnavailable,
-          str_format("all {} pieces of page-locked memory belong to {} copies that have not ended",
-                     pieces_, runtime_->name()));
+      throw_error(ErrorCode::kUnavailable,
+                  "all {} pieces of page-locked memory belong to {} copies that have not ended",
+                  pieces_, runtime_->name());
     }
     // Abandoned pieces are checked now and then; nothing tells when they are free.
     released_.wait_for(lock, std::chrono::milliseconds(abandoned_.empty() ? 1000 : 10));

@@ -9,8 +9,6 @@
 #include <vector>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "strategies/formats/torch_archive/lazy_tensor.h"
 #include "strategies/formats/torch_archive/torch_file.h"
 #include "strategies/legacy_torch/nested_state.h"
@@ -30,7 +28,7 @@ struct SourceFile {
 
 [[noreturn]] void fail(const Storage& storage, ErrorCode code, const std::string& message,
                        const std::string& file) {
-  throw CheckpointError(code, message, {.file = storage.display_path(file)});
+  throw_error(code, {.file = storage.display_path(file)}, message);
 }
 
 std::string key_prefix(const RankFile& file, bool several) {
@@ -187,11 +185,9 @@ class LegacyReader final : public CheckpointReader {
     for (const TensorStorageMetadata& tensor : metadata_.tensors)
       stored.emplace(tensor.key, metadata_.files[tensor.places.front().file]);
     const auto disagree = [&](const std::string& key, const std::string& what) {
-      throw CheckpointError(
-          ErrorCode::kCorrupt,
-          str_format("{}: index and files are of different models, or one of them is damaged",
-                     what),
-          {.key = key, .file = storage_->display_path(*model.index_file)});
+      throw_error(ErrorCode::kCorrupt,
+                  {.key = key, .file = storage_->display_path(*model.index_file)},
+                  "{}: index and files are of different models, or one of them is damaged", what);
     };
     for (const auto& [key, file] : model.weight_map) {
       const auto found = stored.find(key);

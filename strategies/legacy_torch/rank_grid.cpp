@@ -14,8 +14,6 @@
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/fingerprint.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "mapping/megatron/run_args.h"
 
 namespace dckpt {
@@ -58,7 +56,7 @@ std::string describe(const Layout& layout) {
 
 [[noreturn]] void refuse_grid(const Storage& storage, ErrorCode code, const std::string& message,
                               const std::string& file) {
-  throw CheckpointError(code, message, {.file = storage.display_path(file)});
+  throw_error(code, {.file = storage.display_path(file)}, message);
 }
 
 /// Refuses files of one size whose bytes are all the same. They are known to be equal up to `at`;
@@ -105,7 +103,7 @@ class Grid {
  private:
   [[noreturn]] void refuse_grid(ErrorCode code, const std::string& message,
                                 const std::string& file) const {
-    throw CheckpointError(code, message, {.file = storage_.display_path(file)});
+    throw_error(code, {.file = storage_.display_path(file)}, message);
   }
 
   void find_main_files() {

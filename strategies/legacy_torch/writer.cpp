@@ -7,10 +7,8 @@
 #include "configs/policy/strategy_options.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/parallel_for.h"
 #include "mapping/base/storage_name.h"
-#include "mapping/base/text.h"
 #include "strategies/formats/torch_archive/torch_file.h"
 #include "strategies/storage/buffered_file.h"
 
@@ -39,8 +37,8 @@ std::vector<DataFile> plan_files(const SavePlan& plan) {
     if (item.kind != WriteItem::Kind::kTensor) continue;
     const auto folder = by_folder.find(item.key.substr(0, item.key.find('/')));
     if (folder == by_folder.end() || !equal(item.chunk.sizes, item.size))
-      throw CheckpointError(ErrorCode::kInvalidArgument, "this is no tensor of a rank's file",
-                            {.key = item.key});
+      throw_error(ErrorCode::kInvalidArgument, {.key = item.key},
+                  "this is no tensor of a rank's file");
     files[folder->second].items.push_back(i);
   }
   return files;
@@ -62,12 +60,10 @@ std::uint64_t size_of(const DataFile& file, const SavePlan& plan) {
 /// Checks the places that this writer passed to wrote(); only damaged notes have others.
 void require_places(const std::vector<StorageInfo>& places, const DataFile& file) {
   if (places.size() == file.items.size()) return;
-  throw CheckpointError(
-      ErrorCode::kCorrupt,
-      str_format("the interrupted attempt put {} into the file, not {}; convert without "
-                 "--resume",
-                 counted(places.size(), "item"), file.items.size()),
-      {.file = file.name});
+  throw_error(ErrorCode::kCorrupt, {.file = file.name},
+              "the interrupted attempt put {} into the file, not {}; convert without "
+              "--resume",
+              counted(places.size(), "item"), file.items.size());
 }
 
 /// Puts a tensor without elements into the place of each tensor. Returns the items of these, in the
@@ -95,8 +91,8 @@ std::vector<std::size_t> insert_tensors(Value& state, const SavePlan& plan, cons
   }
   for (const auto& [name, left] : models) {
     if (!left.empty())
-      throw CheckpointError(ErrorCode::kInternal, "the rank's state has no place for this tensor",
-                            {.key = plan[left.begin()->second].key});
+      throw_error(ErrorCode::kInternal, {.key = plan[left.begin()->second].key},
+                  "the rank's state has no place for this tensor");
   }
   return order;
 }

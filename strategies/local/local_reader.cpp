@@ -11,10 +11,8 @@
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/log.h"
 #include "mapping/base/storage_name.h"
-#include "mapping/base/text.h"
 #include "mapping/megatron/run_args.h"
 #include "mapping/planning/reformulation.h"
 #include "mapping/state/sharded_object.h"
@@ -72,20 +70,17 @@ LocalFiles find_local_files(const Storage& storage) {
   return files;
 }
 
-[[noreturn]] void throw_corrupt_local(const std::string& message) {
-  throw CheckpointError(ErrorCode::kCorrupt, message);
-}
-
 const Value& attribute(const Opaque& object, const char* name) {
   const Value* const found = object.states.size() == 1 ? object.states.front().find(name) : nullptr;
   if (found == nullptr)
-    throw_corrupt_local(str_format("the {} lacks its {}", quote(object.class_path()), quote(name)));
+    throw_error(ErrorCode::kCorrupt, "the {} lacks its {}", quote(object.class_path()),
+                quote(name));
   return *found;
 }
 
 std::string text(const Opaque& object, const char* name) {
   const Value& value = attribute(object, name);
-  if (!value.is_str()) throw_corrupt_local(str_format("{} is no text", quote(name)));
+  if (!value.is_str()) throw_error(ErrorCode::kCorrupt, "{} is no text", quote(name));
   return value.as_str();
 }
 
@@ -95,11 +90,11 @@ Shape extents(const Opaque& object, const char* name) {
       value->as_opaque().args.is_sequence() && value->as_opaque().args.size() == 1)
     value = &value->as_opaque().args.items().front();
   if (!value->is_sequence() || value->size() > kMaxDims)
-    throw_corrupt_local(str_format("{} is no shape", quote(name)));
+    throw_error(ErrorCode::kCorrupt, "{} is no shape", quote(name));
   Shape shape;
   for (const Value& extent : value->items()) {
     if (!extent.is_int() || extent.as_int() < 0)
-      throw_corrupt_local(str_format("{} is no shape", quote(name)));
+      throw_error(ErrorCode::kCorrupt, "{} is no shape", quote(name));
     shape.push_back(extent.as_int());
   }
   return shape;
@@ -140,12 +135,10 @@ class RankFileJoiner {
     if (files.empty() || (asked && !files.contains(*asked))) {
       std::vector<std::string> numbers;
       for (const auto& [number, by_rank] : files) numbers.push_back(std::to_string(number));
-      throw CheckpointError(ErrorCode::kIncomplete,
-                            files.empty()
-                                ? "no file iter_ITERATION_RANK_local.pt is there"
+      throw_error(ErrorCode::kIncomplete, {.file = directory},
+                  files.empty() ? "no file iter_ITERATION_RANK_local.pt is there"
                                 : str_format("no files for iteration {}; found those of {}", *asked,
-                                             quoted_list(numbers)),
-                            {.file = directory});
+                                             quoted_list(numbers)));
     }
     std::uint64_t named = 0;
     for (const auto& [number, by_rank] : files) named = std::max(named, by_rank.rbegin()->first);
@@ -165,10 +158,9 @@ class RankFileJoiner {
           "iteration {} has files of {} of {} ranks, the first that is missing is rank {}'s",
           number, by_rank.size(), count, first);
     }
-    throw CheckpointError(ErrorCode::kIncomplete,
-                          str_format("{}{}; copy all nodes' directories into one", missing,
-                                     asked ? "" : ", and no other iteration is complete"),
-                          {.file = directory});
+    throw_error(ErrorCode::kIncomplete, {.file = directory},
+                "{}{}; copy all nodes' directories into one", missing,
+                asked ? "" : ", and no other iteration is complete");
   }
 
   /// Returns the number of ranks according to the args in one of the files.
@@ -186,20 +178,18 @@ class RankFileJoiner {
   void add(const std::string& file) {
     const Value state = result_.torch_file(file);
     if (!state.is(Value::Kind::kOpaque) || state.as_opaque().class_path() != kStateClass) {
-      throw CheckpointError(
-          ErrorCode::kUnsupported,
+      throw_error(
+          ErrorCode::kUnsupported, {.file = result_.storage().display_path(file)},
           "the file holds no MCoreTensorAwareStateDict, the only state dict of local checkpoints "
-          "that is read",
-          {.file = result_.storage().display_path(file)});
+          "that is read");
     }
     const Opaque& parts = state.as_opaque();
     const Value* const hollow =
         parts.states.size() == 1 ? parts.states.front().find("_is_hollow") : nullptr;
     if (hollow != nullptr && hollow->is(Value::Kind::kBool) && hollow->as_bool()) {
-      throw CheckpointError(ErrorCode::kUnsupported,
-                            "the state dict is hollow: its tensors were taken out before it was "
-                            "saved",
-                            {.file = result_.storage().display_path(file)});
+      throw_error(ErrorCode::kUnsupported, {.file = result_.storage().display_path(file)},
+                  "the state dict is hollow: its tensors were taken out before it was "
+                  "saved");
     }
     if (result_.common.is_none()) read_common(file, attribute(parts, "common"));
     walk(file, attribute(parts, "sharded_state_dict"));
@@ -233,28 +223,27 @@ class RankFileJoiner {
   }
 
   [[noreturn]] static void throw_unknown(const std::string& what) {
-    throw CheckpointError(
-        ErrorCode::kUnsupported,
-        str_format("the sharded state dict holds {}, which is neither a sharded tensor nor a "
-                   "sharded object",
-                   quote(what)));
+    throw_error(ErrorCode::kUnsupported,
+                "the sharded state dict holds {}, which is neither a sharded tensor nor a "
+                "sharded object",
+                quote(what));
   }
 
   void add_tensor(const std::string& file, const std::string& key, const Opaque& shard) {
     const Value& data = attribute(shard, "data");
     if (data.is_none()) return;  // another rank has it
     const std::optional<Tensor> stored = tensor_of(data);
-    if (!stored) throw_corrupt_local("the data of a shard are no tensor");
+    if (!stored) throw_error(ErrorCode::kCorrupt, "the data of a shard are no tensor");
     const Shape shape = extents(shard, "global_shape");
     const Shape local = extents(shard, "local_shape");
     Box box{extents(shard, "global_offset"), Shape(shape.size(), 1)};
     if (local.size() > shape.size() || box.offsets.size() != shape.size())
-      throw_corrupt_local("the shapes of a shard have different numbers of axes");
+      throw_error(ErrorCode::kCorrupt, "the shapes of a shard have different numbers of axes");
     std::copy(local.begin(), local.end(),
               box.sizes.end() - static_cast<std::ptrdiff_t>(local.size()));
     if (!is_valid(box) || !fits(box, shape))
-      throw_corrupt_local(str_format("the shard {} is not inside the tensor of shape {}",
-                                     to_string(box), to_string(shape)));
+      throw_error(ErrorCode::kCorrupt, "the shard {} is not inside the tensor of shape {}",
+                  to_string(box), to_string(shape));
     TensorStorageMetadata tensor{.key = key,
                                  .properties = {.dtype = stored->dtype()},
                                  .size = shape,
@@ -263,8 +252,8 @@ class RankFileJoiner {
     if (const Value& range = attribute(shard, "flattened_range"); !range.is_none())
       flatten(range, shard, *stored, tensor, box);
     else if (stored->shape() != local)
-      throw_corrupt_local(str_format("the shard of shape {} holds a tensor of shape {}",
-                                     to_string(local), to_string(stored->shape())));
+      throw_error(ErrorCode::kCorrupt, "the shard of shape {} holds a tensor of shape {}",
+                  to_string(local), to_string(stored->shape()));
     Known& known = tensor_like(std::move(tensor));
     if (!known.chunks.emplace(box.offsets, box.sizes).second) return;  // a replica
     result_.add_chunk(known.number, file, *stored, box, Shape(stored->dim(), 0));
@@ -292,7 +281,7 @@ class RankFileJoiner {
     const std::int64_t begin = sound ? bounds[0].as_int() : 0;
     const std::int64_t end = sound ? bounds[1].as_int() : 0;
     if (!sound || begin < 0 || end < begin || end > cell || stored.shape()[0] != end - begin)
-      throw_corrupt_local("a flattened range does not fit its tensor");
+      throw_error(ErrorCode::kCorrupt, "a flattened range does not fit its tensor");
     tensor.flattened_shape = tensor.size;
     tensor.size = reformulated_size(*tensor.flattened_shape, fragments);
     tensor.chunks = BoxList(tensor.size.size());
@@ -311,10 +300,10 @@ class RankFileJoiner {
     const TensorStorageMetadata& known = result_.metadata.tensors[entry->second.number];
     if (known.size != tensor.size || known.properties.dtype != tensor.properties.dtype ||
         known.flattened_shape != tensor.flattened_shape) {
-      throw_corrupt_local(
-          str_format("ranks disagree about the tensor: {} of shape {}, and {} of shape {}",
-                     to_string(known.properties.dtype), to_string(known.size),
-                     to_string(tensor.properties.dtype), to_string(tensor.size)));
+      throw_error(ErrorCode::kCorrupt,
+                  "ranks disagree about the tensor: {} of shape {}, and {} of shape {}",
+                  to_string(known.properties.dtype), to_string(known.size),
+                  to_string(tensor.properties.dtype), to_string(tensor.size));
     }
     return entry->second;
   }

@@ -21,7 +21,6 @@
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/phase_clock.h"
 #include "strategies/comm/agree.h"
 #include "strategies/comm/heartbeat.h"
@@ -144,11 +143,9 @@ class RoundRunner {
       for (const Transfer& transfer : transfers) {
         const ByteView buffer = buffers_[transfer.peer];
         if (!range_fits(transfer.offset, transfer.bytes, buffer.size())) {
-          throw CheckpointError(
-              ErrorCode::kCorrupt,
-              str_format(
-                  "rank {} sent {} bytes where {} were due: do all ranks run the same build?",
-                  transfer.peer, buffer.size(), transfer.offset + transfer.bytes));
+          throw_error(ErrorCode::kCorrupt,
+                      "rank {} sent {} bytes where {} were due: do all ranks run the same build?",
+                      transfer.peer, buffer.size(), transfer.offset + transfer.bytes);
         }
         messages.push_back({transfer, buffer.subspan(transfer.offset, transfer.bytes)});
       }

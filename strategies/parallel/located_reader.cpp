@@ -7,7 +7,6 @@
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/wire.h"
 
 namespace dckpt {

@@ -13,7 +13,6 @@
 #include <vector>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/wire.h"
 #include "strategies/comm/agree.h"
 #include "strategies/comm/heartbeat.h"
@@ -158,11 +157,9 @@ class ParallelObjectReader {
       if (read_.contains(transfer.message)) continue;
       Bytes bytes = reader_.object_bytes(transfer.message);
       if (bytes.size() != transfer.bytes) {
-        throw CheckpointError(
-            ErrorCode::kCorrupt,
-            str_format("the object has {} bytes, and had {} before: did its file change?",
-                       bytes.size(), transfer.bytes),
-            {.key = reader_.metadata().objects[transfer.message].key});
+        throw_error(ErrorCode::kCorrupt, {.key = reader_.metadata().objects[transfer.message].key},
+                    "the object has {} bytes, and had {} before: did its file change?",
+                    bytes.size(), transfer.bytes);
       }
       read_.emplace(transfer.message, std::move(bytes));
     }

@@ -7,7 +7,6 @@
 
 #include "mapping/base/error.h"
 #include "mapping/base/fingerprint.h"
-#include "mapping/base/format.h"
 
 namespace dckpt {
 
@@ -91,21 +90,18 @@ std::vector<Request> decode_requests(std::span<const Bytes> messages) {
     const auto rank = static_cast<int>(requests.size());
     constexpr std::size_t kNumber = sizeof(std::uint64_t), kHead = 3 * kNumber;
     if (message.size() < kHead)
-      throw CheckpointError(
-          ErrorCode::kCorrupt,
-          "a rank's request to load together is too short: do all ranks run the same build?",
-          {.rank = rank});
+      throw_error(
+          ErrorCode::kCorrupt, {.rank = rank},
+          "a rank's request to load together is too short: do all ranks run the same build?");
     requests.push_back(
         {load_le<std::uint64_t>(message, 0), load_le<std::uint64_t>(message, kNumber),
          load_le<std::uint64_t>(message, 2 * kNumber), ByteView(message).subspan(kHead)});
     if (requests.back().identity != requests.front().identity) {
-      throw CheckpointError(
-          ErrorCode::kMismatch,
-          str_format("rank {} sees a different checkpoint under this path than rank 0: is it on a "
-                     "file system that all ranks share, and does a "
-                     "training root lead all of them to the same iteration?",
-                     rank),
-          {.rank = rank});
+      throw_error(ErrorCode::kMismatch, {.rank = rank},
+                  "rank {} sees a different checkpoint under this path than rank 0: is it on a "
+                  "file system that all ranks share, and does a "
+                  "training root lead all of them to the same iteration?",
+                  rank);
     }
   }
   return requests;

@@ -25,10 +25,9 @@ void TensorBatch::add_slab(std::uint32_t number, const LoadDistribution::Slab& s
   const TensorStorageMetadata& tensor = metadata.tensors[slab.tensor];
   auto source = ChunkGeometry(tensor, slab.chunk).find(slab.box);
   if (!source) {
-    throw CheckpointError(ErrorCode::kCorrupt,
-                          "ranks want a part of a chunk that the chunk does not hold: do all ranks "
-                          "run the same build?",
-                          {.key = tensor.key});
+    throw_error(ErrorCode::kCorrupt, {.key = tensor.key},
+                "ranks want a part of a chunk that the chunk does not hold: do all ranks "
+                "run the same build?");
   }
   slabs_.push_back(number);
   slab_at_.emplace(number, destinations_.size());

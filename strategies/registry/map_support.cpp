@@ -3,8 +3,6 @@
 #include <utility>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 
 namespace dckpt {
 namespace {
@@ -25,10 +23,10 @@ std::unique_ptr<CheckpointReader> with_map(std::unique_ptr<CheckpointReader> sou
                                            const KeyMapOptions& options, std::string& text) {
   if (options.name.empty()) return source;
   if (!registered())
-    throw CheckpointError(ErrorCode::kUnsupported,
-                          str_format("the map {} needs dckpt::maps, which this program does not "
-                                     "link; link it, or leave out load.map",
-                                     quote(options.name)));
+    throw_error(ErrorCode::kUnsupported,
+                "the map {} needs dckpt::maps, which this program does not "
+                "link; link it, or leave out load.map",
+                quote(options.name));
   return registered()(std::move(source), options, text);
 }
 

@@ -7,9 +7,7 @@
 
 #include "configs/policy/strategy_options.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/hash.h"
-#include "mapping/base/text.h"
 #include "strategies/torch_dist/strategy_entries.h"
 
 namespace dckpt {
@@ -107,24 +105,22 @@ const Entry& find(const std::vector<Entry>& entries, const std::string& verb,
   if (best != nullptr) return *best;
   if (std::ranges::find(built_in(Entry()), name) != built_in(Entry()).end() &&
       std::ranges::find(names, name) == names.end())
-    throw CheckpointError(
-        ErrorCode::kUnsupported,
-        str_format("{} is a format of {}, which this program does not link, or which was built "
-                   "without it (DCKPT_FORMATS); what there is: {}",
-                   quote(name), kFormatsLibrary, quoted_list(all, 20)));
+    throw_error(ErrorCode::kUnsupported,
+                "{} is a format of {}, which this program does not link, or which was built "
+                "without it (DCKPT_FORMATS); what there is: {}",
+                quote(name), kFormatsLibrary, quoted_list(all, 20));
   std::string message =
       str_format("no strategy {} backend {}{}; there are: {}", verb, quote(name),
                  version ? " version " + std::to_string(*version) : "", quoted_list(all, 20));
   if (const auto close = nearest(name, names); close && *close != name)
     message += str_format(" (did you mean {}?)", quote(*close));
-  throw CheckpointError(ErrorCode::kUnsupported, message);
+  throw_error(ErrorCode::kUnsupported, message);
 }
 
 void check_entry(const std::string& name, bool complete) {
   if (name.empty() || !complete)
-    throw CheckpointError(
-        ErrorCode::kInvalidArgument,
-        str_format("cannot register strategy {}: name and factory are both required", quote(name)));
+    throw_error(ErrorCode::kInvalidArgument,
+                "cannot register strategy {}: name and factory are both required", quote(name));
 }
 
 /// Returns the factory, made to throw instead of returning null, which no caller expects.
@@ -133,8 +129,7 @@ Factory never_null(Factory factory, const std::string& name) {
   return [factory = std::move(factory), name](auto&&... arguments) {
     auto made = factory(std::forward<decltype(arguments)>(arguments)...);
     if (made == nullptr)
-      throw CheckpointError(ErrorCode::kInternal,
-                            str_format("factory of strategy {} returned null", quote(name)));
+      throw_error(ErrorCode::kInternal, "factory of strategy {} returned null", quote(name));
     return made;
   };
 }

@@ -7,9 +7,7 @@
 
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/readable_file.h"
-#include "mapping/base/text.h"
 #include "strategies/formats/safetensors/header.h"
 #include "strategies/storage/late_list.h"
 
@@ -34,10 +32,8 @@ std::optional<std::string> find_index(const Storage& storage, std::span<const Fi
   if (found.size() == 1) return found.front();
   if (std::ranges::find(found, names.usual_index) != found.end())
     return std::string(names.usual_index);
-  throw CheckpointError(
-      ErrorCode::kMismatch,
-      str_format("the folder holds several models: {}; name the index of one", quoted_list(found)),
-      {.file = storage.display_path("")});
+  throw_error(ErrorCode::kMismatch, {.file = storage.display_path("")},
+              "the folder holds several models: {}; name the index of one", quoted_list(found));
 }
 
 /// Throws unless the index's files are there.
@@ -51,14 +47,12 @@ void require_files(const Storage& storage, const ModelFiles& model) {
   for (const auto& [key, file] : model.index.weight_map) {
     if (missing.contains(file)) keys.push_back(key);
   }
-  throw CheckpointError(
-      ErrorCode::kIncomplete,
-      str_format("of the {} that the index names, {} missing: {}, with {} of its {}: "
-                 "{}",
-                 counted(model.files.size(), "file"), missing.size() == 1 ? "one is" : "some are",
-                 quoted_list(std::vector(missing.begin(), missing.end())), grouped(keys.size()),
-                 counted(model.index.weight_map.size(), "tensor"), quoted_list(keys)),
-      {.file = storage.display_path(*model.index_file)});
+  throw_error(ErrorCode::kIncomplete, {.file = storage.display_path(*model.index_file)},
+              "of the {} that the index names, {} missing: {}, with {} of its {}: "
+              "{}",
+              counted(model.files.size(), "file"), missing.size() == 1 ? "one is" : "some are",
+              quoted_list(std::vector(missing.begin(), missing.end())), grouped(keys.size()),
+              counted(model.index.weight_map.size(), "tensor"), quoted_list(keys));
 }
 
 /// A numbered name, "model-00002-of-00005.safetensors": the second of five. DCP's ranks put
@@ -106,11 +100,9 @@ void require_counted_files(const Storage& storage, std::span<const std::string> 
     if (series.numbers.size() >= series.count) continue;
     std::uint64_t first = 1;
     while (series.numbers.contains(first)) ++first;
-    throw CheckpointError(
-        ErrorCode::kIncomplete,
-        str_format("files like {} are numbered up to {}, but number {} is missing",
-                   quote(series.example), series.count, first),
-        {.file = storage.display_path("")});
+    throw_error(ErrorCode::kIncomplete, {.file = storage.display_path("")},
+                "files like {} are numbered up to {}, but number {} is missing",
+                quote(series.example), series.count, first);
   }
 }
 
@@ -141,14 +133,13 @@ ModelFiles find_model_files(const Storage& storage, const std::optional<std::str
   for (const FileInfo& entry : entries) {
     if (!entry.name.starts_with(names.prefix) || !entry.name.ends_with(names.suffix)) continue;
     if (!is_regular(entry))
-      throw CheckpointError(ErrorCode::kCorrupt, "is not a regular file",
-                            {.file = storage.display_path(entry.name)});
+      throw_error(ErrorCode::kCorrupt, {.file = storage.display_path(entry.name)},
+                  "is not a regular file");
     model.files.push_back(entry.name);
   }
   if (model.files.empty())
-    throw CheckpointError(ErrorCode::kIncomplete,
-                          str_format("the folder holds no {}*{}", names.prefix, names.suffix),
-                          {.file = storage.display_path("")});
+    throw_error(ErrorCode::kIncomplete, {.file = storage.display_path("")},
+                "the folder holds no {}*{}", names.prefix, names.suffix);
   if (model.files.size() > 1) std::erase(model.files, kAdapterFile);
   require_counted_files(storage, model.files, names);
   return model;

@@ -11,8 +11,6 @@
 #include "mapping/base/checked.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "mapping/planning/validate.h"
 #include "strategies/formats/safetensors/dcp_sharding.h"
 #include "strategies/formats/safetensors/header.h"
@@ -44,7 +42,7 @@ class SafetensorsScan {
  private:
   [[noreturn]] void fail(ErrorCode code, const std::string& message, const std::string& key,
                          const std::string& file) const {
-    throw CheckpointError(code, message, {.key = key, .file = storage_.display_path(file)});
+    throw_error(code, {.key = key, .file = storage_.display_path(file)}, message);
   }
 
   void add(const std::string& name) {

@@ -3,7 +3,6 @@
 #include "configs/policy/strategy_options.h"
 #include "configs/yaml/schema.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "strategies/formats/safetensors/header.h"
 #include "strategies/safetensors/writer.h"
 
@@ -59,13 +58,13 @@ SafetensorsOptions own_options(const StrategySpec& strategy) {
 void refuse_other_layouts(const WriteOptions& io) {
   const WriteOptions usual;
   if (io.page_aligned)
-    throw CheckpointError(ErrorCode::kUnsupported,
-                          "save.io.page_aligned: tensors in safetensors lie one after the other, "
-                          "without gaps; leave it at false");
+    throw_error(ErrorCode::kUnsupported,
+                "save.io.page_aligned: tensors in safetensors lie one after the other, "
+                "without gaps; leave it at false");
   if (io.files_per_rank != usual.files_per_rank)
-    throw CheckpointError(ErrorCode::kUnsupported,
-                          "save.io.files_per_rank: safetensors are spread over files by size; set "
-                          "max_file_size of the strategy's options instead");
+    throw_error(ErrorCode::kUnsupported,
+                "save.io.files_per_rank: safetensors are spread over files by size; set "
+                "max_file_size of the strategy's options instead");
 }
 
 class SafetensorsSaveStrategy final : public SaveStrategy {

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/parallel_for.h"
 #include "mapping/base/storage_name.h"
 #include "strategies/formats/safetensors/header.h"
@@ -47,11 +46,10 @@ std::string final_name(std::string_view stem, std::size_t number, std::size_t co
 
 void require_tensor(const WriteItem& item) {
   if (item.kind == WriteItem::Kind::kTensor && equal(item.chunk.sizes, item.size)) return;
-  throw CheckpointError(ErrorCode::kUnsupported,
-                        item.kind == WriteItem::Kind::kObject
-                            ? "safetensors files hold tensors only, but this is an object"
-                            : "safetensors files hold whole tensors only, but this is a part",
-                        {.key = item.key});
+  throw_error(ErrorCode::kUnsupported, {.key = item.key},
+              item.kind == WriteItem::Kind::kObject
+                  ? "safetensors files hold tensors only, but this is an object"
+                  : "safetensors files hold whole tensors only, but this is a part");
 }
 
 std::vector<ModelFile> plan_files(int rank, const SavePlan& plan,
@@ -102,9 +100,8 @@ void write_tensor(BufferedFile& file, const WriteItem& item, ItemSource& source)
   const std::uint64_t begin = file.position();
   source.tensor(item, [&](ByteView part) { file.append(part); });
   if (const std::uint64_t delivered = file.position() - begin; delivered != item.nbytes)
-    throw CheckpointError(
-        ErrorCode::kInvalidArgument,
-        str_format("the source delivered {} bytes instead of {}", delivered, item.nbytes));
+    throw_error(ErrorCode::kInvalidArgument, "the source delivered {} bytes instead of {}",
+                delivered, item.nbytes);
 }
 
 }  // namespace

@@ -8,9 +8,8 @@
 #include <cerrno>
 #include <utility>
 
-#include "mapping/base/format.h"
+#include "mapping/base/error.h"
 #include "mapping/base/log.h"
-#include "mapping/base/text.h"
 #include "strategies/storage/posix_fd.h"
 
 namespace dckpt::posix {
@@ -58,15 +57,12 @@ Fd open_regular(const Fd& directory, const std::string& entry, const std::string
   Fd file(::openat(directory.get(), entry.c_str(),
                    O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC, 0666));
   if (!file && errno == ELOOP)
-    throw CheckpointError(ErrorCode::kCorrupt, "refusing to lock the file: it is a link",
-                          {.file = path});
+    throw_error(ErrorCode::kCorrupt, {.file = path}, "refusing to lock the file: it is a link");
   if (!file) throw system_error("cannot open the lock file", errno, path);
   const struct stat status = status_of(file, path);
   if (!S_ISREG(status.st_mode)) {
-    throw CheckpointError(
-        ErrorCode::kCorrupt,
-        str_format("refusing to lock: it is {}, not a regular file", kind_of(status.st_mode)),
-        {.file = path});
+    throw_error(ErrorCode::kCorrupt, {.file = path},
+                "refusing to lock: it is {}, not a regular file", kind_of(status.st_mode));
   }
   return file;
 }
@@ -76,8 +72,8 @@ bool lock_without_waiting(const Fd& file, const std::string& path) {
   while (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
     if (errno == EINTR) continue;
     if (errno == EWOULDBLOCK)
-      throw CheckpointError(ErrorCode::kAborted, "it is locked by " + printable(read_owner(file)),
-                            {.file = path});
+      throw_error(ErrorCode::kAborted, {.file = path},
+                  "it is locked by " + printable(read_owner(file)));
     const CheckpointError error = system_error("cannot lock the file", errno, path);
     if (errno == EIO) throw CheckpointError(error);
     log_warning(error.what());
@@ -95,8 +91,7 @@ std::unique_ptr<StorageLock> lock_file(const Fd& directory, const std::string& e
   for (int attempt = 0; !file || !is_at(file, absolute); ++attempt) {
     // The last holder removed the file in between, so nobody else would find the lock.
     if (attempt == kMaxAttempts)
-      throw CheckpointError(ErrorCode::kAborted, "the lock file is removed again and again",
-                            {.file = path});
+      throw_error(ErrorCode::kAborted, {.file = path}, "the lock file is removed again and again");
     file = open_regular(directory, entry, path);
     if (!lock_without_waiting(file, path)) return nullptr;
   }

@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "strategies/storage/forwarding.h"
 
 namespace dckpt {
@@ -42,10 +41,9 @@ void FileWatch::require_unchanged(const Seen& file, std::string_view advice) {
       now.has_value() == file.info.has_value() &&
       (!now || (now->size == file.info->size && now->modified == file.info->modified));
   if (same) return;
-  throw CheckpointError(ErrorCode::kAborted,
-                        str_format("the file {} while it was being read; {}",
-                                   now ? "was changed or replaced" : "was removed", advice),
-                        {.file = file.storage->display_path(file.name)});
+  throw_error(ErrorCode::kAborted, {.file = file.storage->display_path(file.name)},
+              "the file {} while it was being read; {}",
+              now ? "was changed or replaced" : "was removed", advice);
 }
 
 void FileWatch::require_unchanged(std::string_view advice) const {

@@ -7,8 +7,6 @@
 #include <utility>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "mapping/base/warn_if_possible.h"
 
 namespace dckpt {

@@ -7,10 +7,8 @@
 
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
-#include "mapping/base/format.h"
 #include "mapping/base/local_path.h"
 #include "mapping/base/storage_name.h"
-#include "mapping/base/text.h"
 #include "strategies/storage/posix.h"
 
 namespace dckpt {
@@ -54,7 +52,7 @@ Location local_location(const fs::path& given) {
   try {
     name_components(name);
   } catch (const CheckpointError& error) {  // an error of the caller, not of a file
-    throw CheckpointError(ErrorCode::kInvalidArgument, error.message());
+    throw_error(ErrorCode::kInvalidArgument, error.message());
   }
   return Location(posix_storage(path.parent_path()), name);
 }
@@ -63,8 +61,7 @@ Location local_location(const fs::path& given) {
 
 Location::Location(std::shared_ptr<Storage> storage, const std::string& name)
     : storage_(std::move(storage)) {
-  if (!storage_)
-    throw CheckpointError(ErrorCode::kInvalidArgument, "a location needs a storage, got none");
+  if (!storage_) throw_error(ErrorCode::kInvalidArgument, "a location needs a storage, got none");
   if (name.empty()) return;
   name_ = base_name(name);
   if (const std::string above = parent_name(name); !above.empty())
@@ -73,8 +70,8 @@ Location::Location(std::shared_ptr<Storage> storage, const std::string& name)
 
 Location Location::from_path(const fs::path& path) try {
   if (path.empty())
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "the path is empty, expected one of a checkpoint or a training root");
+    throw_error(ErrorCode::kInvalidArgument,
+                "the path is empty, expected one of a checkpoint or a training root");
   const std::string text = path.string();
   if (const LocationFactory factory = find_factory(scheme_of(text))) return factory(text);
   return local_location(local_path(path));
@@ -97,12 +94,10 @@ bool Location::is_directory() const {
 
 void register_scheme(std::string scheme, LocationFactory factory) {
   if (scheme.empty() || scheme_of(scheme + "://") != scheme || scheme == "file" || !factory) {
-    throw CheckpointError(
-        ErrorCode::kInvalidArgument,
-        str_format("cannot register the scheme {}{}", quote(scheme),
-                   factory ? ": expected a letter, then letters, digits, '+', '-' "
-                             "and '.', but not 'file', which is built in"
-                           : ": it has no factory"));
+    throw_error(ErrorCode::kInvalidArgument, "cannot register the scheme {}{}", quote(scheme),
+                factory ? ": expected a letter, then letters, digits, '+', '-' "
+                          "and '.', but not 'file', which is built in"
+                        : ": it has no factory");
   }
   const std::lock_guard lock(schemes().mutex);
   schemes().factories[std::move(scheme)] = std::move(factory);

@@ -8,9 +8,7 @@
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/storage_name.h"
-#include "mapping/base/text.h"
 
 namespace dckpt {
 namespace {
@@ -66,10 +64,9 @@ class MemoryReadableFile final : public ReadableFile {
 
   void read(std::uint64_t offset, MutableByteView into) const override {
     if (!range_fits(offset, into.size(), size_)) {
-      throw CheckpointError(ErrorCode::kCorrupt,
-                            str_format("cannot read {} bytes: the file has only {}",
-                                       grouped(into.size()), grouped(size_)),
-                            {.file = path_, .offset = offset});
+      throw_error(ErrorCode::kCorrupt, {.file = path_, .offset = offset},
+                  "cannot read {} bytes: the file has only {}", grouped(into.size()),
+                  grouped(size_));
     }
     const std::shared_lock lock(tree_->mutex);
     const ByteView bytes = ByteView(node_->content).subspan(offset, into.size());
@@ -168,12 +165,11 @@ class MemoryStorage final : public Storage {
     const std::shared_lock lock(tree_->mutex);
     NodePtr node = find(components);
     if (!node)
-      throw CheckpointError(ErrorCode::kIncomplete, "cannot open the file: there is none",
-                            {.file = display_path(name)});
+      throw_error(ErrorCode::kIncomplete, {.file = display_path(name)},
+                  "cannot open the file: there is none");
     if (node->directory)
-      throw CheckpointError(ErrorCode::kCorrupt,
-                            "refusing to read: it is a directory, not a regular file",
-                            {.file = display_path(name)});
+      throw_error(ErrorCode::kCorrupt, {.file = display_path(name)},
+                  "refusing to read: it is a directory, not a regular file");
     return std::make_unique<MemoryReadableFile>(tree_, std::move(node), display_path(name));
   }
 
@@ -254,8 +250,8 @@ class MemoryStorage final : public Storage {
     const std::unique_lock lock(tree_->mutex);
     const auto [holder, taken] = tree_->owners.try_emplace(name, owner);
     if (!taken) {
-      throw CheckpointError(ErrorCode::kAborted, "it is locked by " + printable(holder->second),
-                            {.file = display_path(name)});
+      throw_error(ErrorCode::kAborted, {.file = display_path(name)},
+                  "it is locked by " + printable(holder->second));
     }
     return std::make_unique<MemoryLock>(tree_, name);
   }
@@ -276,13 +272,12 @@ class MemoryStorage final : public Storage {
 
   [[noreturn]] void fail(const std::string& message, const std::string& name,
                          ErrorCode code = ErrorCode::kIo) const {
-    throw CheckpointError(code, message, {.file = display_path(name)});
+    throw_error(code, {.file = display_path(name)}, message);
   }
 
   [[noreturn]] static void refuse_path(std::string_view component) {
-    throw CheckpointError(
-        ErrorCode::kCorrupt,
-        str_format("refusing the path: {} is a regular file, not a directory", quote(component)));
+    throw_error(ErrorCode::kCorrupt, "refusing the path: {} is a regular file, not a directory",
+                quote(component));
   }
 
   /// Returns null if the directory is missing.

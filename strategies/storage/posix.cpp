@@ -12,10 +12,9 @@
 #include <cstdio>
 #include <system_error>
 
+#include "mapping/base/error.h"
 #include "mapping/base/fingerprint.h"
-#include "mapping/base/format.h"
 #include "mapping/base/storage_name.h"
-#include "mapping/base/text.h"
 #include "strategies/storage/direct_io.h"
 #include "strategies/storage/file_lock.h"
 #include "strategies/storage/posix_root.h"
@@ -96,11 +95,9 @@ std::vector<std::string> entry_names(Fd directory, const std::string& path) {
     const std::string_view name = entry->d_name;
     if (name == "." || name == "..") continue;
     if (names.size() == kMaxDirectoryEntries) {
-      throw CheckpointError(
-          ErrorCode::kCorrupt,
-          str_format("refusing to list the directory: it has more than {} entries",
-                     grouped(kMaxDirectoryEntries)),
-          {.file = path});
+      throw_error(ErrorCode::kCorrupt, {.file = path},
+                  "refusing to list the directory: it has more than {} entries",
+                  grouped(kMaxDirectoryEntries));
     }
     names.emplace_back(name);
   }
@@ -140,11 +137,8 @@ void remove_tree(const Fd& parent, const std::string& entry, const std::string& 
   if (::unlinkat(parent.get(), entry.c_str(), 0) == 0 || errno == ENOENT) return;
   if (errno != EISDIR && errno != EPERM) throw system_error("cannot remove the file", errno, path);
   if (depth == kMaxNameDepth) {
-    throw CheckpointError(
-        ErrorCode::kUnsupported,
-        str_format("cannot remove the directory: it is nested deeper than {} levels",
-                   kMaxNameDepth),
-        {.file = path});
+    throw_error(ErrorCode::kUnsupported, {.file = path},
+                "cannot remove the directory: it is nested deeper than {} levels", kMaxNameDepth);
   }
   const int unlink_error = errno;
   const Fd directory(
@@ -213,10 +207,8 @@ class PosixStorage final : public Storage {
     // The file is examined before it is opened, since opening a device can act on it. The opened
     // file is examined again.
     if (!S_ISREG(status.st_mode)) {
-      throw CheckpointError(ErrorCode::kCorrupt,
-                            str_format("refusing to read: it is {}, not a regular file",
-                                       posix::kind_of(status.st_mode)),
-                            {.file = path});
+      throw_error(ErrorCode::kCorrupt, {.file = path},
+                  "refusing to read: it is {}, not a regular file", posix::kind_of(status.st_mode));
     }
     Fd fd(::openat(place.parent.get(), place.last.c_str(),
                    O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));

@@ -6,9 +6,8 @@
 #include <system_error>
 
 #include "mapping/base/checked.h"
-#include "mapping/base/format.h"
+#include "mapping/base/error.h"
 #include "mapping/base/local_path.h"
-#include "mapping/base/text.h"
 #include "strategies/storage/direct_io.h"
 #include "strategies/storage/guarded_mapping.h"
 #include "strategies/storage/mappable_file.h"
@@ -34,10 +33,9 @@ class PosixReadableFile final : public ReadableFile, public MappableFile, public
 
   void read(std::uint64_t offset, MutableByteView into) const override {
     if (!range_fits(offset, into.size(), size_)) {
-      throw CheckpointError(ErrorCode::kCorrupt,
-                            str_format("cannot read {} bytes: the file has only {}",
-                                       grouped(into.size()), grouped(size_)),
-                            {.file = path_, .offset = offset});
+      throw_error(ErrorCode::kCorrupt, {.file = path_, .offset = offset},
+                  "cannot read {} bytes: the file has only {}", grouped(into.size()),
+                  grouped(size_));
     }
     while (!into.empty()) {
       const ssize_t got =
@@ -48,11 +46,10 @@ class PosixReadableFile final : public ReadableFile, public MappableFile, public
         throw system_error(str_format("cannot read {} bytes", grouped(into.size())), errno, path_)
             .with({.offset = offset});
       if (got == 0) {
-        throw CheckpointError(ErrorCode::kCorrupt,
-                              str_format("the file ends here, but had {} bytes when it was opened: "
-                                         "something truncated it meanwhile",
-                                         grouped(size_)),
-                              {.file = path_, .offset = offset});
+        throw_error(ErrorCode::kCorrupt, {.file = path_, .offset = offset},
+                    "the file ends here, but had {} bytes when it was opened: "
+                    "something truncated it meanwhile",
+                    grouped(size_));
       }
       into = into.subspan(static_cast<std::size_t>(got));
       offset += static_cast<std::uint64_t>(got);
@@ -111,10 +108,8 @@ std::unique_ptr<ReadableFile> readable_file(Fd fd, std::string path) {
   struct stat status {};
   if (::fstat(fd.get(), &status) != 0) throw system_error("cannot examine the file", errno, path);
   if (!S_ISREG(status.st_mode))
-    throw CheckpointError(
-        ErrorCode::kCorrupt,
-        str_format("refusing to read: it is {}, not a regular file", kind_of(status.st_mode)),
-        {.file = path});
+    throw_error(ErrorCode::kCorrupt, {.file = path},
+                "refusing to read: it is {}, not a regular file", kind_of(status.st_mode));
   // The file was opened without blocking only in case it was a FIFO; file systems with offline
   // storage would answer EAGAIN to a non-blocking reader.
   if (const int flags = ::fcntl(fd.get(), F_GETFL); flags >= 0)
@@ -134,10 +129,8 @@ std::unique_ptr<ReadableFile> open_posix_file(const std::filesystem::path& given
   }
   // The file is examined before it is opened, since opening a device can act on it.
   if (!S_ISREG(status.st_mode)) {
-    throw CheckpointError(ErrorCode::kCorrupt,
-                          str_format("refusing to read: it is {}, not a regular file",
-                                     posix::kind_of(status.st_mode)),
-                          {.file = path.string()});
+    throw_error(ErrorCode::kCorrupt, {.file = path.string()},
+                "refusing to read: it is {}, not a regular file", posix::kind_of(status.st_mode));
   }
   posix::Fd fd(::open(path.c_str(), O_RDONLY | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
   if (!fd) throw posix::system_error("cannot open the file", errno, path.string());

@@ -7,7 +7,7 @@
 #include <system_error>
 #include <vector>
 
-#include "mapping/base/format.h"
+#include "mapping/base/error.h"
 #include "mapping/base/local_path.h"
 #include "mapping/base/storage_name.h"
 
@@ -44,10 +44,9 @@ Fd PosixRoot::enter(const Fd& directory, const std::string& component, const std
       ::fstatat(directory.get(), component.c_str(), &status, AT_SYMLINK_NOFOLLOW) == 0) {
     const std::string advice =
         S_ISLNK(status.st_mode) ? "; links inside a checkpoint are not followed" : "";
-    throw CheckpointError(ErrorCode::kCorrupt,
-                          str_format("{}: a component of the path is {}, not a directory{}",
-                                     attempt, kind_of(status.st_mode), advice),
-                          {.file = path});
+    throw_error(ErrorCode::kCorrupt, {.file = path},
+                "{}: a component of the path is {}, not a directory{}", attempt,
+                kind_of(status.st_mode), advice);
   }
   throw system_error(attempt, error, path);
 }

@@ -5,10 +5,8 @@
 
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/log.h"
 #include "mapping/base/storage_name.h"
-#include "mapping/base/text.h"
 #include "strategies/storage/publication_body.h"
 
 namespace dckpt {
@@ -16,9 +14,8 @@ namespace {
 
 void require_token(const std::string& token) {
   if (token.empty() || token.find('/') != std::string::npos) {
-    throw CheckpointError(
-        ErrorCode::kInvalidArgument,
-        str_format("cannot begin a save: the token {} is empty or holds a slash", quote(token)));
+    throw_error(ErrorCode::kInvalidArgument,
+                "cannot begin a save: the token {} is empty or holds a slash", quote(token));
   }
 }
 
@@ -59,9 +56,8 @@ const std::string& Publication::staging() const noexcept {
 
 void Publication::commit(const std::function<void()>& write_marker) {
   if (!body_->is_open())
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "cannot commit the save: it was committed or abandoned before",
-                          {.file = body_->name()});
+    throw_error(ErrorCode::kInvalidArgument, {.file = body_->name()},
+                "cannot commit the save: it was committed or abandoned before");
   body_->commit(write_marker);
 }
 
@@ -88,19 +84,17 @@ std::optional<FileInfo> must_replace(const Storage& storage, const std::string& 
   std::optional<FileInfo> found = storage.stat(name);
   if (!found) return std::nullopt;
   if (found->kind != FileInfo::Kind::kDirectory) {
-    throw CheckpointError(ErrorCode::kAlreadyExists,
-                          "cannot save a checkpoint here: the target exists and is not a "
-                          "directory; choose another name",
-                          {.file = storage.display_path(name)});
+    throw_error(ErrorCode::kAlreadyExists, {.file = storage.display_path(name)},
+                "cannot save a checkpoint here: the target exists and is not a "
+                "directory; choose another name");
   }
   if (overwrite) return found;
   const std::size_t entries = storage.list(name).size();
   if (entries > 0) {
-    throw CheckpointError(ErrorCode::kAlreadyExists,
-                          str_format("refusing to replace the directory: it holds {}; "
-                                     "choose another name, or allow overwriting",
-                                     counted(entries, "entry", "entries")),
-                          {.file = storage.display_path(name)});
+    throw_error(ErrorCode::kAlreadyExists, {.file = storage.display_path(name)},
+                "refusing to replace the directory: it holds {}; "
+                "choose another name, or allow overwriting",
+                counted(entries, "entry", "entries"));
   }
   return found;
 }

@@ -3,10 +3,8 @@
 #include <utility>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/log.h"
 #include "mapping/base/storage_name.h"
-#include "mapping/base/text.h"
 #include "strategies/storage/hidden_sibling.h"
 #include "strategies/storage/publication_body.h"
 
@@ -103,7 +101,7 @@ class DirectorySwap {
         if (is_mine(staging_)) return;
         require_mine_at_name();
         if (!storage_.exchange(staging_, name_))
-          throw CheckpointError(ErrorCode::kIo, "the directories cannot be exchanged back");
+          throw_error(ErrorCode::kIo, "the directories cannot be exchanged back");
         if (!is_mine(staging_)) {
           (void)storage_.exchange(staging_, name_);
           require_mine_at_name();
@@ -128,14 +126,13 @@ class DirectorySwap {
 
   void require_same(const std::string& path, const FileInfo& old) const {
     if (may_be_same(storage_.stat(path), old)) return;
-    throw CheckpointError(ErrorCode::kAborted,
-                          "another job has published here in the meantime: nothing was published",
-                          {.file = storage_.display_path(name_)});
+    throw_error(ErrorCode::kAborted, {.file = storage_.display_path(name_)},
+                "another job has published here in the meantime: nothing was published");
   }
 
   void require_mine_at_name() const {
     if (is_mine(name_)) return;
-    throw CheckpointError(ErrorCode::kIo, "another directory is there by now");
+    throw_error(ErrorCode::kIo, "another directory is there by now");
   }
 
   void take_out() {
@@ -196,11 +193,10 @@ class ByRename final : public Publication::Body {
     }
     const std::optional<FileInfo> old = must_replace(*storage_, name_, options_.overwrite);
     if (old && options_.overwrite && !may_be_same(old, old_)) {
-      throw CheckpointError(
-          ErrorCode::kAborted,
+      throw_error(
+          ErrorCode::kAborted, {.file = storage_->display_path(name_)},
           "another job has published here since this one began: nothing was published; look at "
-          "what is there, and save again if it is to be replaced",
-          {.file = storage_->display_path(name_)});
+          "what is there, and save again if it is to be replaced");
     }
     std::vector<std::string> foreign;
     if (old && options_.foreign) foreign = options_.foreign();
@@ -228,10 +224,9 @@ class ByRename final : public Publication::Body {
     } catch (const CheckpointError&) {
       if (storage_->stat(from)) throw;
       if (storage_->stat(staging_)) return;  // it took effect: nobody else uses this token
-      throw CheckpointError(ErrorCode::kAborted,
-                            "what was to be resumed is gone: another job goes on with it, or has "
-                            "removed it",
-                            {.file = storage_->display_path(from)});
+      throw_error(ErrorCode::kAborted, {.file = storage_->display_path(from)},
+                  "what was to be resumed is gone: another job goes on with it, or has "
+                  "removed it");
     }
   }
 
@@ -239,10 +234,9 @@ class ByRename final : public Publication::Body {
   FileInfo present_staging() const {
     const std::optional<FileInfo> found = storage_->stat(staging_);
     if (found && may_be_same(found, mine_)) return *found;
-    throw CheckpointError(ErrorCode::kAborted,
-                          "another job has removed what this one had written, or goes on with it: "
-                          "nothing was published",
-                          {.file = storage_->display_path(staging_)});
+    throw_error(ErrorCode::kAborted, {.file = storage_->display_path(staging_)},
+                "another job has removed what this one had written, or goes on with it: "
+                "nothing was published");
   }
 
   /// Performs steps 5 and 6. Returns the present path of the replaced directory, `old`.

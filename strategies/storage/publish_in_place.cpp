@@ -6,10 +6,8 @@
 #include <utility>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/log.h"
 #include "mapping/base/storage_name.h"
-#include "mapping/base/text.h"
 #include "strategies/storage/lease.h"
 #include "strategies/storage/publication_body.h"
 
@@ -70,11 +68,10 @@ class InPlace final : public Publication::Body {
     try {
       if (!is_there(number_ > 1)) return;  // another job may have finished one before the claim
       if (!std::ranges::equal(before, markers(), is_unchanged)) {
-        throw CheckpointError(ErrorCode::kAborted,
-                              "another job has published here since this one began: nothing was "
-                              "changed; look at what is there, and save again if it is to be "
-                              "replaced",
-                              {.file = storage_->display_path(name_)});
+        throw_error(ErrorCode::kAborted, {.file = storage_->display_path(name_)},
+                    "another job has published here since this one began: nothing was "
+                    "changed; look at what is there, and save again if it is to be "
+                    "replaced");
       }
       if (options_.foreign) foreign_ = options_.foreign();
       if (options_.overwrite) warn();
@@ -141,10 +138,9 @@ class InPlace final : public Publication::Body {
       claimed =
           std::ranges::any_of(entries, [](const FileInfo& entry) { return is_claim(entry.name); });
     if (any && !options_.overwrite && (marked || !*claimed)) {
-      throw CheckpointError(ErrorCode::kAlreadyExists,
-                            "refusing to replace the directory: it holds files; choose another "
-                            "name, or allow overwriting",
-                            {.file = storage_->display_path(name_)});
+      throw_error(ErrorCode::kAlreadyExists, {.file = storage_->display_path(name_)},
+                  "refusing to replace the directory: it holds files; choose another "
+                  "name, or allow overwriting");
     }
     return any;
   }
@@ -159,11 +155,9 @@ class InPlace final : public Publication::Body {
       if (lease_) return;
       require_ended(token);
     }
-    throw CheckpointError(
-        ErrorCode::kAborted,
-        str_format("{} jobs have died while they wrote this checkpoint; remove the directory",
-                   kMaxClaims),
-        {.file = storage_->display_path(name_)});
+    throw_error(ErrorCode::kAborted, {.file = storage_->display_path(name_)},
+                "{} jobs have died while they wrote this checkpoint; remove the directory",
+                kMaxClaims);
   }
 
   /// Throws (aborted) unless the owner of the claim number_ has certainly ended.
@@ -181,15 +175,13 @@ class InPlace final : public Publication::Body {
                              seconds(*age)));
       return;
     }
-    throw CheckpointError(
-        ErrorCode::kAborted,
-        str_format(
-            "another job writes this checkpoint, {}: wait until it has ended; if it has "
-            "died, {}",
-            quote(owner, 80),
-            age ? str_format("its claim ends by itself in {} s", seconds(options_.lease - *age) + 1)
-                : "remove " + quote(storage_->display_path(claim))),
-        {.file = storage_->display_path(name_)});
+    throw_error(
+        ErrorCode::kAborted, {.file = storage_->display_path(name_)},
+        "another job writes this checkpoint, {}: wait until it has ended; if it has "
+        "died, {}",
+        quote(owner, 80),
+        age ? str_format("its claim ends by itself in {} s", seconds(options_.lease - *age) + 1)
+            : "remove " + quote(storage_->display_path(claim)));
   }
 
   static std::int64_t seconds(Lease::Period period) {
@@ -198,13 +190,11 @@ class InPlace final : public Publication::Body {
 
   void require_mine() const {
     if (lease_->is_current()) return;
-    throw CheckpointError(
-        ErrorCode::kAborted,
-        str_format("the claim to write this checkpoint was not renewed for {} s, as if the process "
-                   "had been stopped, and another job may be writing it: nothing was published; "
-                   "save again",
-                   seconds(options_.lease)),
-        {.file = storage_->display_path(name_)});
+    throw_error(ErrorCode::kAborted, {.file = storage_->display_path(name_)},
+                "the claim to write this checkpoint was not renewed for {} s, as if the process "
+                "had been stopped, and another job may be writing it: nothing was published; "
+                "save again",
+                seconds(options_.lease));
   }
 
   void warn() const {
@@ -234,12 +224,11 @@ class InPlace final : public Publication::Body {
     const std::string path = join_name(name_, entry);
     storage_->remove_all(path);
     if (lease_->is_current()) return;
-    throw CheckpointError(
-        ErrorCode::kAborted,
+    throw_error(
+        ErrorCode::kAborted, {.file = storage_->display_path(path)},
         "the claim to write this checkpoint lapsed while this file was removed, as if the process "
         "had been stopped in between: if another job has written it since, its checkpoint lacks it "
-        "now; look at the checkpoint with 'dckpt verify', and save again",
-        {.file = storage_->display_path(path)});
+        "now; look at the checkpoint with 'dckpt verify', and save again");
   }
 
   std::unique_ptr<Lease> lease_;

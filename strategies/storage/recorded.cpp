@@ -224,8 +224,7 @@ class RecordedFile final : public ReadableFile {
     if (!file_) {
       auto file = storage_->open(name_);
       if (file->size() != size_)
-        throw CheckpointError(ErrorCode::kCorrupt, "the file has changed while it was read",
-                              {.file = path_});
+        throw_error(ErrorCode::kCorrupt, {.file = path_}, "the file has changed while it was read");
       file_ = std::move(file);
     }
     return *file_;

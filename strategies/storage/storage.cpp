@@ -117,9 +117,8 @@ std::unique_ptr<StorageLock> Storage::lock(const std::string&, const std::string
 void Storage::put(const std::string& name, ByteView content) {
   name_components(name);
   if (!capabilities().rename)
-    throw CheckpointError(ErrorCode::kInternal,
-                          "this storage cannot rename, and does not implement Storage::put()",
-                          {.file = display_path(name)});
+    throw_error(ErrorCode::kInternal, {.file = display_path(name)},
+                "this storage cannot rename, and does not implement Storage::put()");
   StagedFile(*this, name, content).commit();
 }
 

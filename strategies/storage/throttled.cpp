@@ -59,7 +59,7 @@ void ReadRate::wait_for(std::uint64_t bytes) {
     stopped_.wait_until(lock, stop_, begin, [] { return false; });
   }
   if (stop_.stop_requested())
-    throw CheckpointError(ErrorCode::kCancelled, "a stop was requested while a file was read");
+    throw_error(ErrorCode::kCancelled, "a stop was requested while a file was read");
 }
 
 std::shared_ptr<Storage> throttled_storage(std::shared_ptr<Storage> storage,

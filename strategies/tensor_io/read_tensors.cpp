@@ -22,10 +22,8 @@
 #include "configs/policy/option_rules.h"
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/hash.h"
 #include "mapping/base/parallel_for.h"
-#include "mapping/base/text.h"
 #include "mapping/base/windowed_file.h"
 #include "mapping/geometry/cast.h"
 #include "strategies/tensor_io/delivery.h"
@@ -298,12 +296,10 @@ void check_destinations(const CheckpointReader& reader, std::span<const ReadItem
         destination.dtype() == dtype || (cast && can_cast(dtype, destination.dtype()));
     const bool reachable = on_devices || destination.device().kind == Device::Kind::kCpu;
     if (!fits || !destination.has_data() || !reachable) {
-      throw CheckpointError(
-          ErrorCode::kInvalidArgument,
-          str_format("a destination must be a CPU tensor of the stored dtype {}{}, got {}",
-                     to_string(dtype), cast ? ", or of one that it can be cast to" : "",
-                     to_string(destination)),
-          {.key = tensor.key});
+      throw_error(ErrorCode::kInvalidArgument, {.key = tensor.key},
+                  "a destination must be a CPU tensor of the stored dtype {}{}, got {}",
+                  to_string(dtype), cast ? ", or of one that it can be cast to" : "",
+                  to_string(destination));
     }
   }
 }

@@ -6,7 +6,6 @@
 
 #include "mapping/base/error.h"
 #include "mapping/base/hash.h"
-#include "mapping/base/text.h"
 #include "mapping/base/wire.h"
 
 namespace dckpt {
@@ -90,14 +89,14 @@ void RecordChecks::add(ChunkNumber chunk, const RecordedCrc& record, const Piece
 void RecordChecks::compare(ChunkNumber chunk, const RecordedCrc& record, std::uint32_t crc) const {
   if (crc == record.crc) return;
   const TensorStorageMetadata& tensor = metadata_.tensors[chunk.tensor];
-  throw CheckpointError(
+  throw_error(
       ErrorCode::kCorrupt,
-      "the stored elements do not match the CRC-32 recorded with them: they were damaged after "
-      "writing; restore the file from another copy (load.verify: none, or --trust-source of dckpt "
-      "convert, takes what is there)",
       {.key = tensor.key,
        .file = metadata_.files[tensor.places[chunk.chunk].file],
-       .offset = record.offset});
+       .offset = record.offset},
+      "the stored elements do not match the CRC-32 recorded with them: they were damaged after "
+      "writing; restore the file from another copy (load.verify: none, or --trust-source of dckpt "
+      "convert, takes what is there)");
 }
 
 std::uint64_t RecordChecks::unchecked_bytes() const {

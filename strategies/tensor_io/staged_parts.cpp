@@ -133,9 +133,8 @@ StagedPart& StagedParts::find(const WriteItem& item, std::uint64_t begin) {
   };
   const auto found = std::ranges::lower_bound(by_place_, place_of(item, begin), {}, place);
   if (found == by_place_.end() || place(*found) != place_of(item, begin))
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "the strategy asks for an item that is not in its plan",
-                          {.key = item.key});
+    throw_error(ErrorCode::kInvalidArgument, {.key = item.key},
+                "the strategy asks for an item that is not in its plan");
   return parts_[*found];
 }
 

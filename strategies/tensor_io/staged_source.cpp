@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "mapping/base/error.h"
+
 namespace dckpt {
 
 StagedSource::StagedSource(const SavePlan& plan, std::vector<Tensor> tensors,
@@ -23,9 +25,8 @@ void StagedSource::part(const WriteItem& item, std::uint64_t begin,
   std::unique_lock lock(mutex_);
   changed_.wait(lock, [&] { return !writer_must_wait(part); });
   if (part.step == Step::kDirect || part.step == Step::kDone) {
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "the strategy asks for the same item twice; its bytes are delivered once",
-                          {.key = item.key});
+    throw_error(ErrorCode::kInvalidArgument, {.key = item.key},
+                "the strategy asks for the same item twice; its bytes are delivered once");
   }
   if (part.step == Step::kStaged) {
     part.step = Step::kDone;

@@ -28,9 +28,8 @@ class StateSource::InOrder final : public ItemSource {
   void tensor(const WriteItem& item, const std::function<void(ByteView)>& sink) override {
     if (item.nbytes == 0 || !state_.is_on_device(item)) return state_.tensor(item, sink);
     if (next_ == on_devices_.size() || on_devices_[next_] != &item)
-      throw CheckpointError(ErrorCode::kInvalidArgument,
-                            "the strategy asks for items in another order than it said",
-                            {.key = item.key});
+      throw_error(ErrorCode::kInvalidArgument, {.key = item.key},
+                  "the strategy asks for items in another order than it said");
     ++next_;
     sequence_.next(sink);
   }

@@ -8,8 +8,6 @@
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 
 namespace dckpt {
 namespace {
@@ -51,12 +49,11 @@ ChunkPayload locate_chunk(const CheckpointReader& reader, const ReadItem& item,
   const TensorStorageMetadata& tensor = reader.metadata().tensors[item.tensor];
   ChunkPayload payload = reader.locate(item.tensor, item.chunk, file);
   if (is_sound(payload, tensor, item)) return payload;
-  throw CheckpointError(
-      ErrorCode::kCorrupt,
-      str_format("the elements lie outside the place of their chunk, which has {} bytes, or are "
-                 "not the expected ones; the checkpoint is damaged, or the reader of format '{}' "
-                 "is wrong",
-                 grouped(tensor.places[item.chunk].length), reader.info().format));
+  throw_error(ErrorCode::kCorrupt,
+              "the elements lie outside the place of their chunk, which has {} bytes, or are "
+              "not the expected ones; the checkpoint is damaged, or the reader of format '{}' "
+              "is wrong",
+              grouped(tensor.places[item.chunk].length), reader.info().format);
 } catch (const CheckpointError& error) {
   const TensorStorageMetadata& tensor = reader.metadata().tensors[item.tensor];
   throw error.with(
@@ -77,7 +74,7 @@ ReadItem as_stored(const TensorStorageMetadata& tensor, const ReadItem& item,
     if (by_axis) strides[axis] *= item.source.strides[axis] / dense[axis];
   }
   if (!by_axis) {
-    throw CheckpointError(
+    throw_error(
         ErrorCode::kUnsupported,
         "a flattened tensor is stored with gaps between its elements; save it contiguously");
   }

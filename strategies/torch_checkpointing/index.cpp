@@ -7,9 +7,7 @@
 #include "mapping/base/checked.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/storage_name.h"
-#include "mapping/base/text.h"
 #include "mapping/state/flatten.h"
 #include "mapping/state/value.h"
 #include "strategies/formats/json/json.h"
@@ -21,57 +19,51 @@ namespace {
 
 using Kind = Value::Kind;
 
-[[noreturn]] void throw_corrupt(const std::string& message) {
-  throw CheckpointError(ErrorCode::kCorrupt, message);
-}
-[[noreturn]] void throw_unsupported(const std::string& message) {
-  throw CheckpointError(ErrorCode::kUnsupported, message);
-}
-
 const Value& member(const Value& dict, const char* name) {
   const Value* const found = dict.find(name);
-  if (found == nullptr) throw_corrupt(str_format("an entry lacks {}", quote(name)));
+  if (found == nullptr) throw_error(ErrorCode::kCorrupt, "an entry lacks {}", quote(name));
   return *found;
 }
 
 const Dict& dict_of(const Value& value, std::string_view what) {
   if (!value.is_dict())
-    throw_corrupt(str_format("{} is {} (expected: a dict)", what, to_string(value.kind())));
+    throw_error(ErrorCode::kCorrupt, "{} is {} (expected: a dict)", what, to_string(value.kind()));
   return value.as_dict();
 }
 
 const ValueList& list_of(const Value& value, std::string_view what) {
   if (!value.is_sequence())
-    throw_corrupt(str_format("{} is {} (expected: a list)", what, to_string(value.kind())));
+    throw_error(ErrorCode::kCorrupt, "{} is {} (expected: a list)", what, to_string(value.kind()));
   return value.items();
 }
 
 const std::string& text_of(const Value& value, std::string_view what) {
   if (!value.is_str())
-    throw_corrupt(str_format("{} is {} (expected: text)", what, to_string(value.kind())));
+    throw_error(ErrorCode::kCorrupt, "{} is {} (expected: text)", what, to_string(value.kind()));
   return value.as_str();
 }
 
 std::int64_t integer_of(const Value& value, std::string_view what) {
   if (!value.is_int())
-    throw_corrupt(str_format("{} is {} (expected: an integer)", what, to_string(value.kind())));
+    throw_error(ErrorCode::kCorrupt, "{} is {} (expected: an integer)", what,
+                to_string(value.kind()));
   return value.as_int();
 }
 
 int rank_of(const Value& value) {
   const std::int64_t rank = integer_of(value, "a rank");
-  if (rank < 0 || rank >= kMaxItemRanks) throw_corrupt(str_format("{} is no rank", rank));
+  if (rank < 0 || rank >= kMaxItemRanks) throw_error(ErrorCode::kCorrupt, "{} is no rank", rank);
   return static_cast<int>(rank);
 }
 
 Shape shape_of(const Value& value, std::string_view what) {
   const ValueList& extents = list_of(value, what);
   if (extents.size() > kMaxDims)
-    throw_corrupt(str_format("{} has {} axes (at most {})", what, extents.size(), kMaxDims));
+    throw_error(ErrorCode::kCorrupt, "{} has {} axes (at most {})", what, extents.size(), kMaxDims);
   Shape shape;
   for (const Value& extent : extents) {
     shape.push_back(integer_of(extent, what));
-    if (shape.back() < 0) throw_corrupt(str_format("{} has a negative extent", what));
+    if (shape.back() < 0) throw_error(ErrorCode::kCorrupt, "{} has a negative extent", what);
   }
   return shape;
 }
@@ -82,8 +74,8 @@ DType dtype_of(const Value& value) {
   const auto dtype =
       name.starts_with(kPrefix) ? parse_dtype(name.substr(kPrefix.size())) : std::nullopt;
   if (!dtype)
-    throw_unsupported(
-        str_format("the tensor has dtype {}, which this version does not know", quote(name)));
+    throw_error(ErrorCode::kUnsupported,
+                "the tensor has dtype {}, which this version does not know", quote(name));
   return *dtype;
 }
 
@@ -92,7 +84,7 @@ void check_size(DType dtype, ShapeView shape) {
   std::optional<std::int64_t> bytes = static_cast<std::int64_t>(item_size(dtype));
   for (const std::int64_t extent : shape) {
     bytes = checked_mul(*bytes, std::max<std::int64_t>(extent, 1));
-    if (!bytes) throw_corrupt("the tensor has more bytes than a file can have");
+    if (!bytes) throw_error(ErrorCode::kCorrupt, "the tensor has more bytes than a file can have");
   }
 }
 
@@ -103,8 +95,9 @@ Placement dimension_placement(const Value& value) {
   if (type == "Shard") return Shard{dim()};
   if (type == "StridedShard")
     return StridedShard{dim(), integer_of(member(value, "split_factor"), "a split factor")};
-  throw_unsupported(str_format(
-      "the tensor has placement {}; known are Replicate, Shard and StridedShard", quote(type)));
+  throw_error(ErrorCode::kUnsupported,
+              "the tensor has placement {}; known are Replicate, Shard and StridedShard",
+              quote(type));
 }
 
 MeshLayout mesh_layout_of(const Value& data) {
@@ -116,7 +109,7 @@ MeshLayout mesh_layout_of(const Value& data) {
   for (const Value& placement : list_of(member(data, "placements"), "the list of placements"))
     placements.push_back(dimension_placement(placement));
   Shape shape = shape_of(member(mesh, "mesh_shape"), "the shape of the mesh");
-  if (ranks.empty()) throw_corrupt("the mesh has no ranks");
+  if (ranks.empty()) throw_error(ErrorCode::kCorrupt, "the mesh has no ranks");
   return {.mesh = DeviceMesh(std::move(shape), std::move(ranks)),
           .placements = std::move(placements)};
 }
@@ -126,7 +119,7 @@ void add_mesh_parts(const Value& data, const std::vector<int>& ranks, ItemTensor
   const MeshLayout layout = mesh_layout_of(data);
   for (const int rank : ranks) {
     std::optional<LocalPart> part = local_part(layout, tensor.global_shape, rank);
-    if (!part) throw_corrupt(str_format("rank {} is not on the mesh of its tensor", rank));
+    if (!part) throw_error(ErrorCode::kCorrupt, "rank {} is not on the mesh of its tensor", rank);
     const bool holds_some = numel(part->shape) > 0 || numel(tensor.global_shape) == 0;
     if (part->replica == 0 && holds_some) tensor.parts.emplace(rank, *std::move(part));
   }
@@ -138,17 +131,18 @@ LocalPart listed_part(const Value& data) {
   const auto& locals = list_of(member(data, "local_offsets"), "the list of local offsets");
   const auto& sizes = list_of(member(data, "local_sizes"), "the list of sizes");
   if (offsets.size() != sizes.size() || locals.size() != sizes.size() || sizes.size() > kMaxPieces)
-    throw_corrupt("the lists of shards have different lengths, or too many entries");
+    throw_error(ErrorCode::kCorrupt,
+                "the lists of shards have different lengths, or too many entries");
   LocalPart part;
   for (std::size_t i = 0; i < sizes.size(); ++i) {
     LocalPiece piece{{shape_of(offsets[i], "an offset"), shape_of(sizes[i], "a size")},
                      shape_of(locals[i], "a local offset")};
     const std::size_t dims = piece.box.sizes.size();
     if (!is_valid(piece.box) || piece.local_offsets.size() != dims)
-      throw_corrupt("a shard has offsets and sizes of different lengths");
+      throw_error(ErrorCode::kCorrupt, "a shard has offsets and sizes of different lengths");
     part.shape.resize(std::max(part.shape.size(), dims), 0);
     if (!is_valid({piece.local_offsets, piece.box.sizes}))
-      throw_corrupt("a shard is larger than any tensor");
+      throw_error(ErrorCode::kCorrupt, "a shard is larger than any tensor");
     for (std::size_t axis = 0; axis < dims; ++axis)
       part.shape[axis] =
           std::max(part.shape[axis], piece.local_offsets[axis] + piece.box.sizes[axis]);
@@ -170,17 +164,19 @@ ItemTensor tensor_of(KeyPath path, const ValueList& groups, int world_size) {
     for (const Value& rank : list_of(member(group, "ranks"), "the list of ranks")) {
       ranks.push_back(rank_of(rank));
       if (ranks.back() >= world_size || !all_ranks.insert(ranks.back()).second)
-        throw_corrupt(str_format("rank {} holds the tensor twice, or is none of the {} ranks",
-                                 ranks.back(), world_size));
+        throw_error(ErrorCode::kCorrupt,
+                    "rank {} holds the tensor twice, or is none of the {} ranks", ranks.back(),
+                    world_size);
     }
-    if (ranks.empty()) throw_corrupt("a sharding has no ranks");
+    if (ranks.empty()) throw_error(ErrorCode::kCorrupt, "a sharding has no ranks");
     std::ranges::sort(ranks);
     const Shape shape = shape_of(member(data, "global_shape"), "the shape of the tensor");
     const DType dtype = dtype_of(member(data, "dtype"));
     check_size(dtype, shape);
     const bool is_first = all_ranks.size() == ranks.size();
     if (!is_first && (shape != tensor.global_shape || dtype != tensor.dtype)) {
-      throw_unsupported(
+      throw_error(
+          ErrorCode::kUnsupported,
           "ranks hold different tensors under this path, of other shapes or dtypes; they cannot "
           "become one");
     }
@@ -194,17 +190,18 @@ ItemTensor tensor_of(KeyPath path, const ValueList& groups, int world_size) {
     } else if (type == "default_tensor_v1") {
       LocalPart part = listed_part(data);
       std::erase_if(part.pieces, [&](const LocalPiece& piece) {
-        if (!fits(piece.box, shape)) throw_corrupt("a shard is not inside its tensor");
+        if (!fits(piece.box, shape))
+          throw_error(ErrorCode::kCorrupt, "a shard is not inside its tensor");
         return !seen.emplace(piece.box.offsets, piece.box.sizes).second;
       });
       if (!part.pieces.empty()) tensor.parts.emplace(ranks.front(), std::move(part));
     } else {
-      throw_unsupported(
-          str_format("the tensor is sharded by {}, of a resharder that this version does not know",
-                     quote(type)));
+      throw_error(ErrorCode::kUnsupported,
+                  "the tensor is sharded by {}, of a resharder that this version does not know",
+                  quote(type));
     }
   }
-  if (all_ranks.empty()) throw_corrupt("no rank holds the tensor");
+  if (all_ranks.empty()) throw_error(ErrorCode::kCorrupt, "no rank holds the tensor");
   return tensor;
 }
 
@@ -215,10 +212,10 @@ ItemForm form_of(const Value& layout) {
   if (type == "SafetensorsSerialization") return ItemForm::kSafetensors;
   if (type == "JsonSerialization") return ItemForm::kJson;
   if (type == "RawSerialization") return ItemForm::kRaw;
-  throw_unsupported(
-      str_format("the item is stored by {}; known are torch, safetensors, JSON and "
-                 "raw bytes",
-                 quote(type)));
+  throw_error(ErrorCode::kUnsupported,
+              "the item is stored by {}; known are torch, safetensors, JSON and "
+              "raw bytes",
+              quote(type));
 }
 
 KeyPath path_of(const std::string& text) {
@@ -240,7 +237,8 @@ class IndexReader {
     index_.version = version == nullptr ? "1.0" : text_of(*version, "the version");
     const std::int64_t ranks = integer_of(member(root, "world_size"), "world_size");
     if (ranks < 1 || ranks > kMaxItemRanks)
-      throw_corrupt(str_format("world_size is {} (expected: 1 to {})", ranks, kMaxItemRanks));
+      throw_error(ErrorCode::kCorrupt, "world_size is {} (expected: 1 to {})", ranks,
+                  kMaxItemRanks);
     index_.world_size = static_cast<int>(ranks);
     const Dict& entries = dict_of(member(root, "metadata"), "the metadata");
     if (index_.version == "2.0")
@@ -257,8 +255,8 @@ class IndexReader {
       with_context({.key = item.name}, [&, &entry = entry] {
         const Dict& files = dict_of(member(entry, "rank_to_layout_info"), "the layouts");
         if (files.size() != static_cast<std::size_t>(index_.world_size))
-          throw_corrupt(str_format("the item has files of {} (expected: {})",
-                                   counted(files.size(), "rank"), index_.world_size));
+          throw_error(ErrorCode::kCorrupt, "the item has files of {} (expected: {})",
+                      counted(files.size(), "rank"), index_.world_size);
         for (int rank = 0; rank < index_.world_size; ++rank)
           add_file(item, rank, files.find(Value(rank)));
         for (const auto& [path, groups] :
@@ -273,7 +271,7 @@ class IndexReader {
     for (const auto& [text, groups] : entries) {
       KeyPath path = path_of(text_of(text, "a path"));
       if (path.empty() || !std::holds_alternative<std::string>(path.front()))
-        throw_corrupt("a path does not start with the name of an item");
+        throw_error(ErrorCode::kCorrupt, "a path does not start with the name of an item");
       const std::string name = std::get<std::string>(path.front());
       path.erase(path.begin());
       const auto found = std::ranges::find(index_.items, name, &Item::name);
@@ -296,21 +294,23 @@ class IndexReader {
       return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') ||
              c == '_' || c == '-';
     });
-    if (!sound) throw_corrupt(str_format("{} cannot be the name of an item", quote(name, 60)));
+    if (!sound)
+      throw_error(ErrorCode::kCorrupt, "{} cannot be the name of an item", quote(name, 60));
     Item& item = index_.items.emplace_back();
     item.name = name;
     return item;
   }
 
   void add_file(Item& item, int rank, const Value* layout) {
-    if (layout == nullptr) throw_corrupt(str_format("rank {} has no file of the item", rank));
+    if (layout == nullptr)
+      throw_error(ErrorCode::kCorrupt, "rank {} has no file of the item", rank);
     ItemFile file{default_item_file(item.name, rank)};
     if (!layout->is_none()) {
       file = {text_of(member(*layout, "file_path"), "a file name"), form_of(*layout)};
       name_components(file.name);  // refuses what leaves the checkpoint
     }
     if (!files_.insert(file.name).second)
-      throw_corrupt(str_format("two entries have the file {}", quote(file.name)));
+      throw_error(ErrorCode::kCorrupt, "two entries have the file {}", quote(file.name));
     item.files.push_back(std::move(file));
   }
 

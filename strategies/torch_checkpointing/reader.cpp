@@ -8,9 +8,7 @@
 
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/storage_name.h"
-#include "mapping/base/text.h"
 #include "mapping/state/flatten.h"
 #include "strategies/contract/parsed_checkpoint.h"
 #include "strategies/formats/json/json.h"
@@ -45,8 +43,8 @@ void require_json(const ReadableFile& file) {
   const std::size_t begin = text.find_first_not_of(" \t\r\n");
   if (begin == text.npos || std::string_view("{[\"-0123456789tfnNI").find(text[begin]) != text.npos)
     return;
-  throw CheckpointError(ErrorCode::kCorrupt, "the file does not begin as JSON does",
-                        {.file = file.name(), .offset = begin});
+  throw_error(ErrorCode::kCorrupt, {.file = file.name(), .offset = begin},
+              "the file does not begin as JSON does");
 }
 
 /// A leaf of a rank's value, and its path in the value.
@@ -128,12 +126,10 @@ class DirectoryScanner {
   void refuse_temporary() const {
     const std::string name = base_name(files().display_path(""));
     if (!name.starts_with(kTemporaryPrefix)) return;
-    throw CheckpointError(
-        ErrorCode::kIncomplete,
-        str_format("{} is where torch_checkpointing writes before it renames the directory: the "
-                   "save was interrupted, or is not finished yet",
-                   quote(name)),
-        {.file = files().display_path("")});
+    throw_error(ErrorCode::kIncomplete, {.file = files().display_path("")},
+                "{} is where torch_checkpointing writes before it renames the directory: the "
+                "save was interrupted, or is not finished yet",
+                quote(name));
   }
 
   void read_index() {
@@ -165,11 +161,10 @@ class DirectoryScanner {
     const int ranks = world_size_.value_or(by_rank.rbegin()->first + 1);
     for (int rank = 0; rank < ranks; ++rank) {
       if (by_rank.contains(rank)) continue;
-      throw CheckpointError(
-          ErrorCode::kIncomplete,
-          str_format("the item has files of {}, but none of rank {}",
-                     counted(by_rank.size(), "rank"), rank),
-          {.key = name, .file = files().display_path(default_item_file(name, rank))});
+      throw_error(ErrorCode::kIncomplete,
+                  {.key = name, .file = files().display_path(default_item_file(name, rank))},
+                  "the item has files of {}, but none of rank {}", counted(by_rank.size(), "rank"),
+                  rank);
     }
     if (by_rank.begin()->second.form == ItemForm::kTorch) {
       for (const Leaf& leaf : leaves_of(by_rank.begin()->second)) {
@@ -229,10 +224,9 @@ class DirectoryScanner {
       if (const auto dtensor = dtensor_of(*value)) return dtensor->local;
       if (const auto tensor = tensor_of(*value)) return *tensor;
     }
-    throw CheckpointError(ErrorCode::kCorrupt,
-                          str_format("the file should hold a part of the tensor, but has {} there",
-                                     value == nullptr ? "nothing" : to_string(value->kind())),
-                          {.key = key, .file = files().display_path(file.name)});
+    throw_error(ErrorCode::kCorrupt, {.key = key, .file = files().display_path(file.name)},
+                "the file should hold a part of the tensor, but has {} there",
+                value == nullptr ? "nothing" : to_string(value->kind()));
   }
 
   void add_tensor(const std::string& item, const ItemTensor& tensor,
@@ -250,11 +244,9 @@ class DirectoryScanner {
       const Tensor stored =
           with_context({.key = key}, [&] { return stored_part(key, file, tensor.path); });
       if (stored.dtype() != tensor.dtype || stored.shape() != part.shape) {
-        throw CheckpointError(
-            ErrorCode::kCorrupt,
-            str_format("rank {} should hold a part of dtype {} and shape {}, but the file has {}",
-                       rank, to_string(tensor.dtype), to_string(part.shape), to_string(stored)),
-            {.key = key, .file = files().display_path(file.name)});
+        throw_error(ErrorCode::kCorrupt, {.key = key, .file = files().display_path(file.name)},
+                    "rank {} should hold a part of dtype {} and shape {}, but the file has {}",
+                    rank, to_string(tensor.dtype), to_string(part.shape), to_string(stored));
       }
       for (const LocalPiece& piece : part.pieces)
         result_.add_chunk(number, file.name, stored, piece.box, piece.local_offsets);
@@ -275,7 +267,7 @@ class DirectoryScanner {
         const auto found = value == nullptr ? std::nullopt : dtensor_of(*value);
         if (!found) return;
         if (!found->layout) {
-          throw CheckpointError(
+          throw_error(
               ErrorCode::kUnsupported,
               "metadata.pkl does not say how the tensor is cut, and the mesh of the pickled "
               "DTensor is not understood");
@@ -286,9 +278,9 @@ class DirectoryScanner {
           tensor.dtype = found->dtype;
           tensor.global_shape = found->global_shape;
         } else if (tensor.dtype != found->dtype || tensor.global_shape != found->global_shape) {
-          throw CheckpointError(ErrorCode::kUnsupported,
-                                "ranks hold different tensors under this path, of other shapes or "
-                                "dtypes; they cannot become one");
+          throw_error(ErrorCode::kUnsupported,
+                      "ranks hold different tensors under this path, of other shapes or "
+                      "dtypes; they cannot become one");
         }
         const bool holds_some = part && (numel(part->shape) > 0 || numel(tensor.global_shape) == 0);
         if (holds_some && part->replica == 0) add_unless_there(tensor, rank, *part);
@@ -322,7 +314,7 @@ class DirectoryScanner {
 
   void add_name(const std::string& item, const KeyPath& path, const std::string& key) {
     if (!names_.insert(key).second)
-      throw CheckpointError(ErrorCode::kUnsupported, "two values have this key", {.key = key});
+      throw_error(ErrorCode::kUnsupported, {.key = key}, "two values have this key");
     KeyPath full{item};
     full.insert(full.end(), path.begin(), path.end());
     result_.metadata.paths.emplace_back(key, std::move(full));

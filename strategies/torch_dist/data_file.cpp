@@ -6,7 +6,6 @@
 
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/hash.h"
 #include "mapping/base/storage_name.h"
 #include "strategies/formats/torch_archive/torch_file.h"
@@ -50,10 +49,8 @@ std::uint32_t write_elements(File& file, const WriteItem& item, std::uint64_t ex
     }
   });
   if (delivered != expected) {
-    throw CheckpointError(
-        ErrorCode::kInvalidArgument,
-        str_format("the source delivered {} bytes instead of {}", delivered, expected),
-        {.key = item.key});
+    throw_error(ErrorCode::kInvalidArgument, {.key = item.key},
+                "the source delivered {} bytes instead of {}", delivered, expected);
   }
   return crc;
 }
@@ -85,10 +82,9 @@ std::uint32_t write_item(File& file, std::uint64_t position, const WriteItem& it
 void require_places(const std::vector<StorageInfo>& places, std::size_t items,
                     const std::string& file) {
   if (places.size() == items) return;
-  throw CheckpointError(ErrorCode::kCorrupt,
-                        str_format("the interrupted attempt put {} into the file, not {}",
-                                   counted(places.size(), "item"), items),
-                        {.file = file});
+  throw_error(ErrorCode::kCorrupt, {.file = file},
+              "the interrupted attempt put {} into the file, not {}",
+              counted(places.size(), "item"), items);
 }
 
 }  // namespace

@@ -6,8 +6,6 @@
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "strategies/formats/zstd/zstd.h"
 
 namespace dckpt {
@@ -22,11 +20,9 @@ class DecodedFile final : public ReadableFile {
   std::uint64_t size() const noexcept override { return content_.size(); }
   void read(std::uint64_t offset, MutableByteView into) const override {
     if (!range_fits(offset, into.size(), content_.size())) {
-      throw CheckpointError(
-          ErrorCode::kCorrupt,
-          str_format("cannot read {} bytes at {} of the decoded item, which has {}", into.size(),
-                     offset, content_.size()),
-          {.file = name_});
+      throw_error(ErrorCode::kCorrupt, {.file = name_},
+                  "cannot read {} bytes at {} of the decoded item, which has {}", into.size(),
+                  offset, content_.size());
     }
     std::copy_n(content_.begin() + static_cast<std::ptrdiff_t>(offset), into.size(), into.begin());
   }
@@ -54,11 +50,10 @@ class StreamedFile final : public ReadableFile {
       count = decoder.read(step);
       size_ += count;
       if (size_ > limit)
-        throw CheckpointError(
-            ErrorCode::kCorrupt,
-            str_format("the zstd frame of {} bytes decodes to more than {}, the most that can be "
-                       "stored here",
-                       grouped(place.length), grouped(limit)));
+        throw_error(ErrorCode::kCorrupt,
+                    "the zstd frame of {} bytes decodes to more than {}, the most that can be "
+                    "stored here",
+                    grouped(place.length), grouped(limit));
       if (head_.empty())
         head_.assign(step.begin(), step.begin() + static_cast<std::ptrdiff_t>(
                                                       std::min<std::uint64_t>(count, kEnd)));
@@ -102,9 +97,8 @@ class StreamedFile final : public ReadableFile {
           begin_ += count_;
           count_ = decoder_.read(step_);
           if (count_ == 0)
-            throw CheckpointError(ErrorCode::kCorrupt,
-                                  "the compressed item has become shorter while it was read",
-                                  {.file = file_->name()});
+            throw_error(ErrorCode::kCorrupt, {.file = file_->name()},
+                        "the compressed item has become shorter while it was read");
           continue;
         }
         const auto known = std::min<std::uint64_t>(into.size(), begin_ + count_ - offset);
@@ -144,10 +138,9 @@ class StreamedFile final : public ReadableFile {
   }
 
   [[noreturn]] void throw_outside(std::uint64_t offset, std::uint64_t count) const {
-    throw CheckpointError(ErrorCode::kCorrupt,
-                          str_format("cannot read {} bytes at {} of the decoded item, which has {}",
-                                     count, offset, size_),
-                          {.file = name_});
+    throw_error(ErrorCode::kCorrupt, {.file = name_},
+                "cannot read {} bytes at {} of the decoded item, which has {}", count, offset,
+                size_);
   }
 
   std::string name_;

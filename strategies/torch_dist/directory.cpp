@@ -5,8 +5,6 @@
 #include <unordered_set>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "mapping/planning/reformulation.h"
 #include "strategies/contract/common_state.h"
 #include "strategies/formats/dcp/megatron_json.h"
@@ -81,12 +79,10 @@ class DirectoryReader {
     const CheckpointingConfig config =
         read_checkpointing_config(read_file(*file, kMaxConfigBytes), file->name());
     if (config.sharded_backend != "torch_dist" || config.sharded_backend_version != 1) {
-      throw CheckpointError(
-          ErrorCode::kUnsupported,
-          str_format("the checkpoint was written by backend {} version {}; expected 'torch_dist' "
-                     "version 1",
-                     quote(config.sharded_backend), config.sharded_backend_version),
-          {.file = file->name()});
+      throw_error(ErrorCode::kUnsupported, {.file = file->name()},
+                  "the checkpoint was written by backend {} version {}; expected 'torch_dist' "
+                  "version 1",
+                  quote(config.sharded_backend), config.sharded_backend_version);
     }
     check_common_backend(config, file->name());
     found_.info.index_files.emplace_back(kConfigFile);
@@ -99,27 +95,24 @@ class DirectoryReader {
   /// Refuses a directory with common.pt but without metadata.json: plain DCP directories have no
   /// common.pt, so it is Megatron's, which has metadata.json.
   [[noreturn]] void throw_without_config() const {
-    throw CheckpointError(
-        ErrorCode::kIncomplete,
-        str_format("metadata.json is missing, but there is {}: a torch_dist checkpoint whose save "
-                   "was interrupted, or a copy that is not complete. Copy it again; if only this "
-                   "file is lost, create it with the content {{\"sharded_backend\": "
-                   "\"torch_dist\", \"sharded_backend_version\": 1}}",
-                   kCommonFile),
-        {.file = storage_.display_path(kConfigFile)});
+    throw_error(ErrorCode::kIncomplete, {.file = storage_.display_path(kConfigFile)},
+                "metadata.json is missing, but there is {}: a torch_dist checkpoint whose save "
+                "was interrupted, or a copy that is not complete. Copy it again; if only this "
+                "file is lost, create it with the content {{\"sharded_backend\": "
+                "\"torch_dist\", \"sharded_backend_version\": 1}}",
+                kCommonFile);
   }
 
   void read_metadata() {
     if (!storage_.stat(kMetadataFile)) {
       const bool interrupted = storage_.stat(".metadata.bck").has_value();
-      throw CheckpointError(
-          ErrorCode::kIncomplete,
+      throw_error(
+          ErrorCode::kIncomplete, {.file = storage_.display_path(kMetadataFile)},
           std::string(".metadata is missing: ") +
               (interrupted ? "removing tensors from this checkpoint was interrupted; rename "
                              ".metadata.bck to .metadata to get it back"
                            : "this is not a finished checkpoint (an interrupted save leaves data "
-                             "files without it)"),
-          {.file = storage_.display_path(kMetadataFile)});
+                             "files without it)"));
     }
     const auto file = storage_.open(kMetadataFile);
     const Bytes pickle = pickle::read_pickle_file(*file, kMaxMetadataBytes);
@@ -150,10 +143,9 @@ class DirectoryReader {
         std::ranges::for_each(take_common_values(found_.metadata),
                               [this](const auto& object) { note_place(object); });
     } else if (!found_.common_object && expects_common_file_) {
-      throw CheckpointError(
-          ErrorCode::kIncomplete,
-          "Common file common.pt does not exist, and there is no common_state object in its place",
-          {.file = storage_.display_path(kCommonFile)});
+      throw_error(
+          ErrorCode::kIncomplete, {.file = storage_.display_path(kCommonFile)},
+          "Common file common.pt does not exist, and there is no common_state object in its place");
     }
   }
 

@@ -11,8 +11,6 @@
 
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "mapping/megatron/optimizer_keys.h"
 #include "mapping/megatron/run_args.h"
 
@@ -112,10 +110,9 @@ void renumber_layers(Metadata& metadata, const Value& args) {
   const auto rename = [&](std::string& key, std::string_view prefix, std::uint64_t layer,
                           std::optional<std::uint64_t> rank) {
     if (!rank || *rank / stages.ranks >= stages.count || layer >= stages.layers)
-      throw CheckpointError(ErrorCode::kUnsupported,
-                            "the layer cannot be renumbered: its file does not say which pipeline "
-                            "stage has written it, or no stage has so many layers",
-                            {.key = key});
+      throw_error(ErrorCode::kUnsupported, {.key = key},
+                  "the layer cannot be renumbered: its file does not say which pipeline "
+                  "stage has written it, or no stage has so many layers");
     const std::size_t at = key.find(kLayers, prefix.size() - 1) + kLayers.size();
     std::string name = key;
     name.replace(at, key.find_first_not_of("0123456789", at) - at,
@@ -135,10 +132,9 @@ void renumber_layers(Metadata& metadata, const Value& args) {
       for (const StorageInfo& place : tensor.places) {
         const auto other = rank_of(file(place));
         if (rank && other && *other / stages.ranks != *rank / stages.ranks)
-          throw CheckpointError(ErrorCode::kUnsupported,
-                                "the layer cannot be renumbered: parts of it are of different "
-                                "pipeline stages, which have overwritten each other's",
-                                {.key = tensor.key});
+          throw_error(ErrorCode::kUnsupported, {.key = tensor.key},
+                      "the layer cannot be renumbered: parts of it are of different "
+                      "pipeline stages, which have overwritten each other's");
       }
       rename(tensor.key, prefix, *layer, rank);
     }
@@ -168,16 +164,15 @@ void check_layers(const Metadata& metadata, const Value& args) {
   const std::size_t stages = count_pipeline_stages(metadata);
   if (stages < 2 || !expected || found == 0 || found >= static_cast<std::uint64_t>(*expected))
     return;
-  throw CheckpointError(
-      ErrorCode::kUnsupported,
-      str_format("the model has {}, but the checkpoint only {}, and {} pipeline stages have "
-                 "saved it: Megatron-FSDP has numbered the layers of each stage from 0, and the "
-                 "stages have overwritten each other's. The other layers are lost; to look at what "
-                 "is there, use a policy with load: {{backend: {{name: fsdp_dtensor, options: "
-                 "{{stage_local: keep}}}}}}, or renumber, which gives layers their numbers in the "
-                 "model (--policy FILE of dckpt inspect, verify, digest, explain, extract and "
-                 "convert)",
-                 counted(*expected, "layer"), found, stages));
+  throw_error(ErrorCode::kUnsupported,
+              "the model has {}, but the checkpoint only {}, and {} pipeline stages have "
+              "saved it: Megatron-FSDP has numbered the layers of each stage from 0, and the "
+              "stages have overwritten each other's. The other layers are lost; to look at what "
+              "is there, use a policy with load: {{backend: {{name: fsdp_dtensor, options: "
+              "{{stage_local: keep}}}}}}, or renumber, which gives layers their numbers in the "
+              "model (--policy FILE of dckpt inspect, verify, digest, explain, extract and "
+              "convert)",
+              counted(*expected, "layer"), found, stages);
 }
 
 }  // namespace dckpt

@@ -4,8 +4,6 @@
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "strategies/contract/common_state.h"
 #include "strategies/formats/torch_archive/tensor_blob.h"
 #include "strategies/formats/torch_archive/torch_file.h"
@@ -165,9 +163,8 @@ class TorchDistReader : public CheckpointReader {
   static void check_blob(const TensorStorageMetadata& entry, ShapeView sizes,
                          const TensorBlob& blob) {
     if (blob.dtype != entry.properties.dtype) {
-      throw CheckpointError(ErrorCode::kCorrupt,
-                            str_format("the stored tensor is {}, but .metadata says {}",
-                                       to_string(blob.dtype), to_string(entry.properties.dtype)));
+      throw_error(ErrorCode::kCorrupt, "the stored tensor is {}, but .metadata says {}",
+                  to_string(blob.dtype), to_string(entry.properties.dtype));
     }
     if (equal(blob.shape, sizes)) return;
     // A reformulated fragment may be stored without its axes of extent 1; anything else with the
@@ -175,9 +172,8 @@ class TorchDistReader : public CheckpointReader {
     const bool is_fragment = blob.contiguous && blob.shape.size() == 1 && !sizes.empty() &&
                              blob.shape[0] == sizes.back() && numel(sizes) == sizes.back();
     if (!is_fragment) {
-      throw CheckpointError(ErrorCode::kCorrupt,
-                            str_format("the stored tensor has the shape {}, but .metadata says {}",
-                                       to_string(blob.shape), to_string(sizes)));
+      throw_error(ErrorCode::kCorrupt, "the stored tensor has the shape {}, but .metadata says {}",
+                  to_string(blob.shape), to_string(sizes));
     }
   }
 
@@ -192,12 +188,10 @@ class TorchDistReader : public CheckpointReader {
         count ? checked_mul(*count, static_cast<std::int64_t>(item_size(entry.properties.dtype)))
               : std::nullopt;
     if (!elements || static_cast<std::uint64_t>(*elements) > kMaxDecodedTensor) {
-      throw CheckpointError(
-          ErrorCode::kUnsupported,
-          str_format("a compressed tensor of more than {} is not decoded; save the checkpoint "
-                     "without compression",
-                     human_bytes(kMaxDecodedTensor)),
-          {.key = entry.key});
+      throw_error(ErrorCode::kUnsupported, {.key = entry.key},
+                  "a compressed tensor of more than {} is not decoded; save the checkpoint "
+                  "without compression",
+                  human_bytes(kMaxDecodedTensor));
     }
     const auto bytes = static_cast<std::uint64_t>(*elements);
     return decoded_.get(file, opening(place), place, bytes + kLikelyArchiveOverhead,
@@ -219,11 +213,10 @@ class TorchDistReader : public CheckpointReader {
         {.key = entry.key, .file = file->name(), .offset = entry.place.offset}, [&] {
           const auto decoded = decoded_object(entry, *file);
           if (!decoded && !range_fits(entry.place.offset, entry.place.length, file->size())) {
-            throw CheckpointError(
-                ErrorCode::kCorrupt,
-                str_format("the object should have {} bytes here, but the file ends at {}; it is "
-                           "truncated or .metadata belongs to another save",
-                           entry.place.length, file->size()));
+            throw_error(ErrorCode::kCorrupt,
+                        "the object should have {} bytes here, but the file ends at {}; it is "
+                        "truncated or .metadata belongs to another save",
+                        entry.place.length, file->size());
           }
           Bytes bytes(decoded ? decoded->size() : entry.place.length);
           decoded ? decoded->read(0, bytes) : file->read(entry.place.offset, bytes);
@@ -237,15 +230,14 @@ class TorchDistReader : public CheckpointReader {
   /// (0: not given).
   void require_same_save(std::uint32_t told, std::uint32_t found) const {
     if (told == 0 || told == found || mixed_saves_ == MixedSaves::kAccept) return;
-    throw CheckpointError(
+    throw_error(
         ErrorCode::kCorrupt,
-        str_format(
-            "the file is of another save than .metadata: its CRC-32 here is {}, but {} was "
-            "written with .metadata. Was one of the two replaced, copied from another checkpoint, "
-            "or edited? `dckpt verify` names all files; if every data file is named, .metadata is "
-            "the one that does not belong. To load what is there, set load: {{backend: {{name: "
-            "{}, options: {{mixed_saves: accept}}}}}}",
-            found == 0 ? "missing" : std::to_string(found), told, info_.format));
+        "the file is of another save than .metadata: its CRC-32 here is {}, but {} was "
+        "written with .metadata. Was one of the two replaced, copied from another checkpoint, "
+        "or edited? `dckpt verify` names all files; if every data file is named, .metadata is "
+        "the one that does not belong. To load what is there, set load: {{backend: {{name: "
+        "{}, options: {{mixed_saves: accept}}}}}}",
+        found == 0 ? "missing" : std::to_string(found), told, info_.format);
   }
 
   Value decode(const BytesStorageMetadata& entry, ByteView bytes) const {

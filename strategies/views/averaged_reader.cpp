@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/geometry/cast.h"
 #include "mapping/geometry/flat_range.h"
 #include "mapping/state/tensor.h"
@@ -55,11 +54,10 @@ class SummedChunk final : public ChangedChunk {
     cast_elements(computed, bytes, dtype(), elements, count);
     const std::size_t i = first_too_large(computed, bytes, dtype(), elements, count);
     if (i == count) return;
-    throw CheckpointError(ErrorCode::kMismatch,
-                          str_format("an average is {}, which would be infinite in {}; convert the "
-                                     "first model to bfloat16 or float32 before",
-                                     sums[i], to_string(dtype())),
-                          {.key = key_, .file = name()});
+    throw_error(ErrorCode::kMismatch, {.key = key_, .file = name()},
+                "an average is {}, which would be infinite in {}; convert the "
+                "first model to bfloat16 or float32 before",
+                sums[i], to_string(dtype()));
   }
 
   /// Reads another checkpoint's elements of the same places.

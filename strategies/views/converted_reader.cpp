@@ -7,8 +7,6 @@
 #include <vector>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "mapping/geometry/cast.h"
 #include "strategies/contract/forwarding_reader.h"
 #include "strategies/views/made_chunk.h"
@@ -75,15 +73,12 @@ class ConvertedChunk final : public ChangedChunk {
     cast_elements(DType::kFloat32, floats, stored_dtype(), back.data(), count);
     for (std::size_t i = 0; i < count; ++i) {
       if (std::memcmp(back.data() + i * item, from + i * item, item) == 0) continue;
-      throw CheckpointError(
-          ErrorCode::kMismatch,
-          str_format("the map adds {} to {}, but {} would come back as {} from {}; let the map "
-                     "cast to a type with more digits, or say 'rounded: true'",
-                     conversion_.add, to_string(stored_dtype()),
-                     load_float(stored_dtype(), from + i * item),
-                     load_float(stored_dtype(), back.data() + i * item),
-                     to_string(conversion_.dtype)),
-          {.key = key_, .file = name()});
+      throw_error(ErrorCode::kMismatch, {.key = key_, .file = name()},
+                  "the map adds {} to {}, but {} would come back as {} from {}; let the map "
+                  "cast to a type with more digits, or say 'rounded: true'",
+                  conversion_.add, to_string(stored_dtype()),
+                  load_float(stored_dtype(), from + i * item),
+                  load_float(stored_dtype(), back.data() + i * item), to_string(conversion_.dtype));
     }
   }
 
@@ -91,12 +86,10 @@ class ConvertedChunk final : public ChangedChunk {
     if (comes_back(stored_dtype(), conversion_.dtype) && conversion_.add == 0) return;
     const std::size_t i = first_too_large(stored_dtype(), from, conversion_.dtype, to, count);
     if (i == count) return;
-    throw CheckpointError(
-        ErrorCode::kMismatch,
-        str_format("{} (of {}) would be infinite in {}; choose a type with a wider range",
-                   load_float(stored_dtype(), from + i * item_size(stored_dtype())),
-                   to_string(stored_dtype()), to_string(conversion_.dtype)),
-        {.key = key_, .file = name()});
+    throw_error(ErrorCode::kMismatch, {.key = key_, .file = name()},
+                "{} (of {}) would be infinite in {}; choose a type with a wider range",
+                load_float(stored_dtype(), from + i * item_size(stored_dtype())),
+                to_string(stored_dtype()), to_string(conversion_.dtype));
   }
 
   std::uint64_t count_;
@@ -115,11 +108,10 @@ class ConvertedReader final : public ForwardingReader {
       TensorStorageMetadata& tensor = metadata_.tensors.at(position);
       DType& dtype = tensor.properties.dtype;
       if (!is_convertible(dtype) || !is_convertible(conversion.dtype))
-        throw CheckpointError(ErrorCode::kMismatch,
-                              str_format("the map converts {} to {}; it can float32, float16, "
-                                         "bfloat16 and float64",
-                                         to_string(dtype), to_string(conversion.dtype)),
-                              {.key = tensor.key});
+        throw_error(ErrorCode::kMismatch, {.key = tensor.key},
+                    "the map converts {} to {}; it can float32, float16, "
+                    "bfloat16 and float64",
+                    to_string(dtype), to_string(conversion.dtype));
       dtype = conversion.dtype;
     }
   }

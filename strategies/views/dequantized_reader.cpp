@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/geometry/cast.h"
 #include "strategies/contract/forwarding_reader.h"
 #include "strategies/views/made_chunk.h"
@@ -94,11 +93,10 @@ class DequantizedChunk final : public ChangedChunk {
     cast_elements(DType::kFloat32, floats, dtype(), into, count);
     const std::size_t i = first_too_large(DType::kFloat32, floats, dtype(), into, count);
     if (i == count) return;
-    throw CheckpointError(ErrorCode::kMismatch,
-                          str_format("a weight is worth {}, which would be infinite in {}; choose "
-                                     "dequantize=bfloat16 or dequantize=float32",
-                                     values[i], to_string(dtype())),
-                          {.key = weight_.key, .file = name()});
+    throw_error(ErrorCode::kMismatch, {.key = weight_.key, .file = name()},
+                "a weight is worth {}, which would be infinite in {}; choose "
+                "dequantize=bfloat16 or dequantize=float32",
+                values[i], to_string(dtype()));
   }
 
   const QuantizedWeight& weight_;
@@ -140,9 +138,9 @@ class DequantizedReader final : public ForwardingReader {
     ChunkPayload payload = source_->locate(position, chunk, file);
     if (!weight) return payload;
     if (!payload.contiguous)
-      throw CheckpointError(ErrorCode::kUnsupported,
-                            "weights with scales have to lie row-major; convert the checkpoint "
-                            "once without changing its keys");
+      throw_error(ErrorCode::kUnsupported,
+                  "weights with scales have to lie row-major; convert the checkpoint "
+                  "once without changing its keys");
     Box box = weight->values_of(source_->metadata().tensors[position].chunks[chunk]);
     ChunkPayload values = payload_of(std::make_shared<DequantizedChunk>(
         file, std::move(payload), std::move(box), *weight, scales_, dtype_));
@@ -204,9 +202,9 @@ std::unique_ptr<CheckpointReader> dequantized_reader(std::unique_ptr<CheckpointR
                                                      const BlockScales& scales,
                                                      QuantizedKeys* keys) {
   if (scales.rows < 1 || scales.columns < 1)
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          str_format("weights cannot have a scale for each block of {} × {}",
-                                     scales.rows, scales.columns));
+    throw_error(ErrorCode::kInvalidArgument,
+                "weights cannot have a scale for each block of {} × {}", scales.rows,
+                scales.columns);
   auto reader = std::make_unique<DequantizedReader>(std::move(source), scales);
   if (keys != nullptr) *keys = reader->keys();
   return reader;

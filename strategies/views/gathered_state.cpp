@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "strategies/contract/forwarding_reader.h"
 #include "strategies/formats/torch_archive/lazy_tensor.h"
 #include "strategies/formats/torch_archive/torch_file.h"
@@ -22,8 +21,8 @@ bool is_gathered(std::string_view key) {
 }
 
 [[noreturn]] void throw_unexpected(const std::string& what) {
-  throw CheckpointError(ErrorCode::kCorrupt,
-                        "gathered optimizer state is not as Megatron-Core writes it: " + what);
+  throw_error(ErrorCode::kCorrupt,
+              "gathered optimizer state is not as Megatron-Core writes it: " + what);
 }
 
 const Dict& dict_of(const Value& value, const char* what) {
@@ -107,9 +106,9 @@ class GatheredState final : public ForwardingReader {
 
   void open(const BytesStorageMetadata& object) {
     if (object.place.codec != StorageCodec::kPlain)
-      throw CheckpointError(ErrorCode::kUnsupported,
-                            "gathered optimizer state that is compressed cannot be read in pieces; "
-                            "convert the checkpoint without compression first");
+      throw_error(ErrorCode::kUnsupported,
+                  "gathered optimizer state that is compressed cannot be read in pieces; "
+                  "convert the checkpoint without compression first");
     const auto file = storage().open(metadata_.files[object.place.file]);
     std::vector<RecordedCrc> records;
     Value stored = load_torch_file(*file, object.place.offset, object.place.length,
@@ -121,7 +120,7 @@ class GatheredState final : public ForwardingReader {
     const Dict& buffers = dict_of(stored, "the object");
     const Value* const joined = buffers.find("buckets_coalesced");
     if (joined == nullptr || *joined != Value(true))
-      throw CheckpointError(
+      throw_error(
           ErrorCode::kUnsupported,
           "gathered optimizer state of Megatron-Core 0.6 keeps its buckets apart; load and save it "
           "with 0.7 to 0.15 first");

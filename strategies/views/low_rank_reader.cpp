@@ -6,8 +6,6 @@
 #include <utility>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "mapping/geometry/cast.h"
 #include "mapping/state/tensor.h"
 #include "strategies/contract/forwarding_reader.h"
@@ -178,12 +176,10 @@ class LowRankChunk final : public ChangedChunk {
     cast_elements(computed, bytes, dtype(), elements, count);
     const std::size_t i = first_too_large(computed, bytes, dtype(), elements, count);
     if (i == count) return;
-    throw CheckpointError(
-        ErrorCode::kMismatch,
-        str_format("with what is added, a weight is {}, which would be infinite in {}; store the "
-                   "model as bfloat16 or float32 first",
-                   values[i], to_string(dtype())),
-        {.key = sum_.key, .file = name()});
+    throw_error(ErrorCode::kMismatch, {.key = sum_.key, .file = name()},
+                "with what is added, a weight is {}, which would be infinite in {}; store the "
+                "model as bfloat16 or float32 first",
+                values[i], to_string(dtype()));
   }
 
   /// Throws for a sum that is not finite, unless the element to which something was added is not.
@@ -195,13 +191,11 @@ class LowRankChunk final : public ChangedChunk {
       cast_elements(dtype(), elements + i * item(), DType::kFloat64,
                     reinterpret_cast<std::byte*>(&before), 1);
       if (!std::isfinite(before)) continue;
-      throw CheckpointError(
-          ErrorCode::kMismatch,
-          str_format("a weight is {}, and with what is added it becomes {}: the adapter or its "
-                     "scale ({}) is damaged or too large (dckpt stats shows the values of its "
-                     "tensors)",
-                     before, values[i], sum_.term.scale),
-          {.key = sum_.key, .file = name()});
+      throw_error(ErrorCode::kMismatch, {.key = sum_.key, .file = name()},
+                  "a weight is {}, and with what is added it becomes {}: the adapter or its "
+                  "scale ({}) is damaged or too large (dckpt stats shows the values of its "
+                  "tensors)",
+                  before, values[i], sum_.term.scale);
     }
   }
 
@@ -231,8 +225,8 @@ class LowRankReader final : public ForwardingReader {
                        Sum{*factors_, term, rank, tensor.global_shape().back(), tensor.key, cache_})
               .second;
       if (!added)
-        throw CheckpointError(ErrorCode::kMismatch, "two products are to be added to one tensor",
-                              {.key = tensor.key});
+        throw_error(ErrorCode::kMismatch, {.key = tensor.key},
+                    "two products are to be added to one tensor");
     }
   }
 
@@ -279,10 +273,9 @@ class LowRankReader final : public ForwardingReader {
   Shape shape_of(const LowRankFactor& factor) const {
     const TensorStorageMetadata& tensor = factors_->metadata().tensors.at(factor.tensor);
     if (!can_cast(tensor.properties.dtype, DType::kFloat32))
-      throw CheckpointError(ErrorCode::kUnsupported,
-                            str_format("a factor is {}, expected float32 or another float",
-                                       to_string(tensor.properties.dtype)),
-                            {.key = tensor.key});
+      throw_error(ErrorCode::kUnsupported, {.key = tensor.key},
+                  "a factor is {}, expected float32 or another float",
+                  to_string(tensor.properties.dtype));
     Shape shape = tensor.global_shape();
     if (factor.transposed) std::ranges::reverse(shape);
     return shape;

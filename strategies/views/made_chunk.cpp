@@ -7,9 +7,8 @@ namespace dckpt {
 
 void MadeChunk::read(std::uint64_t offset, MutableByteView into) const {
   if (offset % item() != 0 || into.size() % item() != 0 || !range_fits(offset, into.size(), size()))
-    throw CheckpointError(ErrorCode::kCorrupt,
-                          "a read goes past the elements of a tensor, or divides one",
-                          {.file = name(), .offset = offset});
+    throw_error(ErrorCode::kCorrupt, {.file = name(), .offset = offset},
+                "a read goes past the elements of a tensor, or divides one");
   if (!into.empty()) make(static_cast<std::int64_t>(offset / item()), into);
 }
 
@@ -34,10 +33,9 @@ ChunkPayload payload_of(std::shared_ptr<const MadeChunk> made) {
 
 void require_row_major(const ChunkPayload& payload, const std::string& key) {
   if (payload.contiguous) return;
-  throw CheckpointError(ErrorCode::kUnsupported,
-                        "tensors that are added to others have to lie row-major; convert the "
-                        "checkpoint once without that",
-                        {.key = key});
+  throw_error(ErrorCode::kUnsupported, {.key = key},
+              "tensors that are added to others have to lie row-major; convert the "
+              "checkpoint once without that");
 }
 
 }  // namespace dckpt

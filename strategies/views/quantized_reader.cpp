@@ -50,10 +50,9 @@ class Quantizer {
     cast_elements(stored.dtype(), stored.data(), DType::kFloat32,
                   reinterpret_cast<std::byte*>(values.data()), values.size());
     if (!std::ranges::all_of(values, [](float value) { return std::isfinite(value); }))
-      throw CheckpointError(ErrorCode::kMismatch,
-                            "the weight has elements that are infinite or not a number, which "
-                            "cannot be quantized",
-                            {.key = weight.key});
+      throw_error(ErrorCode::kMismatch, {.key = weight.key},
+                  "the weight has elements that are infinite or not a number, which "
+                  "cannot be quantized");
     Quantized made{.columns = shape[1], .codes = Bytes(values.size())};
     for (std::int64_t column = 0; column < shape[1]; column += kFp8Block) {
       const Shape sizes{rows, std::min(kFp8Block, shape[1] - column)};

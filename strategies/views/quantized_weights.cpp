@@ -7,9 +7,7 @@
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/problem_list.h"
-#include "mapping/base/text.h"
 #include "mapping/geometry/cast.h"
 
 namespace dckpt {
@@ -350,10 +348,8 @@ class WeightFinder {
     const Shape& shape = scales.global_shape();
     if (shape.empty() || static_cast<std::uint64_t>(shape.back()) <= kMaxScaleBytes / sizeof(float))
       return;
-    throw CheckpointError(
-        ErrorCode::kUnsupported,
-        str_format("a row of weights has more scales than {} hold", human_bytes(kMaxScaleBytes)),
-        {.key = scales.key});
+    throw_error(ErrorCode::kUnsupported, {.key = scales.key},
+                "a row of weights has more scales than {} hold", human_bytes(kMaxScaleBytes));
   }
 
   const std::vector<TensorStorageMetadata>& stored_;

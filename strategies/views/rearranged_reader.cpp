@@ -28,8 +28,8 @@ class Zeros final : public ReadableFile {
   std::uint64_t size() const noexcept override { return size_; }
   void read(std::uint64_t offset, MutableByteView into) const override {
     if (!range_fits(offset, into.size(), size_))
-      throw CheckpointError(ErrorCode::kCorrupt, "a read goes past the end of the zeros",
-                            {.file = name_, .offset = offset});
+      throw_error(ErrorCode::kCorrupt, {.file = name_, .offset = offset},
+                  "a read goes past the end of the zeros");
     std::ranges::fill(into, std::byte{0});
   }
   void prefetch(std::uint64_t, std::uint64_t) const override {}
@@ -234,7 +234,7 @@ class RearrangedReader final : public CheckpointReader {
       while (from < stored.size() && (stored[from] <= 1 || dense[from] > stride)) ++from;
       if (from == stored.size() || stride % dense[from] != 0 ||
           stride / dense[from] * (sizes[axis] - 1) >= stored[from])
-        throw CheckpointError(
+        throw_error(
             ErrorCode::kUnsupported,
             "the elements of a stored tensor lie with gaps or in another order, but have to be "
             "taken one after the other; convert the checkpoint once without changing its keys");

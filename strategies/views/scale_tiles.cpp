@@ -6,8 +6,6 @@
 #include <utility>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "mapping/geometry/cast.h"
 #include "mapping/state/tensor.h"
 #include "strategies/tensor_io/read_tensors.h"
@@ -87,12 +85,10 @@ void ScaleTiles::check_shape(const QuantizedWeight& weight) const {
                   reinterpret_cast<std::byte*>(found.data()), found.size());
   }
   if (found == weight.size) return;
-  throw CheckpointError(
-      ErrorCode::kMismatch,
-      str_format("the weight {} has the shape {} by its codes, two in a byte, but {} says {}; only "
-                 "codes of 4 bits without padding can be dequantized",
-                 quote(weight.key), to_string(weight.size), quote(tensor.key), to_string(found)),
-      {.key = tensor.key});
+  throw_error(ErrorCode::kMismatch, {.key = tensor.key},
+              "the weight {} has the shape {} by its codes, two in a byte, but {} says {}; only "
+              "codes of 4 bits without padding can be dequantized",
+              quote(weight.key), to_string(weight.size), quote(tensor.key), to_string(found));
 }
 
 }  // namespace dckpt

@@ -6,8 +6,6 @@
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "strategies/formats/json/json.h"
 
 namespace dckpt {
@@ -49,7 +47,7 @@ class ZarrayParser {
 
  private:
   [[noreturn]] void fail(ErrorCode code, const std::string& message) const {
-    throw CheckpointError(code, message, {.file = file_name_});
+    throw_error(code, {.file = file_name_}, message);
   }
 
   const Value& field(const char* name) const {

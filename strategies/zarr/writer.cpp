@@ -11,10 +11,8 @@
 #include "configs/policy/strategy_options.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/parallel_for.h"
 #include "mapping/base/storage_name.h"
-#include "mapping/base/text.h"
 #include "mapping/planning/chunk_geometry.h"
 #include "strategies/formats/dcp/megatron_json.h"
 #include "strategies/storage/buffered_file.h"
@@ -29,7 +27,7 @@ namespace {
 constexpr const char* kNoElements = ".empty";
 
 [[noreturn]] void refuse(const std::string& key, const std::string& what) {
-  throw CheckpointError(ErrorCode::kUnsupported, what, {.key = key});
+  throw_error(ErrorCode::kUnsupported, {.key = key}, what);
 }
 
 /// Checks that a key, which becomes the name of a folder, does not look like a file of this or
@@ -120,11 +118,9 @@ WrittenItems places_of(const SavePlan& plan) {
 /// Checks the place that this writer passed to wrote(); only damaged notes have others.
 void require_place(std::span<const StorageInfo> places, const std::string& file) {
   if (places.size() == 1) return;
-  throw CheckpointError(
-      ErrorCode::kCorrupt,
-      str_format("the interrupted attempt put {} into the file, not 1; convert without --resume",
-                 counted(places.size(), "item")),
-      {.file = file});
+  throw_error(ErrorCode::kCorrupt, {.file = file},
+              "the interrupted attempt put {} into the file, not 1; convert without --resume",
+              counted(places.size(), "item"));
 }
 
 std::uint64_t write_item(BufferedFile& file, const WriteItem& item, ItemSource& source) {
@@ -134,9 +130,8 @@ std::uint64_t write_item(BufferedFile& file, const WriteItem& item, ItemSource& 
   }
   source.tensor(item, [&](ByteView part) { file.append(part); });
   if (file.position() != item.nbytes)
-    throw CheckpointError(
-        ErrorCode::kInvalidArgument,
-        str_format("the source delivered {} bytes instead of {}", file.position(), item.nbytes));
+    throw_error(ErrorCode::kInvalidArgument, "the source delivered {} bytes instead of {}",
+                file.position(), item.nbytes);
   return item.nbytes;
 }
 

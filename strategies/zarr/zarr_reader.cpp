@@ -8,8 +8,6 @@
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "strategies/contract/common_state.h"
 #include "strategies/formats/dcp/megatron_json.h"
 #include "strategies/formats/torch_archive/torch_file.h"
@@ -62,7 +60,7 @@ class ZarrScan {
  private:
   [[noreturn]] void fail(ErrorCode code, const std::string& message,
                          const std::string& file) const {
-    throw CheckpointError(code, message, {.file = storage_.display_path(file)});
+    throw_error(code, {.file = storage_.display_path(file)}, message);
   }
 
   void require_common(const std::vector<FileInfo>& entries) const {

@@ -11,7 +11,6 @@
 #include "dist_checkpointing/ranks/shared_work.h"
 #include "mapping/base/error.h"
 #include "mapping/base/error_boundary.h"
-#include "mapping/base/format.h"
 #include "tools/dckpt/commands/program.h"
 #include "tools/dckpt/grammar/build_info.h"
 #include "tools/dckpt/grammar/command_line.h"

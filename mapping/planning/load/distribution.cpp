@@ -291,8 +291,7 @@ class LoadDistributor {
       part.bytes = bytes_of(part.tensor, part.box);
       for (const std::uint32_t member : members) result_.uses.push_back(references[member].use);
       if (result_.uses.size() > UINT32_MAX)
-        throw CheckpointError(ErrorCode::kUnsupported,
-                              "the ranks together want more than 4 billion parts");
+        throw_error(ErrorCode::kUnsupported, "the ranks together want more than 4 billion parts");
       part.use_count = static_cast<std::uint32_t>(result_.uses.size()) - part.first_use;
       parts.push_back(std::move(part));
     };

@@ -6,8 +6,6 @@
 #include <utility>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "mapping/geometry/flat_range.h"
 #include "mapping/planning/chunk_index.h"
 #include "mapping/planning/reformulation.h"
@@ -172,10 +170,9 @@ std::vector<ReadItem> plan_reads(const Metadata& metadata, std::span<const Wante
     const TensorStorageMetadata& tensor = metadata.tensors[shard.tensor];
     if (!is_valid(shard.box) || shard.box.dims() != tensor.global_shape().size() ||
         (!shard.clip && !fits(shard.box, tensor.global_shape()))) {
-      throw CheckpointError(ErrorCode::kMismatch,
-                            str_format("the part {} is wanted of a tensor of shape {}",
-                                       to_string(shard.box), to_string(tensor.global_shape())),
-                            {.key = tensor.key});
+      throw_error(ErrorCode::kMismatch, {.key = tensor.key},
+                  "the part {} is wanted of a tensor of shape {}", to_string(shard.box),
+                  to_string(tensor.global_shape()));
     }
     count += stored.try_emplace(shard.tensor, tensor).first->second.count(shard.box);
   }

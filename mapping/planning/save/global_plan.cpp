@@ -4,8 +4,6 @@
 
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "mapping/planning/save/assemble.h"
 #include "mapping/planning/save/balance.h"
 #include "mapping/planning/save/dedup.h"
@@ -22,7 +20,7 @@ void require_none(const std::vector<std::string>& problems) {
     message += "\n  " + problems[i];
   if (problems.size() > kShownProblems)
     message += str_format("\n  … and {} more", grouped(problems.size() - kShownProblems));
-  throw CheckpointError(ErrorCode::kMismatch, message);
+  throw_error(ErrorCode::kMismatch, message);
 }
 
 }  // namespace
@@ -56,11 +54,9 @@ Metadata written_metadata(const GlobalPlan& plan, std::span<const std::vector<St
     const auto first_file = static_cast<std::uint32_t>(metadata.files.size());
     metadata.files.insert(metadata.files.end(), files[rank].begin(), files[rank].end());
     if (places[rank].size() != plan.slots[rank].size()) {
-      throw CheckpointError(
-          ErrorCode::kIncomplete,
-          str_format("wrote {}, but its plan has {}", counted(places[rank].size(), "item"),
-                     plan.slots[rank].size()),
-          {.rank = static_cast<int>(rank)});
+      throw_error(ErrorCode::kIncomplete, {.rank = static_cast<int>(rank)},
+                  "wrote {}, but its plan has {}", counted(places[rank].size(), "item"),
+                  plan.slots[rank].size());
     }
     for (std::size_t i = 0; i < places[rank].size(); ++i) {
       const GlobalPlan::Slot& slot = plan.slots[rank][i];

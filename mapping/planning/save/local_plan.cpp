@@ -3,8 +3,6 @@
 #include <algorithm>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "mapping/geometry/flat_range.h"
 #include "mapping/planning/reformulation.h"
 
@@ -41,10 +39,9 @@ void append_boxes(const TensorShard& shard, SavePlan& plan) {
 
 void append_reformulated(const TensorShard& shard, SavePlan& plan) {
   if (!shard.fragmentation) {
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "a flattened range of an irregular grid cannot be stored in Megatron's "
-                          "form; use the form 'boxes', or shards of equal shape",
-                          {.key = shard.key});
+    throw_error(ErrorCode::kInvalidArgument, {.key = shard.key},
+                "a flattened range of an irregular grid cannot be stored in Megatron's "
+                "form; use the form 'boxes', or shards of equal shape");
   }
   const Shape& grid = *shard.fragmentation;
   Box chunk;
@@ -53,11 +50,9 @@ void append_reformulated(const TensorShard& shard, SavePlan& plan) {
                                   ? shard.global_shape[axis] / grid[axis]
                                   : -1;
     if (cell != shard.box.sizes[axis] || cell == 0 || shard.box.offsets[axis] % cell != 0) {
-      throw CheckpointError(
-          ErrorCode::kInvalidArgument,
-          str_format("the grid {} does not cut a tensor of shape {} into pieces like {}",
-                     to_string(grid), to_string(shard.global_shape), to_string(shard.box)),
-          {.key = shard.key});
+      throw_error(ErrorCode::kInvalidArgument, {.key = shard.key},
+                  "the grid {} does not cut a tensor of shape {} into pieces like {}",
+                  to_string(grid), to_string(shard.global_shape), to_string(shard.box));
     }
     chunk.offsets.push_back(shard.box.offsets[axis] / cell);
     chunk.sizes.push_back(1);

@@ -7,9 +7,7 @@
 
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/problem_list.h"
-#include "mapping/base/text.h"
 #include "mapping/planning/save/messages.h"
 #include "mapping/planning/validate.h"
 
@@ -102,9 +100,8 @@ class Claims {
 
 SavePlan LocalPlans::operator[](std::size_t rank) const {
   if (rank >= size())
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          str_format("there is no plan of rank {}; {} planned", rank,
-                                     counted(size(), "rank has", "ranks have")));
+    throw_error(ErrorCode::kInvalidArgument, "there is no plan of rank {}; {} planned", rank,
+                counted(size(), "rank has", "ranks have"));
   if (const auto* const plans = std::get_if<std::span<const SavePlan>>(&plans_))
     return (*plans)[rank];
   return with_context({.rank = static_cast<int>(rank)}, [&] {
@@ -122,10 +119,9 @@ GlobalPlan create_default_global_save_plan(const LocalPlans& plans,
 void validate_global_plan(const GlobalPlan& plan, const LocalPlans& plans, bool redundant) {
   ProblemList problems;
   if (plan.items.size() != plans.size() || plan.slots.size() != plans.size())
-    throw CheckpointError(ErrorCode::kMismatch,
-                          str_format("the global plan is for {} with slots for {}, but {} planned",
-                                     counted(plan.items.size(), "rank"), plan.slots.size(),
-                                     counted(plans.size(), "has", "have")));
+    throw_error(ErrorCode::kMismatch, "the global plan is for {} with slots for {}, but {} planned",
+                counted(plan.items.size(), "rank"), plan.slots.size(),
+                counted(plans.size(), "has", "have"));
   Claims claims(plan.metadata, redundant, problems);
   for (std::size_t rank = 0; rank < plans.size(); ++rank) {
     const SavePlan local = plans[rank];

@@ -16,7 +16,6 @@
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
 #include "mapping/base/fingerprint.h"
-#include "mapping/base/format.h"
 #include "mapping/base/wire.h"
 
 namespace dckpt {
@@ -130,9 +129,8 @@ Bytes encode_plan(const SavePlan& plan) {
 SavePlan decode_plan(ByteView bytes) {
   const std::string what = "a save plan from another rank";
   if (!as_text(bytes).starts_with(kMagic))
-    throw CheckpointError(
-        ErrorCode::kCorrupt,
-        what + " does not begin with 'DCP2'; all ranks must run the same version");
+    throw_error(ErrorCode::kCorrupt,
+                what + " does not begin with 'DCP2'; all ranks must run the same version");
   WireReader reader(bytes.subspan(kMagic.size()), what);
   const std::size_t key_count = reader.count();
   const std::size_t item_count = reader.count();
@@ -186,12 +184,10 @@ Bytes encode_unchanged_proposal(std::uint8_t rules, const Fingerprint& plan) {
 
 Proposal decode_proposal(ByteView bytes) {
   if (bytes.size() < 2)
-    throw CheckpointError(ErrorCode::kCorrupt,
-                          str_format("the proposal of a plan has {} bytes", bytes.size()));
+    throw_error(ErrorCode::kCorrupt, "the proposal of a plan has {} bytes", bytes.size());
   if (bytes[1] > std::byte{kSamePlan})
-    throw CheckpointError(ErrorCode::kCorrupt,
-                          str_format("the proposal of a plan is of kind {}, expected at most {}",
-                                     std::to_integer<int>(bytes[1]), +kSamePlan));
+    throw_error(ErrorCode::kCorrupt, "the proposal of a plan is of kind {}, expected at most {}",
+                std::to_integer<int>(bytes[1]), +kSamePlan);
   return {static_cast<std::uint8_t>(bytes[0]), bytes[1] != std::byte{kPlan}, bytes.subspan(2)};
 }
 

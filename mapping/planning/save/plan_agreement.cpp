@@ -6,8 +6,6 @@
 #include <utility>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "mapping/planning/save/messages.h"
 
 namespace dckpt {
@@ -60,10 +58,10 @@ ProposedPlans read_proposals(std::span<const Bytes> proposals, std::uint8_t rule
     with_context({.rank = static_cast<int>(rank)}, [&] {
       const Proposal proposal = decode_proposal(proposals[rank]);
       if (proposal.rules != rules) {
-        throw CheckpointError(ErrorCode::kMismatch,
-                              str_format("saves with other planner options ({}) than the "
-                                         "coordinator ({}); all ranks need the same policy",
-                                         describe_rules(proposal.rules), describe_rules(rules)));
+        throw_error(ErrorCode::kMismatch,
+                    "saves with other planner options ({}) than the "
+                    "coordinator ({}); all ranks need the same policy",
+                    describe_rules(proposal.rules), describe_rules(rules));
       }
       if (!proposal.unchanged) {
         all.unchanged = false;
@@ -73,10 +71,10 @@ ProposedPlans read_proposals(std::span<const Bytes> proposals, std::uint8_t rule
       }
       if (last == nullptr || last->fingerprints.size() != proposals.size() ||
           !refers_to(proposal, last->fingerprints[rank])) {
-        throw CheckpointError(ErrorCode::kMismatch,
-                              "proposes the plan of the last save, which is not the one that the "
-                              "coordinator remembers; use one plan cache per rank, for saves of "
-                              "the same ranks");
+        throw_error(ErrorCode::kMismatch,
+                    "proposes the plan of the last save, which is not the one that the "
+                    "coordinator remembers; use one plan cache per rank, for saves of "
+                    "the same ranks");
       }
       all.remembered[rank] = true;
       all.fingerprints[rank] = last->fingerprints[rank];
@@ -168,8 +166,7 @@ FinalPlan PlanAgreement::finish_plan(LocalPlan local, ByteView answer) const {
   std::optional<std::vector<AssignedItem>> items = decode_answer(answer, local.items);
   if (!items) {
     if (!local.why_planned.empty() || !last_.local)
-      throw CheckpointError(ErrorCode::kCorrupt,
-                            "the final plan from the coordinator is malformed");
+      throw_error(ErrorCode::kCorrupt, "the final plan from the coordinator is malformed");
     items = last_.local->items;
   }
   SavePlan final = is_all_of(*items, local.items.size()) ? std::move(local.items)

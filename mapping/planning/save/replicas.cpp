@@ -7,7 +7,6 @@
 
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/planning/save/collect.h"
 #include "mapping/planning/save/dedup.h"
 
@@ -118,12 +117,10 @@ std::vector<DifferingReplicas> differing_replicas(
   for (std::size_t rank = 0; rank < hashes.size(); ++rank) {
     if (rank < replicas.items.size() && hashes[rank].size() == replicas.items[rank].size())
       continue;
-    throw CheckpointError(
-        ErrorCode::kCorrupt,
-        str_format("tells {} of replicas, but was asked for {}",
-                   counted(hashes[rank].size(), "hash", "hashes"),
-                   rank < replicas.items.size() ? replicas.items[rank].size() : 0),
-        {.rank = static_cast<int>(rank)});
+    throw_error(ErrorCode::kCorrupt, {.rank = static_cast<int>(rank)},
+                "tells {} of replicas, but was asked for {}",
+                counted(hashes[rank].size(), "hash", "hashes"),
+                rank < replicas.items.size() ? replicas.items[rank].size() : 0);
   }
   std::map<std::vector<std::vector<std::size_t>>, std::set<std::string>> keys;
   for (const Replicas::Piece& piece : replicas.pieces) {

@@ -5,8 +5,6 @@
 #include <utility>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "migration/maps/arrangement/arrange_rows.h"
 #include "migration/maps/arrangement/known_meaning.h"
 #include "migration/maps/assignment/completeness.h"
@@ -18,10 +16,8 @@ namespace {
 void refuse_models(const KeyMap& map, const MapNumbers& numbers) {
   for (const MapRefusal& refusal : map.refuse) {
     if (!numbers.is_true(refusal.only_if)) continue;
-    throw CheckpointError(
-        ErrorCode::kUnsupported,
-        str_format("the map {} is not for this model: {}, and {}", quote(map.family),
-                   numbers.describe(refusal.only_if), refusal.because));
+    throw_error(ErrorCode::kUnsupported, "the map {} is not for this model: {}, and {}",
+                quote(map.family), numbers.describe(refusal.only_if), refusal.because);
   }
 }
 

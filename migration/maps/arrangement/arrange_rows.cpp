@@ -7,8 +7,6 @@
 #include <utility>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "migration/maps/arrangement/element_type.h"
 #include "migration/maps/arrangement/known_meaning.h"
 #include "migration/maps/arrangement/module_rows.h"
@@ -73,9 +71,9 @@ class Arrangement {
       const std::int64_t count = count_of(name);
       std::vector<RowNumbers> next;
       if (result.size() * static_cast<std::uint64_t>(count) > kMaxMappedTensors)
-        throw CheckpointError(ErrorCode::kUnsupported,
-                              str_format("the checkpoint has more than {} tensors of the row {}",
-                                         grouped(kMaxMappedTensors), quote(pattern.text())));
+        throw_error(ErrorCode::kUnsupported,
+                    "the checkpoint has more than {} tensors of the row {}",
+                    grouped(kMaxMappedTensors), quote(pattern.text()));
       for (const RowNumbers& numbers : result) {
         for (std::int64_t i = 0; i < count; ++i) {
           if (name == kLayer && !rows_.kinds.has(i, kind)) continue;
@@ -162,9 +160,8 @@ class Arrangement {
           relate(steps(to), tensors_of(to.steps, to.tensors.size(), known.from.whole, numbers),
                  known.from.whole.empty() ? 0 : known.from.whole.front(), numbers);
       if (known.to.whole != known.from.whole)
-        throw CheckpointError(ErrorCode::kMismatch,
-                              str_format("the shape {} became {}", to_string(known.from.whole),
-                                         to_string(known.to.whole)));
+        throw_error(ErrorCode::kMismatch, "the shape {} became {}", to_string(known.from.whole),
+                    to_string(known.to.whole));
       known.common = common_pieces();
     }
     require_extents(map_.tensors[row], known.from.whole, numbers);
@@ -198,9 +195,9 @@ class Arrangement {
   std::int64_t take_expert(std::size_t row, const RowNumbers& instance, Shape& shape) const {
     const std::int64_t experts = rows_.counts.at(kExpert);
     if (shape.empty() || shape.front() % experts != 0)
-      throw CheckpointError(ErrorCode::kMismatch,
-                            str_format("the shape {} cannot be divided into the rows of {} experts",
-                                       to_string(shape), experts));
+      throw_error(ErrorCode::kMismatch,
+                  "the shape {} cannot be divided into the rows of {} experts", to_string(shape),
+                  experts);
     shape.front() /= experts;
     return pick(patterns_[row], instance, {kExpert}).front() * shape.front();
   }
@@ -229,9 +226,8 @@ class Arrangement {
     for (const std::string& name : stacked)
       expected += str_format("{}{} {}", expected.empty() ? "" : " and ", rows_.counts.at(name),
                              name == kExpert ? "experts" : "layers");
-    throw CheckpointError(ErrorCode::kMismatch,
-                          str_format("{} has the shape {}, expected leading axes for {}",
-                                     quote(key), to_string(size), expected));
+    throw_error(ErrorCode::kMismatch, "{} has the shape {}, expected leading axes for {}",
+                quote(key), to_string(size), expected);
   }
 
   /// Refuses to split elements that share bytes: they stay together only where rows of a matrix
@@ -247,12 +243,10 @@ class Arrangement {
         std::array{MapStep::kTranspose, MapStep::kSqueeze},
         [&](MapStep step) { return has_step(from, step) || has_step(to, step); });
     if (!changes_axes && (!moves || tensor.global_shape().size() > 1)) return;
-    throw CheckpointError(
-        ErrorCode::kUnsupported,
-        str_format("the map {} would take apart elements of 4 or 6 bits that share bytes; "
-                   "dequantize the tensor with the library that wrote it, or leave it out",
-                   quote(map_.family)),
-        {.key = tensor.key});
+    throw_error(ErrorCode::kUnsupported, {.key = tensor.key},
+                "the map {} would take apart elements of 4 or 6 bits that share bytes; "
+                "dequantize the tensor with the library that wrote it, or leave it out",
+                quote(map_.family));
   }
 
   /// Checks that there are as many rows and columns as the configuration says, if it does.
@@ -260,8 +254,8 @@ class Arrangement {
     const auto require = [&](const std::string& number, std::int64_t extent, const char* what) {
       const auto said = number.empty() ? std::nullopt : numbers.find(number);
       if (!said || extent == *said) return;
-      throw CheckpointError(ErrorCode::kMismatch, str_format("there are {} {}, but {}", extent,
-                                                             what, numbers.describe(number)));
+      throw_error(ErrorCode::kMismatch, "there are {} {}, but {}", extent, what,
+                  numbers.describe(number));
     };
     if (whole.empty()) return;
     require(row.columns, whole.back(), "columns");
@@ -284,9 +278,8 @@ class Arrangement {
                const std::vector<SourceTensor>& sources) {
     std::vector<std::optional<std::size_t>> made(relations_.to.tensors.size());
     if ((parts_ += relations_.common.size()) > kMaxParts)
-      throw CheckpointError(
-          ErrorCode::kUnsupported,
-          str_format("the map cuts the tensors into more than {} parts", grouped(kMaxParts)));
+      throw_error(ErrorCode::kUnsupported, "the map cuts the tensors into more than {} parts",
+                  grouped(kMaxParts));
     for (const RelationPiece& to : relations_.to.pieces) {
       if (to.tensor == RelationPiece::kPadding)
         result_.counts.padding_in += static_cast<std::uint64_t>(numel(to.box.sizes));
@@ -333,9 +326,8 @@ class Arrangement {
     if (from == to && conversion.add == 0) return;
     const auto [known, inserted] = result_.conversions.emplace(position, conversion);
     if (known->second != conversion)
-      throw CheckpointError(ErrorCode::kMismatch,
-                            str_format("{} would become {} and {}", quote(source.key),
-                                       to_string(known->second.dtype), to_string(to)));
+      throw_error(ErrorCode::kMismatch, "{} would become {} and {}", quote(source.key),
+                  to_string(known->second.dtype), to_string(to));
   }
 
   TensorPart part(std::size_t row, const RelationPiece& to, const RelationPiece& from,
@@ -394,7 +386,7 @@ class Arrangement {
     const auto owner = std::tuple(row, tensor, in_key);
     if (!inserted) {
       if (made_[found->second].owner != owner)
-        throw CheckpointError(ErrorCode::kMismatch, quote(key) + " is made twice");
+        throw_error(ErrorCode::kMismatch, quote(key) + " is made twice");
       require_equal(ShapeView(made_[found->second].tensor.size).last(shape.size()), shape, key);
       return found->second;
     }
@@ -413,12 +405,11 @@ class Arrangement {
   /// Checks that layers or experts that are axes of one tensor have the same shape.
   void require_equal(ShapeView first, ShapeView shape, const std::string& key) const {
     if (equal(first, shape)) return;
-    throw CheckpointError(ErrorCode::kMismatch,
-                          str_format("{} would have layers or experts of the shapes {} and {}{}",
-                                     quote(key), to_string(first), to_string(shape),
-                                     to_.is_megatron() && to_.layout() != MegatronLayout::kSingleton
-                                         ? "; choose layout=non-homogeneous or layout=singleton"
-                                         : ""));
+    throw_error(ErrorCode::kMismatch, "{} would have layers or experts of the shapes {} and {}{}",
+                quote(key), to_string(first), to_string(shape),
+                to_.is_megatron() && to_.layout() != MegatronLayout::kSingleton
+                    ? "; choose layout=non-homogeneous or layout=singleton"
+                    : "");
   }
 
   /// Returns the sort key of an instance: layers follow each other, between the rows before and

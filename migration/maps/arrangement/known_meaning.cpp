@@ -6,8 +6,6 @@
 #include <string_view>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "mapping/megatron/model_keys.h"
 #include "migration/maps/numbers/rotary_order.h"
 #include "migration/maps/numbers/weight_arguments.h"
@@ -68,11 +66,10 @@ void require_known_meaning(const KeyMap& map, const MapNumbers& numbers, const S
         text = argument.none;
       }
       if (text.empty() || std::ranges::find(argument.usual, text) != argument.usual.end()) return;
-      throw CheckpointError(
-          ErrorCode::kUnsupported,
-          str_format("the map {} is not for this model: {} is {} ({}), and {}; a map of yours that "
-                     "has {} among its numbers says what becomes of it, see docs/maps.md",
-                     quote(map.family), name, text, origin, argument.meaning, name));
+      throw_error(ErrorCode::kUnsupported,
+                  "the map {} is not for this model: {} is {} ({}), and {}; a map of yours that "
+                  "has {} among its numbers says what becomes of it, see docs/maps.md",
+                  quote(map.family), name, text, origin, argument.meaning, name);
     };
     if (argument.scope == ArgumentScope::kHf) {
       const Value* const text = config.hf.find(kHfTextConfig);
@@ -92,11 +89,10 @@ void require_padding(const MapRow& row, const Shape& shape, const MapNumbers& nu
       has_step(row.hf.transform, MapStep::kPadRows) || !words || !padded || *words == *padded ||
       shape.empty() || (shape.front() != *words && shape.front() != *padded))
     return;
-  throw CheckpointError(
-      ErrorCode::kMismatch,
-      str_format("a vocabulary of {} rows has {} in Megatron ({}), and {} are here; give the row "
-                 "the step pad_rows",
-                 *words, *padded, numbers.describe("padded_vocab_size"), shape.front()));
+  throw_error(ErrorCode::kMismatch,
+              "a vocabulary of {} rows has {} in Megatron ({}), and {} are here; give the row "
+              "the step pad_rows",
+              *words, *padded, numbers.describe("padded_vocab_size"), shape.front());
 }
 
 void require_halves(const MapRow& row, const Shape& shape, const MapNumbers& numbers) {
@@ -108,21 +104,20 @@ void require_halves(const MapRow& row, const Shape& shape, const MapNumbers& num
                                      : "ffn_hidden_size");
   if (!has_step(row.hf.transform, MapStep::kConcatRows) && half.value_or(0) * 2 != shape.front())
     return;
-  throw CheckpointError(ErrorCode::kMismatch,
-                        str_format("the row makes gate and up ({} rows), whose halves Megatron's "
-                                   "singleton layout stores separately; give it 'gated: true'",
-                                   shape.front()));
+  throw_error(ErrorCode::kMismatch,
+              "the row makes gate and up ({} rows), whose halves Megatron's "
+              "singleton layout stores separately; give it 'gated: true'",
+              shape.front());
 }
 
 void require_axes(const MapRow& row, const Shape& shape) {
   if (shape.size() < 2 && glob_match("*.linear_*.weight", row.megatron) &&
       !glob_match("*norm.weight", row.megatron))
-    throw CheckpointError(
-        ErrorCode::kMismatch,
-        str_format("{} is a matrix in Megatron, and what {} would make of it has the shape {}; the "
-                   "first axis of a key without {{e}} counts experts, unless the first step is "
-                   "experts_in_rows",
-                   quote(row.megatron), quoted_list(row.hf.keys), to_string(shape)));
+    throw_error(ErrorCode::kMismatch,
+                "{} is a matrix in Megatron, and what {} would make of it has the shape {}; the "
+                "first axis of a key without {{e}} counts experts, unless the first step is "
+                "experts_in_rows",
+                quote(row.megatron), quoted_list(row.hf.keys), to_string(shape));
   constexpr std::array<const char*, 4> kOfOneAxis{"*.bias", "*_bias", "*norm.weight",
                                                   "*layer_norm_weight"};
   const auto matches = [](const auto& globs, const std::string& key) {
@@ -133,11 +128,10 @@ void require_axes(const MapRow& row, const Shape& shape) {
                           [&](const std::string& key) { return matches(kSqueezed, key); }) &&
       !has_step(row.hf.transform, MapStep::kSqueeze);
   if (!lacks_squeeze && (shape.size() < 2 || !matches(kOfOneAxis, row.megatron))) return;
-  throw CheckpointError(
-      ErrorCode::kUnsupported,
-      str_format("{} has one axis in Megatron, and {} has another one in Hugging Face files: the "
-                 "shape is {}; the step squeeze takes away a first axis of extent 1",
-                 quote(row.megatron), quote(row.hf.keys.front()), to_string(shape)));
+  throw_error(ErrorCode::kUnsupported,
+              "{} has one axis in Megatron, and {} has another one in Hugging Face files: the "
+              "shape is {}; the step squeeze takes away a first axis of extent 1",
+              quote(row.megatron), quote(row.hf.keys.front()), to_string(shape));
 }
 
 }  // namespace dckpt

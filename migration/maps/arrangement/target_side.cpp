@@ -3,8 +3,6 @@
 #include <algorithm>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 
 namespace dckpt {
 namespace {
@@ -72,10 +70,9 @@ KeyPrefix TargetSide::prefix() const {
   if (text.empty() || text == kTextPrefix) return text_prefix(map_, text);
   const std::string behind_models = map_.hf_prefix + kTextPrefix;
   if (!is_megatron() && text == behind_models) return text_prefix(map_, text, map_.hf_prefix);
-  throw CheckpointError(
-      ErrorCode::kInvalidArgument,
-      str_format("keys cannot start with {} here, but with {}{}", quote(text), quote(kTextPrefix),
-                 is_megatron() ? std::string() : " or " + quote(behind_models)));
+  throw_error(ErrorCode::kInvalidArgument, "keys cannot start with {} here, but with {}{}",
+              quote(text), quote(kTextPrefix),
+              is_megatron() ? std::string() : " or " + quote(behind_models));
 }
 
 const std::string& spelling(const MapRow& row, std::size_t name) {

@@ -7,8 +7,6 @@
 #include "configs/maps/key_pattern.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 
 namespace dckpt {
 namespace {
@@ -84,10 +82,9 @@ void require_balance(const KeyMap& map, const MappedKeys& mapped) {
   const std::uint64_t in = mapped.counts.elements_in - mapped.counts.padding_in;
   const std::uint64_t out = mapped.counts.elements_out - mapped.counts.padding_out;
   if (in != out)
-    throw CheckpointError(
-        ErrorCode::kMismatch,
-        str_format("the map {} makes {} elements of {}, without padding: rows overlap",
-                   quote(map.family), grouped(out), grouped(in)));
+    throw_error(ErrorCode::kMismatch,
+                "the map {} makes {} elements of {}, without padding: rows overlap",
+                quote(map.family), grouped(out), grouped(in));
 }
 
 }  // namespace dckpt

@@ -7,8 +7,6 @@
 #include "configs/maps/key_map_rows.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 
 namespace dckpt {
 namespace {
@@ -23,12 +21,8 @@ constexpr std::int64_t kMaxRopeHeads = std::int64_t{1} << 20;
 constexpr std::size_t kMaxRopePieces = 64;  // each head looks for its own
 constexpr std::int64_t kMaxGroups = 1 << 16;
 
-[[noreturn]] void fail(const std::string& message) {
-  throw CheckpointError(ErrorCode::kMismatch, message);
-}
-
 std::int64_t rows_of(const Shape& shape) {
-  if (shape.empty()) fail("a single number (shape ()) has no rows");
+  if (shape.empty()) throw_error(ErrorCode::kMismatch, "a single number (shape ()) has no rows");
   return shape.front();
 }
 
@@ -36,8 +30,8 @@ void require_same_columns(const std::vector<Shape>& shapes) {
   for (const Shape& shape : shapes) {
     rows_of(shape);
     if (!equal(ShapeView(shape).subspan(1), ShapeView(shapes.front()).subspan(1)))
-      fail(str_format("shapes {} and {} differ in more than rows", to_string(shapes.front()),
-                      to_string(shape)));
+      throw_error(ErrorCode::kMismatch, "shapes {} and {} differ in more than rows",
+                  to_string(shapes.front()), to_string(shape));
   }
 }
 
@@ -60,8 +54,9 @@ void transpose(Canvas& canvas) {
 
 void squeeze(Canvas& canvas) {
   if (rows_of(canvas.shape) != 1)
-    fail(str_format("squeeze takes away a first axis of extent 1, but the shape is {}",
-                    to_string(canvas.shape)));
+    throw_error(ErrorCode::kMismatch,
+                "squeeze takes away a first axis of extent 1, but the shape is {}",
+                to_string(canvas.shape));
   change_axes(canvas, [](auto& of_axes) { of_axes.erase(of_axes.begin()); });
 }
 
@@ -107,10 +102,12 @@ std::vector<std::int64_t> row_counts(const MapTransform& step, std::size_t count
   }
   std::int64_t sum = 0;
   for (const std::int64_t share : shares) {
-    if (share < 0 || __builtin_add_overflow(sum, share, &sum)) fail("the parts are too large");
+    if (share < 0 || __builtin_add_overflow(sum, share, &sum))
+      throw_error(ErrorCode::kMismatch, "the parts are too large");
   }
   if (sum == 0 || rows % sum != 0)
-    fail(str_format("{} cannot be divided into {}", counted(rows, "row"), counted(sum, "part")));
+    throw_error(ErrorCode::kMismatch, "{} cannot be divided into {}", counted(rows, "row"),
+                counted(sum, "part"));
   for (std::int64_t& share : shares) share *= rows / sum;
   return shares;
 }
@@ -127,8 +124,8 @@ struct Heads {
   /// Returns the rows of a head, and checks that they agree with the configuration.
   std::int64_t rows_of_one(std::int64_t all, std::int64_t count, const std::string& what) const {
     if (all % count != 0 || (rows && all / count != *rows))
-      fail(str_format("{} has {} rows for {} heads of query, key and value; {}", what, all, count,
-                      said));
+      throw_error(ErrorCode::kMismatch, "{} has {} rows for {} heads of query, key and value; {}",
+                  what, all, count, said);
     return all / count;
   }
 };
@@ -141,11 +138,12 @@ Heads heads_of(const MapTransform& step, const MapNumbers& numbers) {
   result.said = str_format("{}, {}", numbers.describe(heads), numbers.describe(groups));
   if (result.heads <= 0 || result.groups <= 0 || result.heads % result.groups != 0 ||
       result.heads > (std::int64_t{1} << 20))
-    fail(result.said + ": groups must divide the heads");
+    throw_error(ErrorCode::kMismatch, result.said + ": groups must divide the heads");
   if (step.parts.size() > 2) {
     result.value_rows = numbers.require(step.parts[2]);
     result.said += ", " + numbers.describe(step.parts[2]);
-    if (*result.value_rows <= 0) fail(result.said + ": a head of the value has rows");
+    if (*result.value_rows <= 0)
+      throw_error(ErrorCode::kMismatch, result.said + ": a head of the value has rows");
   }
   if (!of_text) return result;
   result.rows = numbers.find("kv_channels");
@@ -162,7 +160,8 @@ std::vector<Shape> shapes_of_heads(const MapTransform& step, const Shape& linear
   std::int64_t values = 0;
   if (heads.value_rows && (__builtin_mul_overflow(heads.groups, *heads.value_rows, &values) ||
                            values >= rows_of(linear_qkv)))
-    fail(str_format("linear_qkv has {} rows; {}", rows_of(linear_qkv), heads.said));
+    throw_error(ErrorCode::kMismatch, "linear_qkv has {} rows; {}", rows_of(linear_qkv),
+                heads.said);
   const std::int64_t others = heads.value_rows ? heads.groups : 2 * heads.groups;
   const std::int64_t rows =
       heads.rows_of_one(rows_of(linear_qkv) - values, heads.heads * parts + others, "linear_qkv");
@@ -186,9 +185,9 @@ Canvas interleave(const std::vector<Canvas>& qkv, const MapTransform& step,
   const std::int64_t value_rows = heads.value_rows.value_or(rows);
   if (qkv[2].shape != with_rows(qkv[1].shape, heads.groups * value_rows) ||
       rows_of(qkv[1].shape) != heads.groups * rows)
-    fail(str_format("query, key and value have the shapes {}, {} and {}; {}",
-                    to_string(qkv[0].shape), to_string(qkv[1].shape), to_string(qkv[2].shape),
-                    heads.said));
+    throw_error(ErrorCode::kMismatch, "query, key and value have the shapes {}, {} and {}; {}",
+                to_string(qkv[0].shape), to_string(qkv[1].shape), to_string(qkv[2].shape),
+                heads.said);
   Canvas result = without_rows(qkv[0].shape);
   for (std::int64_t group = 0; group < heads.groups; ++group) {
     const std::int64_t first = group * heads.per_group();
@@ -208,17 +207,18 @@ Canvas rope(const Canvas& canvas, std::int64_t heads, bool interleave, const Map
   if (heads == 0) return canvas;
   const std::int64_t rows = rows_of(canvas.shape);
   if (heads < 0 || rows % heads != 0)
-    fail(str_format("{} cannot be divided into {}", counted(rows, "row"), counted(heads, "head")));
+    throw_error(ErrorCode::kMismatch, "{} cannot be divided into {}", counted(rows, "row"),
+                counted(heads, "head"));
   if (heads > kMaxRopeHeads || canvas.pieces.size() > kMaxRopePieces)
-    fail(
-        str_format("the rows of more than {} heads, or of a tensor in more than {} pieces, cannot "
-                   "be put into another order; put this step before those that divide the tensor",
-                   grouped(kMaxRopeHeads), kMaxRopePieces));
+    throw_error(ErrorCode::kMismatch,
+                "the rows of more than {} heads, or of a tensor in more than {} pieces, cannot "
+                "be put into another order; put this step before those that divide the tensor",
+                grouped(kMaxRopeHeads), kMaxRopePieces);
   const std::int64_t of_head = rows / heads;
   const std::int64_t turning = numbers.find("rotary_dim").value_or(of_head);
   if (turning > of_head || turning % 2 != 0)
-    fail(str_format("rotary embedding covers {} of the {} rows of a head; {}", turning, of_head,
-                    numbers.describe("rotary_dim")));
+    throw_error(ErrorCode::kMismatch, "rotary embedding covers {} of the {} rows of a head; {}",
+                turning, of_head, numbers.describe("rotary_dim"));
   Canvas result = without_rows(canvas.shape);
   for (std::int64_t head = 0; head < rows; head += of_head) {
     const std::int64_t half = turning / 2;
@@ -252,15 +252,15 @@ std::vector<Canvas> split_groups(const MapTransform& step, const Canvas& canvas,
                                  const MapNumbers& numbers) {
   const std::int64_t groups = numbers.require(step.parts.front());
   if (groups <= 0 || groups > kMaxGroups)
-    fail(str_format("there are from 1 to {} groups; {}", kMaxGroups,
-                    numbers.describe(step.parts.front())));
+    throw_error(ErrorCode::kMismatch, "there are from 1 to {} groups; {}", kMaxGroups,
+                numbers.describe(step.parts.front()));
   const MapTransform shares{.step = MapStep::kSplitRows, .parts = shares_of(step)};
   std::vector<std::int64_t> counts =
       row_counts(shares, shares.parts.size(), rows_of(canvas.shape), numbers);
   for (std::int64_t& count : counts) {
     if (count % groups != 0)
-      fail(str_format("a part of {} cannot be divided into {}", counted(count, "row"),
-                      counted(groups, "group")));
+      throw_error(ErrorCode::kMismatch, "a part of {} cannot be divided into {}",
+                  counted(count, "row"), counted(groups, "group"));
     count /= groups;
   }
   std::vector<Canvas> parts(counts.size(), without_rows(canvas.shape));
@@ -285,8 +285,8 @@ Canvas concat(const MapTransform& step, const std::vector<Canvas>& parts,
       row_counts(step, parts.size(), result.shape.front(), numbers);
   for (std::size_t i = 0; i < parts.size(); ++i) {
     if (shapes[i].front() != wanted[i])
-      fail(str_format("tensor {} of {} has the shape {}, expected {} rows", i + 1, parts.size(),
-                      to_string(shapes[i]), wanted[i]));
+      throw_error(ErrorCode::kMismatch, "tensor {} of {} has the shape {}, expected {} rows", i + 1,
+                  parts.size(), to_string(shapes[i]), wanted[i]);
   }
   return result;
 }
@@ -295,8 +295,8 @@ Canvas pad(Canvas canvas, std::int64_t padded_rows, const MapNumbers& numbers) {
   const std::int64_t rows = rows_of(canvas.shape);
   const auto vocab = numbers.find("vocab_size");
   if ((vocab && rows != *vocab && rows != padded_rows) || rows > padded_rows)
-    fail(str_format("the vocabulary has {} rows here, padded to {}; {}, {}", rows, padded_rows,
-                    numbers.describe("vocab_size"), numbers.describe("padded_vocab_size")));
+    throw_error(ErrorCode::kMismatch, "the vocabulary has {} rows here, padded to {}; {}, {}", rows,
+                padded_rows, numbers.describe("vocab_size"), numbers.describe("padded_vocab_size"));
   if (rows < padded_rows) {
     RelationPiece padding{.box = StridedBox{whole(canvas.shape)},
                           .tensor = RelationPiece::kPadding};
@@ -415,7 +415,8 @@ std::vector<Shape> tensors_of(std::span<const MapTransform> steps, std::size_t c
       case MapStep::kSplitGroups: {
         std::int64_t rows = 0;
         for (const Shape& shape : shapes) {
-          if (__builtin_add_overflow(rows, rows_of(shape), &rows)) fail("too many rows");
+          if (__builtin_add_overflow(rows, rows_of(shape), &rows))
+            throw_error(ErrorCode::kMismatch, "too many rows");
         }
         shapes = {with_rows(shapes.front(), rows)};
         break;
@@ -436,8 +437,8 @@ std::vector<Shape> tensors_of(std::span<const MapTransform> steps, std::size_t c
         const std::int64_t rows = rows_of(shapes.front());
         const std::int64_t vocab = numbers.find("vocab_size").value_or(rows);
         if (vocab > rows)
-          fail(str_format("the vocabulary has {} rows here, but {}", rows,
-                          numbers.describe("vocab_size")));
+          throw_error(ErrorCode::kMismatch, "the vocabulary has {} rows here, but {}", rows,
+                      numbers.describe("vocab_size"));
         shapes.front().front() = vocab;
         break;
       }

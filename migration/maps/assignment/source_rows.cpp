@@ -6,8 +6,6 @@
 #include <utility>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 
 namespace dckpt {
 namespace {
@@ -39,10 +37,9 @@ void check_counts(const decltype(SourceRows::counts)& counts, const MapNumbers& 
                                 ? *known
                                 : Counter{name, "", kMaxMapLayers, "values of a number in keys"};
     if (counted > counter.most)
-      throw CheckpointError(ErrorCode::kUnsupported,
-                            str_format("the keys count {} {}, more than {}",
-                                       grouped(static_cast<std::uint64_t>(counted)), counter.what,
-                                       grouped(static_cast<std::uint64_t>(counter.most))));
+      throw_error(ErrorCode::kUnsupported, "the keys count {} {}, more than {}",
+                  grouped(static_cast<std::uint64_t>(counted)), counter.what,
+                  grouped(static_cast<std::uint64_t>(counter.most)));
     const auto said = numbers.find(counter.said);
     if (said && *said != counted)
       problems.push_back(str_format("the tensors have {} {}, but {}", counted, counter.what,
@@ -139,14 +136,13 @@ class Assignment {
     if (megatron.known == 0 && hf.known == 0) {
       std::vector<std::string> keys;
       for (const TensorStorageMetadata& tensor : source_.tensors) keys.push_back(tensor.key);
-      throw CheckpointError(
-          ErrorCode::kMismatch,
-          str_format("the map {} knows no tensor of this checkpoint, {}; there are {}",
-                     quote(map_.family),
-                     !target_.from ? "neither by Megatron's names nor by those of Hugging Face"
-                     : *target_.from == KeyNames::kHf ? "by the names of Hugging Face (from=hf)"
-                                                      : "by Megatron's names (from=megatron)",
-                     keys.empty() ? "none" : quoted_list(keys)));
+      throw_error(ErrorCode::kMismatch,
+                  "the map {} knows no tensor of this checkpoint, {}; there are {}",
+                  quote(map_.family),
+                  !target_.from ? "neither by Megatron's names nor by those of Hugging Face"
+                  : *target_.from == KeyNames::kHf ? "by the names of Hugging Face (from=hf)"
+                                                   : "by Megatron's names (from=megatron)",
+                  keys.empty() ? "none" : quoted_list(keys));
     }
     const bool both = megatron.known == hf.known;
     if (both && !target_.presumed) require_equal_sides(megatron);
@@ -166,13 +162,11 @@ class Assignment {
       for (const KeyUse& use : index.find(*key)) {
         const MapRow& row = map_.tensors[use.row];
         if (!row.changes_tensors()) continue;
-        throw CheckpointError(
-            ErrorCode::kInvalidArgument,
-            str_format("the keys are those of both sides of the map {}, and tensors of one side "
-                       "are not those of the other, such as {}; add the setting from=hf if they "
-                       "are in the form that the map calls 'hf', or from=megatron",
-                       quote(map_.family), quote(row.megatron)),
-            {.key = tensor.key});
+        throw_error(ErrorCode::kInvalidArgument, {.key = tensor.key},
+                    "the keys are those of both sides of the map {}, and tensors of one side "
+                    "are not those of the other, such as {}; add the setting from=hf if they "
+                    "are in the form that the map calls 'hf', or from=megatron",
+                    quote(map_.family), quote(row.megatron));
       }
     }
   }

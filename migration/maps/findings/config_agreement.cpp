@@ -7,8 +7,6 @@
 #include <vector>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "migration/maps/arrangement/apply_key_map.h"
 #include "migration/maps/numbers/map_numbers.h"
 #include "migration/maps/numbers/shipped_map.h"

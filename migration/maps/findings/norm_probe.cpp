@@ -8,8 +8,6 @@
 #include <utility>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "mapping/geometry/cast.h"
 #include "mapping/geometry/element_stats.h"
 #include "strategies/tensor_io/read_tensors.h"
@@ -153,13 +151,12 @@ void require_norms_like(const KeyMap& map, const MapNumbers& numbers, const KeyM
   const std::optional<bool> without_1 = lack_1(map, &numbers);
   const bool expected = lack_1(shipped, nullptr).value_or(false);
   if (adds || !without_1 || *without_1 == expected) return;
-  throw CheckpointError(
-      ErrorCode::kUnsupported,
-      str_format("the map {} is not for this model: config.json names the model type of the "
-                 "shipped map {}, whose norms {} the 1 that those of {} {} ({}); use --map {}, or "
-                 "a map of yours that says what becomes of it, see docs/maps.md",
-                 quote(map.family), quote(shipped.family), expected ? "lack" : "have",
-                 quote(map.family), expected ? "have" : "lack", kLayerNorm1p, shipped.family));
+  throw_error(ErrorCode::kUnsupported,
+              "the map {} is not for this model: config.json names the model type of the "
+              "shipped map {}, whose norms {} the 1 that those of {} {} ({}); use --map {}, or "
+              "a map of yours that says what becomes of it, see docs/maps.md",
+              quote(map.family), quote(shipped.family), expected ? "lack" : "have",
+              quote(map.family), expected ? "have" : "lack", kLayerNorm1p, shipped.family);
 }
 
 Findings probe_norms(const CheckpointReader& mapped, const NormKeys& norms) {
@@ -173,14 +170,12 @@ Findings probe_norms(const CheckpointReader& mapped, const NormKeys& norms) {
     return {};  // the copy reports what cannot be read
   }
   if (compute_nothing)
-    throw CheckpointError(
-        ErrorCode::kUnsupported,
-        str_format("all weights of all norms are 0, and the map takes them to be factors ({}): the "
-                   "model would compute nothing. Norms that lack the 1 are so before training "
-                   "({}); a map of yours can add it, and --set {}=false takes them as they are, "
-                   "see docs/maps.md",
-                   norms.because, kNames[1], kLayerNorm1p),
-        {.key = factors.key});
+    throw_error(ErrorCode::kUnsupported, {.key = factors.key},
+                "all weights of all norms are 0, and the map takes them to be factors ({}): the "
+                "model would compute nothing. Norms that lack the 1 are so before training "
+                "({}); a map of yours can add it, and --set {}=false takes them as they are, "
+                "see docs/maps.md",
+                norms.because, kNames[1], kLayerNorm1p);
   Findings findings;
   if (2 * factors.around_0 > factors.count)
     findings.push_back(doubt(

@@ -10,8 +10,6 @@
 #include "configs/maps/key_map_schema.h"
 #include "configs/yaml/yaml.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "migration/maps/numbers/rotary_order.h"
 #include "migration/maps/numbers/weight_arguments.h"
 #include "strategies/formats/json/json.h"
@@ -192,9 +190,9 @@ class Evaluation {
     if (const auto given = given_.find(number.name); given != given_.end()) {
       auto value = number_of(given->second, kAsSet);
       if (!value)
-        throw CheckpointError(ErrorCode::kInvalidArgument,
-                              str_format("{} is set to {}, expected a number, true or false",
-                                         number.name, quote(given->second)));
+        throw_error(ErrorCode::kInvalidArgument,
+                    "{} is set to {}, expected a number, true or false", number.name,
+                    quote(given->second));
       for (const auto& other : said(number)) {
         if (other && other->value != value->value)
           overridden_.push_back(str_format("{} is {} as set, not {} ({})", number.name,
@@ -351,11 +349,10 @@ MapNumbers::MapNumbers(const KeyMap& map, const ModelConfig& config,
     std::vector<std::string> all = names;
     all.insert(all.end(), kMapSettings.begin(), kMapSettings.end());
     const auto close = nearest(name, all);
-    throw CheckpointError(
-        ErrorCode::kInvalidArgument,
-        str_format("the map {} has no number {}{}; there are {}", quote(map.family), quote(name),
-                   close ? str_format(" (did you mean {}?)", quote(*close)) : "",
-                   quoted_list(all, all.size())));
+    throw_error(ErrorCode::kInvalidArgument, "the map {} has no number {}{}; there are {}",
+                quote(map.family), quote(name),
+                close ? str_format(" (did you mean {}?)", quote(*close)) : "",
+                quoted_list(all, all.size()));
   }
   if (const auto type = type_with_rotary_neighbors(map, config.hf);
       type && !given.contains(kHfRotaryInterleaved))

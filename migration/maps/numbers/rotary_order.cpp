@@ -5,8 +5,6 @@
 
 #include "configs/maps/key_map_rows.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 
 namespace dckpt {
 namespace {
@@ -56,12 +54,11 @@ void require_turns(const KeyMap& map, const MapNumbers& numbers) {
         map.towers.have(row.megatron) || !has_heads(row) ||
         std::ranges::any_of(row.hf.transform, turns))
       continue;
-    throw CheckpointError(
-        ErrorCode::kUnsupported,
-        str_format("rows of query and key that turn together are neighbors in Megatron ({}), and "
-                   "the row {} of the map {} leaves their order; give it the step rope_interleave, "
-                   "as in the shipped map llama (dckpt config show llama)",
-                   numbers.describe(kRotaryInterleaved), quote(row.megatron), quote(map.family)));
+    throw_error(ErrorCode::kUnsupported,
+                "rows of query and key that turn together are neighbors in Megatron ({}), and "
+                "the row {} of the map {} leaves their order; give it the step rope_interleave, "
+                "as in the shipped map llama (dckpt config show llama)",
+                numbers.describe(kRotaryInterleaved), quote(row.megatron), quote(map.family));
   }
 }
 
@@ -102,14 +99,13 @@ void require_rotary_order(const KeyMap& map, const MapNumbers& numbers) {
   const bool turned = std::ranges::any_of(
       map.tensors, [&](const MapRow& row) { return is_active(row, numbers) && turns_back(row); });
   if (turned) return;
-  throw CheckpointError(
-      ErrorCode::kUnsupported,
-      str_format("the map {} is not for this model: rows of query and key that turn together are "
-                 "neighbors in its Hugging Face files ({}) and halves in Megatron ({}), and no row "
-                 "has the step rope_deinterleave; the shipped map glm4 shows how it is used, see "
-                 "docs/maps.md",
-                 quote(map.family), numbers.describe(kHfRotaryInterleaved),
-                 numbers.describe(kRotaryInterleaved)));
+  throw_error(ErrorCode::kUnsupported,
+              "the map {} is not for this model: rows of query and key that turn together are "
+              "neighbors in its Hugging Face files ({}) and halves in Megatron ({}), and no row "
+              "has the step rope_deinterleave; the shipped map glm4 shows how it is used, see "
+              "docs/maps.md",
+              quote(map.family), numbers.describe(kHfRotaryInterleaved),
+              numbers.describe(kRotaryInterleaved));
 }
 
 }  // namespace dckpt

@@ -4,8 +4,6 @@
 #include <utility>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 
 namespace dckpt {
 namespace {
@@ -22,9 +20,8 @@ Enum parse_choice(const std::string& setting, const std::string& text,
   if (const auto value = value_of(names, text)) return *value;
   std::vector<std::string> texts;
   for (const auto& [value, name] : names) texts.emplace_back(name);
-  throw CheckpointError(ErrorCode::kInvalidArgument,
-                        str_format("the setting {} is {}, expected one of {}", setting, quote(text),
-                                   quoted_list(texts, N)));
+  throw_error(ErrorCode::kInvalidArgument, "the setting {} is {}, expected one of {}", setting,
+              quote(text), quoted_list(texts, N));
 }
 
 }  // namespace
@@ -35,14 +32,12 @@ MapSettings parse_settings(const std::vector<std::string>& set) {
   for (const std::string& text : set) {
     const std::size_t equals = text.find('=');
     if (equals == text.npos || equals == 0)
-      throw CheckpointError(ErrorCode::kInvalidArgument,
-                            str_format("a setting is NAME=VALUE, not {}", quote(text)));
+      throw_error(ErrorCode::kInvalidArgument, "a setting is NAME=VALUE, not {}", quote(text));
     std::string name = text.substr(0, equals);
     if (name == "dequantise") name = "dequantize";
     std::string value = text.substr(equals + 1);
     if (!names.insert(name).second)
-      throw CheckpointError(ErrorCode::kInvalidArgument,
-                            str_format("{} is set twice", quote(name)));
+      throw_error(ErrorCode::kInvalidArgument, "{} is set twice", quote(name));
     if (name == "from")
       settings.target.from = parse_choice(name, value, kKeyNamesNames);
     else if (name == "keys")

@@ -12,8 +12,6 @@
 #include "mapping/base/checked.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "mapping/state/flatten.h"
 #include "mapping/state/sharded_object.h"
 #include "mapping/state/tree.h"
@@ -34,10 +32,9 @@ Bytes carried(const CheckpointReader& reader, const std::string& name,
   const std::uint64_t length = place ? place->length : file->size();
   return with_context({.file = file->name(), .offset = offset}, [&] {
     if (length > kMaxCommonBytes || !range_fits(offset, length, file->size())) {
-      throw CheckpointError(
-          ErrorCode::kCorrupt,
-          str_format("the common state should have {} bytes here, but the file has {}",
-                     grouped(length), grouped(file->size())));
+      throw_error(ErrorCode::kCorrupt,
+                  "the common state should have {} bytes here, but the file has {}",
+                  grouped(length), grouped(file->size()));
     }
     if (check) check_torch_file(*file, offset, length);
     Bytes bytes(length);
@@ -185,7 +182,7 @@ SpreadCommon values_by_path(const Value& common, const Metadata& metadata) {
     std::vector<FlatLeaf> values;
     for (FlatLeaf& leaf : flatten_state_dict(Value::dict({{key, item}}), FlattenRule::kKeepEmpty)) {
       if (!names.insert(leaf.name).second)
-        throw CheckpointError(ErrorCode::kMismatch, "two values have this name");
+        throw_error(ErrorCode::kMismatch, "two values have this name");
       if (!taken.contains(leaf.name)) {
         values.push_back(std::move(leaf));
       } else if (leaf.value.is_list()) {
@@ -195,7 +192,7 @@ SpreadCommon values_by_path(const Value& common, const Metadata& metadata) {
           if (!part.value.is_none()) values.push_back(std::move(part));
         }
       } else if (!leaf.value.is_none() && mapping_items(leaf.value) == nullptr) {
-        throw CheckpointError(ErrorCode::kMismatch, "a tensor has this name, too");
+        throw_error(ErrorCode::kMismatch, "a tensor has this name, too");
       }
     }
     return values;

@@ -10,8 +10,6 @@
 #include <vector>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "migration/maps/findings/config_agreement.h"
 #include "migration/maps/mapped_reader.h"
 #include "operations/convert/conversion_request.h"

@@ -1,7 +1,6 @@
 #include "operations/convert/removal/write_graph.h"
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "strategies/formats/pickle/writer.h"
 
 namespace dckpt::pickle {
@@ -44,9 +43,8 @@ class GraphWriter {
     }
     if (slots_[id] != kUnwritten) return out_.get(slots_[id]);
     if (++depth_ > kMaxDepth)
-      throw CheckpointError(
-          ErrorCode::kUnsupported,
-          str_format("values nested more than {} deep are not written", kMaxDepth));
+      throw_error(ErrorCode::kUnsupported, "values nested more than {} deep are not written",
+                  kMaxDepth);
     shared(id);
     --depth_;
   }
@@ -104,8 +102,8 @@ class GraphWriter {
       case NodeKind::kCall:
       case NodeKind::kNew: return object(id);
       default:
-        throw CheckpointError(ErrorCode::kCorrupt,
-                              "the pickle has a persistent id, which has no meaning here");
+        throw_error(ErrorCode::kCorrupt,
+                    "the pickle has a persistent id, which has no meaning here");
     }
   }
 

@@ -5,8 +5,6 @@
 
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "mapping/megatron/model_keys.h"
 #include "mapping/megatron/optimizer_keys.h"
 #include "migration/adapters/merged_adapter.h"
@@ -27,11 +25,10 @@ bool has_megatron_keys(const Metadata& model) {
 /// modules would not show this reason.
 void require_models_keys(const Metadata& model, const AdapterToMerge& adapter) {
   if (adapter.is_for(model)) return;
-  throw CheckpointError(ErrorCode::kInvalidArgument,
-                        "the model has Megatron's keys, and the adapter is for a model with "
-                        "Hugging Face's; name a map to these keys (--map), and convert the result "
-                        "back if Megatron is to load it",
-                        {.file = adapter.folder});
+  throw_error(ErrorCode::kInvalidArgument, {.file = adapter.folder},
+              "the model has Megatron's keys, and the adapter is for a model with "
+              "Hugging Face's; name a map to these keys (--map), and convert the result "
+              "back if Megatron is to load it");
 }
 
 }  // namespace
@@ -42,10 +39,9 @@ bool AdapterToMerge::is_for(const Metadata& model) const {
 
 AdapterToMerge adapter_to_merge(const Location& folder, const ConversionRequest& request) {
   if (!folder.is_directory())
-    throw CheckpointError(ErrorCode::kIo,
-                          "there is no such folder of an adapter; name the folder that holds "
-                          "adapter_config.json",
-                          {.file = folder.display()});
+    throw_error(ErrorCode::kIo, {.file = folder.display()},
+                "there is no such folder of an adapter; name the folder that holds "
+                "adapter_config.json");
   AdapterToMerge opened{.adapter = open_peft_adapter(folder.directory()),
                         .folder = folder.display(),
                         .memory = std::min(kDefaultFactorMemory, request.limits.memory / 8)};
@@ -56,10 +52,9 @@ AdapterToMerge adapter_to_merge(const Location& folder, const ConversionRequest&
 std::string merge_adapter(Draft& draft, const ConversionRequest&, ConvertReport&) {
   const AdapterToMerge adapter = *std::exchange(draft.adapter, std::nullopt);
   if (holds_peft_adapter(draft.reader->metadata()))
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "the source is an adapter, and adapters are merged into models; name the "
-                          "folder of the base model as the source",
-                          {.file = draft.reader->storage().display_path("")});
+    throw_error(ErrorCode::kInvalidArgument, {.file = draft.reader->storage().display_path("")},
+                "the source is an adapter, and adapters are merged into models; name the "
+                "folder of the base model as the source");
   require_models_keys(draft.reader->metadata(), adapter);
   with_context({.file = adapter.folder}, [&] {
     show(draft, merged_adapter(std::move(draft.reader), adapter.adapter, adapter.memory));

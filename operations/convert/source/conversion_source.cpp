@@ -9,9 +9,7 @@
 #include "dist_checkpointing/open/open.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/problem_list.h"
-#include "mapping/base/text.h"
 #include "migration/maps/mapped_reader.h"
 #include "operations/convert/source/adapter_to_merge.h"
 #include "operations/convert/source/map_source.h"
@@ -92,8 +90,8 @@ Draft open_source(const Route& route, const ConversionRequest& request, ConvertR
 std::shared_ptr<const Storage> model_files(const std::optional<Location>& folder) {
   if (!folder) return nullptr;
   if (!folder->is_directory())
-    throw CheckpointError(ErrorCode::kIo, "there is no such folder of a model's files",
-                          {.file = folder->display()});
+    throw_error(ErrorCode::kIo, {.file = folder->display()},
+                "there is no such folder of a model's files");
   return with_hub_cache(folder->directory());
 }
 

@@ -4,8 +4,6 @@
 #include <utility>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "operations/convert/reshard.h"
 #include "strategies/contract/common_state.h"
 #include "strategies/formats/torch_archive/torch_file.h"
@@ -44,10 +42,9 @@ CopyMemory share_memory(const WriteOptions& io, std::uint64_t limit, std::uint64
                                 (has_compressed_tensors(source) ? kDecoder : 0);
   const std::uint64_t least = buffers + 2 * kSmallestPiece;
   if (limit < least) {
-    throw CheckpointError(
-        ErrorCode::kInvalidArgument,
-        str_format("a conversion takes at least {} of memory (--max-memory), got {}",
-                   human_bytes(least), human_bytes(limit)));
+    throw_error(ErrorCode::kInvalidArgument,
+                "a conversion takes at least {} of memory (--max-memory), got {}",
+                human_bytes(least), human_bytes(limit));
   }
   threads =
       static_cast<int>(std::min<std::uint64_t>(limit / least, static_cast<std::uint64_t>(threads)));

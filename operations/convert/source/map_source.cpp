@@ -4,8 +4,6 @@
 #include <utility>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "operations/convert/copy_contents.h"
 #include "strategies/contract/forwarding_reader.h"
 
@@ -110,11 +108,10 @@ class SourceMapping {
   void require_one_side() const {
     for (const std::string& pattern : result_.behind.include) {
       if (!names_source_alone(pattern)) continue;
-      throw CheckpointError(
-          ErrorCode::kInvalidArgument,
-          str_format("to include {}, a pattern matches keys of the source only, while others match "
-                     "keys that the map makes; name keys of one side",
-                     quote(pattern)));
+      throw_error(ErrorCode::kInvalidArgument,
+                  "to include {}, a pattern matches keys of the source only, while others match "
+                  "keys that the map makes; name keys of one side",
+                  quote(pattern));
     }
   }
 

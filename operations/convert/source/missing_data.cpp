@@ -7,9 +7,7 @@
 
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/problem_list.h"
-#include "mapping/base/text.h"
 #include "strategies/tensor_io/lost_data.h"
 
 namespace dckpt {
@@ -45,10 +43,10 @@ CopyContents without_lost_data(CopyContents contents, const CheckpointReader& so
   Metadata& metadata = contents.metadata;
   const LostData lost = find_lost_data(source, metadata);
   if (lost.common_state)
-    throw CheckpointError(ErrorCode::kIncomplete,
-                          lost.where() +
-                              "; the common state was in one of them, and nothing can "
-                              "be resumed without it");
+    throw_error(ErrorCode::kIncomplete,
+                lost.where() +
+                    "; the common state was in one of them, and nothing can "
+                    "be resumed without it");
   if (lost.empty()) return contents;
   if (!allow_partial) {
     ProblemList keys;

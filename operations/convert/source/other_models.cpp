@@ -8,8 +8,6 @@
 #include "dist_checkpointing/verify/integrity.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "migration/models/combined_models.h"
 #include "strategies/contract/forwarding_reader.h"
 

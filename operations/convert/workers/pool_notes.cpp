@@ -4,7 +4,6 @@
 
 #include "mapping/base/error.h"
 #include "mapping/base/fingerprint.h"
-#include "mapping/base/format.h"
 #include "mapping/base/storage_name.h"
 #include "mapping/base/wire_fields.h"
 
@@ -78,12 +77,11 @@ std::size_t parse_notes(ByteView bytes, const std::string& file, PoolNotes& note
     complete += size;
   }
 } catch (const CheckpointError& error) {
-  throw CheckpointError(ErrorCode::kCorrupt,
-                        str_format("these are no notes of a conversion ({}); stop its workers, "
-                                   "remove their pool (dckpt workers DIR --remove), and start them "
-                                   "again, or convert without --resume",
-                                   error.message()),
-                        {.file = file});
+  throw_error(ErrorCode::kCorrupt, {.file = file},
+              "these are no notes of a conversion ({}); stop its workers, "
+              "remove their pool (dckpt workers DIR --remove), and start them "
+              "again, or convert without --resume",
+              error.message());
 }
 
 std::string notes_name(const std::string& token, int number) {

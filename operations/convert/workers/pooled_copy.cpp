@@ -18,11 +18,9 @@
 #include "dist_checkpointing/verify/integrity.h"
 #include "mapping/base/error.h"
 #include "mapping/base/fingerprint.h"
-#include "mapping/base/format.h"
 #include "mapping/base/log.h"
 #include "mapping/base/parallel_for.h"
 #include "mapping/base/storage_name.h"
-#include "mapping/base/text.h"
 #include "operations/convert/convert_target.h"
 #include "operations/convert/noted_copy.h"
 #include "operations/convert/source/source_check.h"
@@ -259,13 +257,11 @@ void Worker::work() {
         return !unit.name.starts_with(kSourcePrefix);
       }));
   if (publication_.is_complete()) return;
-  throw CheckpointError(
-      ErrorCode::kIncomplete,
-      str_format(
-          "these workers have published their result, but {}; to make it again, remove the "
-          "pool (dckpt workers DIR --remove)",
-          job_.destination.is_directory() ? "files of it are gone or have changed" : "it is gone"),
-      {.file = job_.destination.display()});
+  throw_error(
+      ErrorCode::kIncomplete, {.file = job_.destination.display()},
+      "these workers have published their result, but {}; to make it again, remove the "
+      "pool (dckpt workers DIR --remove)",
+      job_.destination.is_directory() ? "files of it are gone or have changed" : "it is gone");
 }
 
 void Worker::work_until_published() {
@@ -452,12 +448,10 @@ std::optional<Location> pool_of(const Storage& storage, const std::string& direc
 void require_idle(const Location& destination, const Location& pool) {
   const std::optional<SurveyedWorker> worker = worker_at_work(pool);
   if (!worker) return;
-  throw CheckpointError(
-      ErrorCode::kAborted,
-      str_format("the workers of {} are writing this destination, process {} of host {} among "
-                 "them; join them (--workers {}), or stop them first",
-                 quote(pool.display()), worker->process, quote(worker->host), pool.display()),
-      {.file = destination.display()});
+  throw_error(ErrorCode::kAborted, {.file = destination.display()},
+              "the workers of {} are writing this destination, process {} of host {} among "
+              "them; join them (--workers {}), or stop them first",
+              quote(pool.display()), worker->process, quote(worker->host), pool.display());
 }
 
 void remove_pool(const Location& pool, bool published) {

@@ -5,7 +5,6 @@
 
 #include "dist_checkpointing/save/write_checkpoint.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/storage_name.h"
 #include "operations/convert/noted_copy.h"
 #include "strategies/storage/hidden_sibling.h"
@@ -29,10 +28,9 @@ std::string PooledPublication::left() const {
     }
   }
   if (storage_.stat(pool_.job().staging)) return pool_.job().staging;
-  throw CheckpointError(ErrorCode::kIncomplete,
-                        "the files that the workers have written are gone; remove the pool (dckpt "
-                        "workers DIR --remove) and start again",
-                        {.file = storage_.display_path(pool_.job().staging)});
+  throw_error(ErrorCode::kIncomplete, {.file = storage_.display_path(pool_.job().staging)},
+              "the files that the workers have written are gone; remove the pool (dckpt "
+              "workers DIR --remove) and start again");
 }
 
 std::vector<PublishedFile> PooledPublication::files_below(const std::string& directory,

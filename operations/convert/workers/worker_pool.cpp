@@ -6,9 +6,7 @@
 
 #include "dist_checkpointing/training_root/staging_token.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/storage_name.h"
-#include "mapping/base/text.h"
 #include "mapping/base/warn_if_possible.h"
 #include "mapping/base/wire_fields.h"
 #include "operations/convert/conversion_facts.h"
@@ -79,12 +77,11 @@ PooledJob parse_job(ByteView content, const std::string& file) try {
   name_components(job.staging);
   return job;
 } catch (const CheckpointError& error) {
-  throw CheckpointError(ErrorCode::kCorrupt,
-                        str_format("this file of a pool of workers is damaged ({}); stop the "
-                                   "workers, remove the pool (dckpt workers DIR --remove), and "
-                                   "start them again",
-                                   error.message()),
-                        {.file = file});
+  throw_error(ErrorCode::kCorrupt, {.file = file},
+              "this file of a pool of workers is damaged ({}); stop the "
+              "workers, remove the pool (dckpt workers DIR --remove), and "
+              "start them again",
+              error.message());
 }
 
 }  // namespace
@@ -123,22 +120,20 @@ void refuse_earlier_pool(const Location& directory) {
   if (!directory.is_directory()) return;
   const std::shared_ptr<Storage> storage = directory.directory();
   if (storage->stat(kJobFile) || !storage->stat("job.json")) return;
-  throw CheckpointError(
-      ErrorCode::kUnsupported,
+  throw_error(
+      ErrorCode::kUnsupported, {.file = directory.display()},
       "an earlier build of dckpt has made this pool of workers, which only that build reads; "
       "complete the conversion or remove the pool with it, or remove this directory and the hidden "
-      "one beside the destination by hand",
-      {.file = directory.display()});
+      "one beside the destination by hand");
 }
 
 PooledJob read_job(const Location& directory) {
   const std::shared_ptr<Storage> storage = directory.directory();
   refuse_earlier_pool(directory);
   if (!directory.is_directory() || !storage->stat(kJobFile))
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "no workers have begun here: there is no file 'job'; give the directory "
-                          "that convert --workers was given",
-                          {.file = directory.display()});
+    throw_error(ErrorCode::kInvalidArgument, {.file = directory.display()},
+                "no workers have begun here: there is no file 'job'; give the directory "
+                "that convert --workers was given");
   return parse_job(read_file(*storage->open(kJobFile), kMaxPoolFileBytes),
                    storage->display_path(kJobFile));
 }
@@ -162,10 +157,9 @@ WorkerPool::WorkerPool(const Location& directory, PooledJob job, Lease::Period l
       sync_(true),
       token_(staging_token()) {
   if (!storage_->capabilities().rename)
-    throw CheckpointError(ErrorCode::kUnsupported,
-                          "this storage cannot rename files, so workers cannot agree in it; give "
-                          "--workers a directory of a file system",
-                          {.file = directory.display()});
+    throw_error(ErrorCode::kUnsupported, {.file = directory.display()},
+                "this storage cannot rename files, so workers cannot agree in it; give "
+                "--workers a directory of a file system");
   for (std::size_t i = 0; i < job_.units.size(); ++i) numbers_.emplace(job_.units[i].name, i);
   begin_or_join(directory);
 }
@@ -188,28 +182,24 @@ void WorkerPool::begin_or_join(const Location& directory) {
     };
     if (directory.is_directory() && std::ranges::any_of(storage_->list(""), is_foreign) &&
         !storage_->stat(kJobFile))
-      throw CheckpointError(
-          ErrorCode::kInvalidArgument,
-          "the directory for workers is not empty and has no file 'job'; give them "
-          "a new directory",
-          {.file = directory.display()});
+      throw_error(ErrorCode::kInvalidArgument, {.file = directory.display()},
+                  "the directory for workers is not empty and has no file 'job'; give them "
+                  "a new directory");
     job_.staging += identifier();
     storage_->put(kJobFile, message_of(job_));
   }
   PooledJob found = read_job(directory);
   if (found.facts != job_.facts)
-    throw CheckpointError(ErrorCode::kMismatch,
-                          str_format("the workers here do another job; start all with the same "
-                                     "arguments and release, or give this one another directory. "
-                                     "What differs:{}",
-                                     differences(found.facts, job_.facts)),
-                          {.file = directory.display()});
+    throw_error(ErrorCode::kMismatch, {.file = directory.display()},
+                "the workers here do another job; start all with the same "
+                "arguments and release, or give this one another directory. "
+                "What differs:{}",
+                differences(found.facts, job_.facts));
   job_.staging = std::move(found.staging);
   if (now() == 0)
-    throw CheckpointError(ErrorCode::kUnsupported,
-                          "this storage has no times, so nobody could tell that a worker has died; "
-                          "give --workers a directory of a file system",
-                          {.file = directory.display()});
+    throw_error(ErrorCode::kUnsupported, {.file = directory.display()},
+                "this storage has no times, so nobody could tell that a worker has died; "
+                "give --workers a directory of a file system");
 }
 
 /// Returns the identifier of the pool, on which the workers agree that begin at the same time: the
@@ -229,10 +219,9 @@ std::string WorkerPool::identifier() {
   }
   const std::vector<FileInfo> names = storage_->list(kIdDirectory);
   if (names.size() == 1) return names.front().name;
-  throw CheckpointError(ErrorCode::kCorrupt,
-                        "this directory of a pool of workers is damaged; remove the pool (dckpt "
-                        "workers DIR --remove) and start the workers again",
-                        {.file = storage_->display_path(kIdDirectory)});
+  throw_error(ErrorCode::kCorrupt, {.file = storage_->display_path(kIdDirectory)},
+              "this directory of a pool of workers is damaged; remove the pool (dckpt "
+              "workers DIR --remove) and start the workers again");
 }
 
 std::int64_t WorkerPool::now() {

@@ -6,9 +6,7 @@
 
 #include "dist_checkpointing/training_root/staging_token.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/log.h"
-#include "mapping/base/text.h"
 #include "operations/convert/workers/worker_pool.h"
 #include "strategies/storage/hidden_sibling.h"
 
@@ -125,10 +123,9 @@ std::optional<PooledJob> job_if_readable(const Location& directory) {
 void require_idle(const Location& directory) {
   const std::optional<SurveyedWorker> worker = worker_at_work(directory);
   if (!worker) return;
-  throw CheckpointError(ErrorCode::kAborted,
-                        str_format("process {} of host {} is at work in this pool; stop it first",
-                                   worker->process, quote(worker->host)),
-                        {.file = directory.display()});
+  throw_error(ErrorCode::kAborted, {.file = directory.display()},
+              "process {} of host {} is at work in this pool; stop it first", worker->process,
+              quote(worker->host));
 }
 
 /// Removes what the workers have written beside the destination and not published.
@@ -136,11 +133,9 @@ void remove_unpublished(const PooledJob& job, const Storage& pool, const Locatio
   const Location target(job.destination);
   const auto staging = parse_hidden_sibling(job.staging);
   if (!staging || staging->name != target.name() || !staging->token.starts_with(kPoolToken))
-    throw CheckpointError(
-        ErrorCode::kCorrupt,
-        "the job names a directory that is not beside its destination, so nothing "
-        "is removed; remove the pool by hand",
-        {.file = directory.display()});
+    throw_error(ErrorCode::kCorrupt, {.file = directory.display()},
+                "the job names a directory that is not beside its destination, so nothing "
+                "is removed; remove the pool by hand");
   std::vector<std::string> unpublished{job.staging};
   for (const std::string& token : publishers_in(pool)) {
     if (pool.stat(kPublishedFile)) break;

@@ -108,8 +108,7 @@ Value render_tensor(const Tensor& tensor) {
                               {"shape", Value::list(std::move(shape))}});
   if (!tensor.has_data()) return result;
   if (tensor.device().kind != Device::Kind::kCpu)
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "cannot render a tensor that is not in CPU memory");
+    throw_error(ErrorCode::kInvalidArgument, "cannot render a tensor that is not in CPU memory");
   const Tensor dense = tensor.contiguous();
   ValueList first;
   Renderer renderer;
@@ -133,8 +132,7 @@ Value Renderer::value(const Value& value) {
   } const level(labels_, value.is(Kind::kReference) ? 0 : value.label());
   // Pairs and tags put up to three levels of JSON around one level of a value.
   if (static_cast<int>(labels_.size()) > kMaxRenderDepth / 3)
-    throw CheckpointError(ErrorCode::kUnsupported,
-                          "a value is nested too deep to be shown as JSON");
+    throw_error(ErrorCode::kUnsupported, "a value is nested too deep to be shown as JSON");
 
   switch (value.kind()) {
     case Kind::kNone:

@@ -5,7 +5,6 @@
 #include <string_view>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "operations/inspect/stream.h"
 #include "strategies/formats/safetensors/header.h"
 
@@ -33,8 +32,8 @@ std::optional<std::string_view> npy_type(DType dtype) {
 }
 
 [[noreturn]] void throw_no_type(DType dtype, const std::string& format, const std::string& advice) {
-  throw CheckpointError(ErrorCode::kUnsupported,
-                        str_format("{} files cannot hold {}{}", format, to_string(dtype), advice));
+  throw_error(ErrorCode::kUnsupported, "{} files cannot hold {}{}", format, to_string(dtype),
+              advice);
 }
 
 /// Returns magic, version 1.0, length of the header, then a Python dict padded with blanks so that

@@ -9,17 +9,14 @@
 #include <string>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/ranks_text.h"
-#include "mapping/base/text.h"
 
 namespace dckpt {
 
 void check_backend(const c10::intrusive_ptr<c10d::Backend>& backend) {
   if (!backend)
-    throw CheckpointError(
-        ErrorCode::kInvalidArgument,
-        "a communicator over c10d needs a process group; the one that was passed is null");
+    throw_error(ErrorCode::kInvalidArgument,
+                "a communicator over c10d needs a process group; the one that was passed is null");
 }
 
 void survive_closed_connections() {

@@ -8,9 +8,7 @@
 #include <utility>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/ranks_text.h"
-#include "mapping/base/text.h"
 #include "strategies/comm/c10d/backend_call.h"
 #include "strategies/comm/c10d/process_group.h"
 #include "strategies/comm/point_to_point.h"
@@ -57,10 +55,10 @@ class DeviceTransport final : public Transport {
 
   std::shared_ptr<Transport> part(std::span<const int> members, Communicator& group) override {
     if (!how_.new_group) {
-      throw CheckpointError(ErrorCode::kUnsupported,
-                            "ranks over a backend for device tensors, whose messages have no tags, "
-                            "can be split only with DeviceTensors::new_group (a save in "
-                            "the background needs it)");
+      throw_error(ErrorCode::kUnsupported,
+                  "ranks over a backend for device tensors, whose messages have no tags, "
+                  "can be split only with DeviceTensors::new_group (a save in "
+                  "the background needs it)");
     }
     const std::int64_t number = group.all_reduce({next_group_.get(), 1}, ReduceOp::kMax)
                                     .front();  // used by no other group of these ranks
@@ -71,10 +69,9 @@ class DeviceTransport final : public Transport {
     backend_call(members, Deadline::after(group.timeout()),
                  [&] { backend = how_.new_group(ranks, name); });
     if (!backend || backend->getSize() != group.size() || backend->getRank() != group.rank()) {
-      throw CheckpointError(
-          ErrorCode::kInvalidArgument,
-          str_format("DeviceTensors::new_group made no process group of {} in this order",
-                     ranks_text(ranks)));
+      throw_error(ErrorCode::kInvalidArgument,
+                  "DeviceTensors::new_group made no process group of {} in this order",
+                  ranks_text(ranks));
     }
     return std::make_shared<DeviceTransport>(std::move(backend), std::move(ranks), how_,
                                              next_group_);
@@ -141,10 +138,9 @@ std::unique_ptr<Communicator> c10d_communicator(const c10::intrusive_ptr<c10d::B
                                                 std::chrono::milliseconds timeout) {
   check_backend(backend);
   if (how.staging < kLongestPiece) {
-    throw CheckpointError(
-        ErrorCode::kInvalidArgument,
-        str_format("the staging of a communicator over device tensors is {}, expected at least {}",
-                   human_bytes(how.staging), human_bytes(kLongestPiece)));
+    throw_error(ErrorCode::kInvalidArgument,
+                "the staging of a communicator over device tensors is {}, expected at least {}",
+                human_bytes(how.staging), human_bytes(kLongestPiece));
   }
   std::vector<int> members(static_cast<std::size_t>(backend->getSize()));
   std::iota(members.begin(), members.end(), 0);

@@ -3,9 +3,7 @@
 #include <string>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/ranks_text.h"
-#include "mapping/base/text.h"
 #include "strategies/comm/c10d/process_group.h"
 
 #ifdef USE_C10D_GLOO
@@ -28,10 +26,10 @@ namespace {
 std::string variable(const char* name) {
   const char* value = std::getenv(name);
   if (value == nullptr || *value == '\0') {
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          str_format("the environment variable {} is not set; torchrun sets RANK, "
-                                     "WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
-                                     name));
+    throw_error(ErrorCode::kInvalidArgument,
+                "the environment variable {} is not set; torchrun sets RANK, "
+                "WORLD_SIZE, MASTER_ADDR and MASTER_PORT",
+                name);
   }
   return value;
 }
@@ -41,10 +39,9 @@ int number(const char* name, int least, int most) {
   int value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
   if (error != std::errc() || end != text.data() + text.size() || value < least || value > most) {
-    throw CheckpointError(
-        ErrorCode::kInvalidArgument,
-        str_format("the environment variable {} is {}, expected a number from {} to {}", name,
-                   quote(text), least, most));
+    throw_error(ErrorCode::kInvalidArgument,
+                "the environment variable {} is {}, expected a number from {} to {}", name,
+                quote(text), least, most);
   }
   return value;
 }
@@ -144,9 +141,9 @@ std::unique_ptr<Communicator> gloo_from_environment(std::chrono::milliseconds ti
 namespace dckpt {
 
 std::unique_ptr<Communicator> gloo_from_environment(std::chrono::milliseconds) {
-  throw CheckpointError(ErrorCode::kUnsupported,
-                        "this dckpt was built without the headers of Gloo (Debian: libgloo-dev); "
-                        "make the process group in the trainer and pass it to c10d_communicator");
+  throw_error(ErrorCode::kUnsupported,
+              "this dckpt was built without the headers of Gloo (Debian: libgloo-dev); "
+              "make the process group in the trainer and pass it to c10d_communicator");
 }
 
 }  // namespace dckpt

@@ -12,9 +12,7 @@
 #include <vector>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/ranks_text.h"
-#include "mapping/base/text.h"
 #include "strategies/comm/point_to_point.h"
 
 namespace dckpt {
@@ -30,7 +28,7 @@ void check_mpi(int result, const char* what) {
   std::array<char, MPI_MAX_ERROR_STRING> text{};
   int length = 0;
   MPI_Error_string(result, text.data(), &length);
-  throw CheckpointError(ErrorCode::kIo, str_format("{}: {}", what, printable(text.data())));
+  throw_error(ErrorCode::kIo, "{}: {}", what, printable(text.data()));
 }
 
 CheckpointError misuse(const std::string& message) {
@@ -198,9 +196,8 @@ class Traffic {
     int length = 0;
     if (kind == MPI_SUCCESS) MPI_Get_count(&status, MPI_BYTE, &length);
     if (static_cast<std::size_t>(length) != piece.place.size())
-      throw CheckpointError(
-          ErrorCode::kInternal,
-          str_format("rank {} sent a message of a different length than announced", lane.peer));
+      throw_error(ErrorCode::kInternal,
+                  "rank {} sent a message of a different length than announced", lane.peer);
     std::memcpy(piece.place.data(), piece.memory.get(), piece.place.size());
   }
 
@@ -241,9 +238,8 @@ class MpiTransport final : public Transport {
     }
     const std::vector<int> late = traffic.run(deadline);
     if (!late.empty())
-      throw CheckpointError(
-          ErrorCode::kUnavailable,
-          str_format("waited {} ms for {}", deadline.timeout.count(), ranks_text(late)));
+      throw_error(ErrorCode::kUnavailable, "waited {} ms for {}", deadline.timeout.count(),
+                  ranks_text(late));
   }
 
   /// Sends under a tag that is used by no other group of these ranks.
@@ -251,10 +247,10 @@ class MpiTransport final : public Transport {
     const std::int64_t mine = world_->next_tag.load();
     const auto tag = static_cast<int>(group.all_reduce({&mine, 1}, ReduceOp::kMax).front());
     if (tag > world_->last_tag)
-      throw CheckpointError(ErrorCode::kUnsupported,
-                            str_format("MPI has only {} tags, and each group of ranks needs one: "
-                                       "make fewer communicators with split()",
-                                       world_->last_tag));
+      throw_error(ErrorCode::kUnsupported,
+                  "MPI has only {} tags, and each group of ranks needs one: "
+                  "make fewer communicators with split()",
+                  world_->last_tag);
     world_->next_tag = tag + 1;
     return std::make_shared<MpiTransport>(world_, tag);
   }
@@ -274,10 +270,10 @@ void connect(World& world, MPI_Comm comm, const Deadline& deadline) {
     return done != 0;
   });
   if (!world.is_sound)
-    throw CheckpointError(ErrorCode::kUnavailable,
-                          str_format("waited {} ms for all ranks of the MPI communicator to call "
-                                     "mpi_communicator(); MPI does not tell which are missing",
-                                     deadline.timeout.count()));
+    throw_error(ErrorCode::kUnavailable,
+                "waited {} ms for all ranks of the MPI communicator to call "
+                "mpi_communicator(); MPI does not tell which are missing",
+                deadline.timeout.count());
   check_mpi(MPI_Comm_set_errhandler(world.comm, MPI_ERRORS_RETURN), "MPI_Comm_set_errhandler");
   int* limit = nullptr;
   int found = 0;

@@ -11,9 +11,7 @@
 #include <utility>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/ranks_text.h"
-#include "mapping/base/text.h"
 #include "strategies/comm/agree.h"
 #include "strategies/comm/device_exchange.h"
 #include "strategies/comm/point_to_point.h"
@@ -41,7 +39,7 @@ std::string nccl_text(ncclResult_t result, ncclComm_t comm) {
 /// Throws unless the call succeeded; a call of a non-blocking communicator may also be in progress.
 void check_nccl(ncclResult_t result, ncclComm_t comm, const char* what) {
   if (result != ncclSuccess && result != ncclInProgress)
-    throw CheckpointError(ErrorCode::kIo, str_format("{}: {}", what, nccl_text(result, comm)));
+    throw_error(ErrorCode::kIo, "{}: {}", what, nccl_text(result, comm));
 }
 
 template <auto kDestroy>
@@ -57,16 +55,14 @@ using PinnedMemory = std::unique_ptr<std::byte, Destroy<cudaFreeHost>>;
 
 void check_options(const NcclOptions& options) {
   if (options.staging < 2 * kLongestPiece) {
-    throw CheckpointError(
-        ErrorCode::kInvalidArgument,
-        str_format("the staging of a communicator over NCCL is {}, expected at least {}",
-                   human_bytes(options.staging), human_bytes(2 * kLongestPiece)));
+    throw_error(ErrorCode::kInvalidArgument,
+                "the staging of a communicator over NCCL is {}, expected at least {}",
+                human_bytes(options.staging), human_bytes(2 * kLongestPiece));
   }
   if (options.timeout <= options.timeout.zero()) {
-    throw CheckpointError(
-        ErrorCode::kInvalidArgument,
-        str_format("the timeout of a communicator over NCCL is {} ms, expected a positive time",
-                   options.timeout.count()));
+    throw_error(ErrorCode::kInvalidArgument,
+                "the timeout of a communicator over NCCL is {} ms, expected a positive time",
+                options.timeout.count());
   }
 }
 
@@ -197,10 +193,8 @@ class NcclTransport final : public DeviceBoxTransport {
       wait_ready(Deadline::after(options_.timeout), others);
     } catch (const CheckpointError& error) {
       abort();
-      throw CheckpointError(
-          error.code(),
-          str_format("cannot connect {} ranks over NCCL: {}", members_.size(), error.message()),
-          {.rank = rank_});
+      throw_error(error.code(), {.rank = rank_}, "cannot connect {} ranks over NCCL: {}",
+                  members_.size(), error.message());
     }
   }
 
@@ -229,8 +223,7 @@ class NcclTransport final : public DeviceBoxTransport {
   void exchange(std::span<const Message> outgoing, std::span<const Message> incoming,
                 const Deadline& deadline) override {
     if (comm_ == nullptr)
-      throw CheckpointError(ErrorCode::kUnavailable,
-                            "the NCCL communicator was aborted: " + failure_);
+      throw_error(ErrorCode::kUnavailable, "the NCCL communicator was aborted: " + failure_);
     try {
       const OnDevice current(device_);
       try {
@@ -345,15 +338,13 @@ class NcclTransport final : public DeviceBoxTransport {
       ncclResult_t state = ncclSuccess;
       check_nccl(ncclCommGetAsyncError(comm_, &state), comm_, "ncclCommGetAsyncError");
       if (state != ncclSuccess && state != ncclInProgress) {
-        throw CheckpointError(ErrorCode::kUnavailable,
-                              str_format("lost the connection to {}: {}", ranks_text(peers),
-                                         nccl_text(state, comm_)));
+        throw_error(ErrorCode::kUnavailable, "lost the connection to {}: {}", ranks_text(peers),
+                    nccl_text(state, comm_));
       }
       if (all && state == ncclSuccess) return;
       if (deadline.passed())
-        throw CheckpointError(
-            ErrorCode::kUnavailable,
-            str_format("waited {} ms for {}", deadline.timeout.count(), ranks_text(peers)));
+        throw_error(ErrorCode::kUnavailable, "waited {} ms for {}", deadline.timeout.count(),
+                    ranks_text(peers));
       if (turn < kBusyTurns) {
         std::this_thread::yield();
       } else {
@@ -412,10 +403,9 @@ std::shared_ptr<NcclTransport> connected(Communicator& bootstrap, std::vector<in
   });
   const Bytes received = bootstrap.broadcast(id, 0);
   if (received.size() != id.size()) {
-    throw CheckpointError(
-        ErrorCode::kInvalidArgument,
-        "rank 0 sent no NCCL id: do all ranks make the same communicators in the same order?",
-        {.rank = rank});
+    throw_error(
+        ErrorCode::kInvalidArgument, {.rank = rank},
+        "rank 0 sent no NCCL id: do all ranks make the same communicators in the same order?");
   }
   std::ranges::copy(received, id.begin());
   transport->connect(id);
@@ -445,8 +435,7 @@ NcclId nccl_unique_id() {
 std::unique_ptr<Communicator> nccl_communicator(const NcclId& id, int rank, int size, int device,
                                                 const NcclOptions& options) {
   if (rank < 0 || rank >= size) {
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          str_format("rank {} is out of range (size {})", rank, size));
+    throw_error(ErrorCode::kInvalidArgument, "rank {} is out of range (size {})", rank, size);
   }
   const auto transport = std::make_shared<NcclTransport>(all_ranks(size), rank, device, options);
   transport->connect(id);
@@ -462,9 +451,8 @@ std::unique_ptr<Communicator> nccl_communicator(Communicator& bootstrap, int dev
 
 std::unique_ptr<Communicator> nccl_communicator(ncclComm* comm, const NcclOptions& options) {
   if (comm == nullptr)
-    throw CheckpointError(
-        ErrorCode::kInvalidArgument,
-        "a communicator over NCCL needs one of NCCL's; the one that was passed is null");
+    throw_error(ErrorCode::kInvalidArgument,
+                "a communicator over NCCL needs one of NCCL's; the one that was passed is null");
   int size = 0;
   int rank = 0;
   int device = 0;

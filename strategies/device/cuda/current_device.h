@@ -5,7 +5,6 @@
 #include <string>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 
 // Internal to the code that calls CUDA (strategies/device/cuda, strategies/comm/nccl); not
 // installed.
@@ -15,8 +14,8 @@ namespace dckpt::cuda {
 inline void check_cuda(cudaError_t result, const std::string& what) {
   if (result == cudaSuccess) return;
   cudaGetLastError();  // reported here; the trainer's next check must not find it
-  throw CheckpointError(ErrorCode::kIo, str_format("{}: {} ({})", what, cudaGetErrorString(result),
-                                                   cudaGetErrorName(result)));
+  throw_error(ErrorCode::kIo, "{}: {} ({})", what, cudaGetErrorString(result),
+              cudaGetErrorName(result));
 }
 
 /// Returns whether this process uses a device at all.

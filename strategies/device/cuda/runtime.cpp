@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/state/producer_stream.h"
 #include "strategies/device/cuda/copy_rows.h"
 #include "strategies/device/cuda/current_device.h"
@@ -122,11 +121,10 @@ int cuda_devices() noexcept {
 
 void register_cuda(CudaSettings settings) {
   if (const auto [count, result] = count_devices(); count == 0) {
-    throw CheckpointError(
-        ErrorCode::kUnsupported,
-        str_format("CUDA cannot be used: {}; programs that also run without GPUs ask "
-                   "cuda_devices() first",
-                   result == cudaSuccess ? "there is no GPU" : cudaGetErrorString(result)));
+    throw_error(ErrorCode::kUnsupported,
+                "CUDA cannot be used: {}; programs that also run without GPUs ask "
+                "cuda_devices() first",
+                result == cudaSuccess ? "there is no GPU" : cudaGetErrorString(result));
   }
   register_device(Device::Kind::kCuda, cuda_runtime(std::move(settings.producer_stream)),
                   settings.device);

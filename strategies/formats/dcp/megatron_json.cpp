@@ -4,9 +4,7 @@
 #include <limits>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/storage_name.h"
-#include "mapping/base/text.h"
 #include "mapping/state/value.h"
 #include "strategies/formats/json/json.h"
 
@@ -14,7 +12,7 @@ namespace dckpt {
 namespace {
 
 [[noreturn]] void corrupt(const std::string& message, const std::string& file_name) {
-  throw CheckpointError(ErrorCode::kCorrupt, message, {.file = file_name});
+  throw_error(ErrorCode::kCorrupt, {.file = file_name}, message);
 }
 
 /// The fields of one of the two files.
@@ -78,7 +76,7 @@ void refuse_any(const std::vector<std::string>& lines, const char* advice) {
   for (std::size_t i = 0; i < std::min(lines.size(), kMostLines); ++i) message += "\n  " + lines[i];
   if (lines.size() > kMostLines)
     message += str_format("\n  and {} more", grouped(lines.size() - kMostLines));
-  throw CheckpointError(ErrorCode::kCorrupt, message + advice, {.file = kIntegrityFile});
+  throw_error(ErrorCode::kCorrupt, {.file = kIntegrityFile}, message + advice);
 }
 
 /// Returns whether a name can be a file in the checkpoint.
@@ -113,12 +111,9 @@ CheckpointingConfig read_checkpointing_config(ByteView json, const std::string& 
 void check_common_backend(const CheckpointingConfig& config, const std::string& file_name) {
   const int version = config.common_backend_version.value_or(1);
   if (config.common_backend.value_or("torch") == "torch" && version == 1) return;
-  throw CheckpointError(
-      ErrorCode::kUnsupported,
-      str_format(
-          "the common state was written by backend {} version {}; expected 'torch' version 1",
-          quote(config.common_backend.value_or("torch")), version),
-      {.file = file_name});
+  throw_error(ErrorCode::kUnsupported, {.file = file_name},
+              "the common state was written by backend {} version {}; expected 'torch' version 1",
+              quote(config.common_backend.value_or("torch")), version);
 }
 
 std::string write_checkpointing_config(const CheckpointingConfig& config) {
@@ -136,10 +131,8 @@ IntegrityManifest read_integrity_manifest(ByteView json, const std::string& file
   const std::string* algorithm = fields.text("algorithm");
   if (algorithm == nullptr) fields.missing("algorithm");
   if (*algorithm != "sha256") {
-    throw CheckpointError(
-        ErrorCode::kUnsupported,
-        str_format("Unsupported hash algorithm {} (expected: 'sha256')", quote(*algorithm)),
-        {.file = file_name});
+    throw_error(ErrorCode::kUnsupported, {.file = file_name},
+                "Unsupported hash algorithm {} (expected: 'sha256')", quote(*algorithm));
   }
   IntegrityManifest manifest;
   for (const auto& [name, digest] : fields.dict("files")) {

@@ -6,16 +6,8 @@
 
 namespace dckpt::dcp {
 
-void throw_corrupt(const std::string& message) {
-  throw CheckpointError(ErrorCode::kCorrupt, message);
-}
-
-void throw_unsupported(const std::string& message) {
-  throw CheckpointError(ErrorCode::kUnsupported, message);
-}
-
 void ObjectGraph::expected(std::string_view what, std::string_view wanted, Id found) const {
-  throw_corrupt(str_format("{} is {} (expected: {})", what, describe(found), wanted));
+  throw_error(ErrorCode::kCorrupt, "{} is {} (expected: {})", what, describe(found), wanted);
 }
 
 GlobalName ObjectGraph::global(Id id) const noexcept {
@@ -36,8 +28,9 @@ GlobalName ObjectGraph::called(Id id) const noexcept {
 }
 
 void ObjectGraph::refuse_changed(Id object) const {
-  throw_corrupt(describe(object) +
-                " was changed after it was made, which no writer of metadata does");
+  throw_error(
+      ErrorCode::kCorrupt,
+      describe(object) + " was changed after it was made, which no writer of metadata does");
 }
 
 void ObjectGraph::refuse_state(Id object, Id given) const {
@@ -49,7 +42,7 @@ std::uint32_t ObjectGraph::position(std::span<const Id> items, std::string_view 
   for (std::uint32_t i = 0; i + 1 < items.size(); i += 2) {
     if (kind(items[i]) != Kind::kStr || graph_.text(items[i]) != name) continue;
     if (found != 0)
-      throw_corrupt(str_format("the field {} occurs twice in one object", quote(name)));
+      throw_error(ErrorCode::kCorrupt, "the field {} occurs twice in one object", quote(name));
     found = i + 1;
   }
   return found;
@@ -61,7 +54,7 @@ ObjectGraph::Id ObjectGraph::find(std::span<const Id> items, std::string_view na
 }
 
 std::span<const MetadataGraph::Id> MetadataGraph::dict(Id id, std::string_view what) const {
-  if (id == kAbsent) throw_corrupt(std::string(what) + " is missing");
+  if (id == kAbsent) throw_error(ErrorCode::kCorrupt, std::string(what) + " is missing");
   if (kind(id) == Kind::kDict) return graph_.children(id);
   if (!called(id).is("collections", "OrderedDict") || !arguments(id).empty())
     expected(what, "a dict", id);
@@ -70,35 +63,35 @@ std::span<const MetadataGraph::Id> MetadataGraph::dict(Id id, std::string_view w
 
 std::span<const MetadataGraph::Id> MetadataGraph::list_or_tuple(Id id,
                                                                 std::string_view what) const {
-  if (id == kAbsent) throw_corrupt(std::string(what) + " is missing");
+  if (id == kAbsent) throw_error(ErrorCode::kCorrupt, std::string(what) + " is missing");
   if (kind(id) != Kind::kList && kind(id) != Kind::kTuple) expected(what, "a list", id);
   return graph_.children(id);
 }
 
 std::string_view MetadataGraph::text(Id id, std::string_view what) const {
-  if (id == kAbsent) throw_corrupt(std::string(what) + " is missing");
+  if (id == kAbsent) throw_error(ErrorCode::kCorrupt, std::string(what) + " is missing");
   if (kind(id) != Kind::kStr) expected(what, "a str", id);
   return graph_.text(id);
 }
 
 bool MetadataGraph::boolean(Id id, std::string_view what) const {
-  if (id == kAbsent) throw_corrupt(std::string(what) + " is missing");
+  if (id == kAbsent) throw_error(ErrorCode::kCorrupt, std::string(what) + " is missing");
   if (kind(id) != Kind::kTrue && kind(id) != Kind::kFalse) expected(what, "a bool", id);
   return kind(id) == Kind::kTrue;
 }
 
 void MetadataGraph::refuse_count(Id id, std::string_view what) const {
-  if (id == kAbsent) throw_corrupt(std::string(what) + " is missing");
+  if (id == kAbsent) throw_error(ErrorCode::kCorrupt, std::string(what) + " is missing");
   expected(what, "an int from 0 to 2^63 - 1", id);
 }
 
 void MetadataGraph::refuse_axes(std::string_view what, std::size_t axes) {
-  throw_corrupt(
-      str_format("{} has {} axes, more than the limit of {}", what, grouped(axes), kMaxDims));
+  throw_error(ErrorCode::kCorrupt, "{} has {} axes, more than the limit of {}", what, grouped(axes),
+              kMaxDims);
 }
 
 void MetadataGraph::shape(Id id, std::string_view what, Shape& out) const {
-  if (id == kAbsent) throw_corrupt(std::string(what) + " is missing");
+  if (id == kAbsent) throw_error(ErrorCode::kCorrupt, std::string(what) + " is missing");
   if (kind(id) == Kind::kRow) return row_shape(id, what, out);
   Id numbers = id;
   if (is_call_of(id, torch_size_) && arguments(id).size() == 1) numbers = arguments(id)[0];
@@ -132,7 +125,7 @@ std::string MetadataGraph::path(Id id, std::string_view what) const {
   for (const Id part : arguments(id)) {
     const std::string_view next = text(part, what);
     if (joined.size() + next.size() > kMaxNameBytes)
-      throw_corrupt(str_format("{} is longer than {} bytes", what, kMaxNameBytes));
+      throw_error(ErrorCode::kCorrupt, "{} is longer than {} bytes", what, kMaxNameBytes);
     if (next.starts_with('/')) joined.clear();  // as pathlib joins
     if (!joined.empty() && !joined.ends_with('/')) joined += '/';
     joined += next;

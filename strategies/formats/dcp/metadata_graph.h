@@ -255,9 +255,6 @@ class MetadataGraph : public ObjectGraph {
   KnownGlobal torch_size_{"torch", "Size"};
 };
 
-[[noreturn]] void throw_corrupt(const std::string& message);
-[[noreturn]] void throw_unsupported(const std::string& message);
-
 /// Runs `body` and adds the key to errors that leave it. Unlike with_context it copies the key only
 /// then.
 template <typename Body>

@@ -6,8 +6,6 @@
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "mapping/planning/reformulation.h"
 #include "strategies/formats/dcp/metadata_graph.h"
 #include "strategies/formats/dcp/metadata_seal.h"
@@ -23,7 +21,6 @@ using dcp::GlobalName;
 using dcp::MetadataGraph;
 using dcp::RowClass;
 using dcp::StoredKeys;
-using dcp::throw_corrupt;
 using Id = MetadataGraph::Id;
 using Kind = MetadataGraph::Kind;
 
@@ -38,8 +35,8 @@ void check_bytes(ShapeView shape, DType dtype, std::string_view what) {
   for (const std::int64_t extent : shape) {
     bytes = checked_mul(*bytes, std::max<std::int64_t>(extent, 1));
     if (!bytes)
-      throw_corrupt(
-          str_format("{} {} has more bytes than a file can have", what, to_string(shape)));
+      throw_error(ErrorCode::kCorrupt, "{} {} has more bytes than a file can have", what,
+                  to_string(shape));
   }
 }
 
@@ -53,8 +50,8 @@ class MetadataReader {
     const GlobalName type = graph_.class_of(root);
     if (!type.is(dcp::kMetadataModule, "Metadata") &&
         !type.is(dcp::kMegatronModule, "MCoreMetadata")) {
-      throw_corrupt(
-          str_format("the pickle holds {} (expected: DCP's Metadata)", graph_.describe(root)));
+      throw_error(ErrorCode::kCorrupt, "the pickle holds {} (expected: DCP's Metadata)",
+                  graph_.describe(root));
     }
     const auto fields = graph_.attributes(root);
     read_entries(graph_.dict(graph_.find(fields, "state_dict_metadata"), "state_dict_metadata"));
@@ -82,7 +79,7 @@ class MetadataReader {
   /// metadata fails on them wherever they are.
   void refuse_persistent_ids() const {
     if (!graph_.nodes().persistent().empty())
-      throw_corrupt("the pickle has a persistent id, which has no meaning here");
+      throw_error(ErrorCode::kCorrupt, "the pickle has a persistent id, which has no meaning here");
   }
 
   void read_entries(std::span<const Id> items) {
@@ -91,13 +88,13 @@ class MetadataReader {
       const std::string_view key = graph_.text(items[i], "a key of state_dict_metadata");
       for_key(key, [&] {
         if (key.empty() || !is_utf8(key))
-          throw_corrupt("a key of state_dict_metadata is empty or not UTF-8");
+          throw_error(ErrorCode::kCorrupt, "a key of state_dict_metadata is empty or not UTF-8");
         const GlobalName type = graph_.class_of(items[i + 1]);
         const bool is_tensor = type.is(dcp::kMetadataModule, "TensorStorageMetadata");
         if (!is_tensor && !type.is(dcp::kMetadataModule, "BytesStorageMetadata")) {
-          throw_corrupt(str_format(
-              "state_dict_metadata has {} (expected: the metadata of a tensor or of bytes)",
-              graph_.describe(items[i + 1])));
+          throw_error(ErrorCode::kCorrupt,
+                      "state_dict_metadata has {} (expected: the metadata of a tensor or of bytes)",
+                      graph_.describe(items[i + 1]));
         }
         const std::size_t position =
             is_tensor ? metadata_.tensors.size() : metadata_.objects.size();
@@ -123,22 +120,23 @@ class MetadataReader {
     const auto chunks = graph_.list_or_tuple(graph_.find(fields, "chunks"), "the list of chunks");
     box_axes_ += chunks.size() * std::max<std::size_t>(tensor.size.size(), 1);
     if (box_axes_ / kMaxBoxAxesPerNode > graph_.nodes().size())
-      throw_corrupt("the list of chunks repeats the same chunks over and over");
+      throw_error(ErrorCode::kCorrupt, "the list of chunks repeats the same chunks over and over");
     tensor.chunks = BoxList(tensor.size.size());
     tensor.chunks.reserve(chunks.size());
     Box box;
     for (const Id chunk : chunks) {
       if (!graph_.is_object_of(chunk, chunk_class_)) {
-        throw_corrupt(str_format("the list of chunks has {} (expected: ChunkStorageMetadata)",
-                                 graph_.describe(chunk)));
+        throw_error(ErrorCode::kCorrupt,
+                    "the list of chunks has {} (expected: ChunkStorageMetadata)",
+                    graph_.describe(chunk));
       }
       const auto [offsets, sizes] = graph_.fields(chunk, chunk_class_);
       graph_.shape(offsets, "an offset of a chunk", box.offsets);
       graph_.shape(sizes, "a size of a chunk", box.sizes);
       if (!fits(box, tensor.size)) {
-        throw_corrupt(
-            str_format("the chunk with offsets {} and sizes {} is not inside the tensor of size {}",
-                       to_string(box.offsets), to_string(box.sizes), to_string(tensor.size)));
+        throw_error(ErrorCode::kCorrupt,
+                    "the chunk with offsets {} and sizes {} is not inside the tensor of size {}",
+                    to_string(box.offsets), to_string(box.sizes), to_string(tensor.size));
       }
       tensor.chunks.push_back(box);
     }
@@ -155,7 +153,8 @@ class MetadataReader {
       const StoredKeys::Entry* const entry = keys_.find(key);
       if (entry == nullptr) {
         for_key(key, [] {
-          throw_corrupt(
+          throw_error(
+              ErrorCode::kCorrupt,
               "mcore_data has the original shape of a tensor that is not stored; is a letter of "
               "its key damaged?");
         });
@@ -166,7 +165,8 @@ class MetadataReader {
         const Id shape = graph_.find(graph_.dict(items[i + 1], "the entry of mcore_data"),
                                      "nd_reformulated_orig_global_shape");
         if (shape == MetadataGraph::kAbsent) return;
-        if (tensor.flattened_shape) throw_corrupt("mcore_data names the key twice");
+        if (tensor.flattened_shape)
+          throw_error(ErrorCode::kCorrupt, "mcore_data names the key twice");
         graph_.shape(shape, "nd_reformulated_orig_global_shape", tensor.flattened_shape.emplace());
         check_bytes(*tensor.flattened_shape, tensor.properties.dtype, "a tensor of original shape");
         reformulated_cell_shape(tensor);

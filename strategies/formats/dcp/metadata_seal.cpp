@@ -6,7 +6,6 @@
 #include <cstring>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/hash.h"
 #include "strategies/formats/dcp/metadata_graph.h"
 #include "strategies/formats/pickle/opcodes.h"
@@ -84,12 +83,10 @@ void check_seal(ByteView pickle, const std::string& file_name) {
               sizeof expected);
   const std::uint32_t found = crc_of(pickle);
   if (found == expected) return;
-  throw CheckpointError(
-      ErrorCode::kCorrupt,
-      str_format("the file is damaged: its CRC-32 is {}, expected {} (a key or another name in it "
-                 "has changed); restore it from a copy of the checkpoint",
-                 found, expected),
-      {.file = file_name});
+  throw_error(ErrorCode::kCorrupt, {.file = file_name},
+              "the file is damaged: its CRC-32 is {}, expected {} (a key or another name in it "
+              "has changed); restore it from a copy of the checkpoint",
+              found, expected);
 }
 
 }  // namespace dckpt

@@ -7,7 +7,6 @@
 
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "strategies/formats/dcp/metadata_pickle.h"
 #include "strategies/formats/dcp/metadata_seal.h"
 
@@ -116,11 +115,10 @@ class MetadataWriter {
       for (std::size_t i = 0; i < metadata_.tensors.size(); ++i) {
         const TensorStorageMetadata& tensor = metadata_.tensors[i];
         if (tensor.places.size() != tensor.chunks.size()) {
-          throw CheckpointError(ErrorCode::kInvalidArgument,
-                                str_format("cannot write metadata with {} and {}",
-                                           counted(tensor.chunks.size(), "chunk"),
-                                           counted(tensor.places.size(), "place")),
-                                {.key = tensor.key});
+          throw_error(ErrorCode::kInvalidArgument, {.key = tensor.key},
+                      "cannot write metadata with {} and {}",
+                      counted(tensor.chunks.size(), "chunk"),
+                      counted(tensor.places.size(), "place"));
         }
         Text key{tensor.key};
         for (std::size_t chunk = 0; chunk < tensor.chunks.size(); ++chunk) {
@@ -147,10 +145,9 @@ class MetadataWriter {
 
   void storage_info(const std::string& key, const StorageInfo& place) {
     if (place.file >= metadata_.files.size()) {
-      throw CheckpointError(ErrorCode::kInvalidArgument,
-                            str_format("cannot write metadata with a place in file {} of {}",
-                                       place.file, metadata_.files.size()),
-                            {.key = key});
+      throw_error(ErrorCode::kInvalidArgument, {.key = key},
+                  "cannot write metadata with a place in file {} of {}", place.file,
+                  metadata_.files.size());
     }
     out_.object(place_class_);
     out_.attributes([&] {
@@ -208,8 +205,8 @@ Bytes write_dcp_metadata(const Metadata& metadata, std::uint32_t common_crc) {
   const auto nameless = [](const auto& entry) { return entry.key.empty(); };
   if (std::ranges::any_of(metadata.tensors, nameless) ||
       std::ranges::any_of(metadata.objects, nameless))
-    throw CheckpointError(ErrorCode::kUnsupported,
-                          "a tensor or object has an empty key, which PyTorch DCP cannot read");
+    throw_error(ErrorCode::kUnsupported,
+                "a tensor or object has an empty key, which PyTorch DCP cannot read");
   return sealed(MetadataWriter(metadata, common_crc).write());
 }
 

@@ -9,9 +9,7 @@
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/storage_name.h"
-#include "mapping/base/text.h"
 #include "strategies/formats/zstd/zstd.h"
 
 namespace dckpt::dcp {
@@ -132,13 +130,11 @@ void ChunkMatcher::add(ShapeView offsets, std::optional<std::int64_t> hint,
     }
   }
   if (!found)
-    throw CheckpointError(
-        ErrorCode::kCorrupt,
-        str_format("a storage record names a chunk at {}, where the tensor has none",
-                   to_string(offsets)));
+    throw_error(ErrorCode::kCorrupt,
+                "a storage record names a chunk at {}, where the tensor has none",
+                to_string(offsets));
   if (!taken)
-    throw CheckpointError(ErrorCode::kCorrupt,
-                          "two storage records name the chunk at " + to_string(offsets));
+    throw_error(ErrorCode::kCorrupt, "two storage records name the chunk at " + to_string(offsets));
 }
 
 void ChunkMatcher::finish() {
@@ -151,9 +147,8 @@ void ChunkMatcher::finish() {
     const auto placed =
         std::find_if(run, end, [&](const Slot& slot) { return !is_free(slot.chunk); });
     if (placed == end) {
-      throw CheckpointError(ErrorCode::kCorrupt,
-                            str_format("no storage record says where chunk {} of the tensor is",
-                                       to_string(tensor_->chunks[run->chunk])));
+      throw_error(ErrorCode::kCorrupt, "no storage record says where chunk {} of the tensor is",
+                  to_string(tensor_->chunks[run->chunk]));
     }
     const StorageInfo place = tensor_->places[placed->chunk];
     std::for_each(run, end, [&](const Slot& slot) {
@@ -177,8 +172,8 @@ class StorageRecords {
     Shape offsets;
     for (std::size_t i = 0; i + 1 < items.size(); i += 2) {
       if (!graph_.is_object_of(items[i], index_class_)) {
-        throw_corrupt(str_format("a key of storage_data is {} (expected: MetadataIndex)",
-                                 graph_.describe(items[i])));
+        throw_error(ErrorCode::kCorrupt, "a key of storage_data is {} (expected: MetadataIndex)",
+                    graph_.describe(items[i]));
       }
       const auto index = graph_.fields(items[i], index_class_);
       const Id fqn = index[0];
@@ -189,16 +184,20 @@ class StorageRecords {
         const StorageInfo place = read_place(items[i + 1]);
         const StoredKeys::Entry* const entry = entry_of_record(fqn, key);
         if (entry == nullptr)
-          throw_corrupt("a storage record is for a key that state_dict_metadata does not have");
+          throw_error(ErrorCode::kCorrupt,
+                      "a storage record is for a key that state_dict_metadata does not have");
         const std::uint32_t position = entry->position;
         if (entry->is_tensor) {
-          if (graph_.is_none(offset)) throw_corrupt("a storage record of the tensor has no offset");
+          if (graph_.is_none(offset))
+            throw_error(ErrorCode::kCorrupt, "a storage record of the tensor has no offset");
           graph_.shape(offset, "the offset of a storage record", offsets);
           matchers[position].add(offsets, graph_.integer(hint), place);
         } else {
           if (!graph_.is_none(offset))
-            throw_corrupt("a storage record of the object has an offset, as only tensors have");
-          if (placed[position]) throw_corrupt("two storage records name the object");
+            throw_error(ErrorCode::kCorrupt,
+                        "a storage record of the object has an offset, as only tensors have");
+          if (placed[position])
+            throw_error(ErrorCode::kCorrupt, "two storage records name the object");
           placed[position] = true;
           metadata_.objects[position].place = place;
         }
@@ -209,7 +208,8 @@ class StorageRecords {
     }
     for (std::size_t i = 0; i < placed.size(); ++i) {
       for_key(metadata_.objects[i].key, [&] {
-        if (!placed[i]) throw_corrupt("no storage record says where the object is");
+        if (!placed[i])
+          throw_error(ErrorCode::kCorrupt, "no storage record says where the object is");
       });
     }
   }
@@ -229,11 +229,11 @@ class StorageRecords {
   StorageInfo read_place(Id id) {
     if (!graph_.is_object_of(id, place_class_)) {
       if (graph_.class_of(id))
-        throw_unsupported(str_format(
-            "a storage record is {}, of a storage writer that this version does not know",
-            graph_.describe(id)));
-      throw_corrupt(
-          str_format("a storage record is {} (expected: _StorageInfo)", graph_.describe(id)));
+        throw_error(ErrorCode::kUnsupported,
+                    "a storage record is {}, of a storage writer that this version does not know",
+                    graph_.describe(id));
+      throw_error(ErrorCode::kCorrupt, "a storage record is {} (expected: _StorageInfo)",
+                  graph_.describe(id));
     }
     const auto [path, offset_id, length_id, crc, transforms, common_crc] =
         graph_.fields(id, place_class_);
@@ -242,7 +242,8 @@ class StorageRecords {
     const std::int64_t offset = graph_.count(offset_id, "the file offset of a storage record");
     const std::int64_t length = graph_.count(length_id, "the length of a storage record");
     if (!checked_add(offset, length))
-      throw_corrupt("the offset and length of a storage record do not fit 63 bits together");
+      throw_error(ErrorCode::kCorrupt,
+                  "the offset and length of a storage record do not fit 63 bits together");
     if (common_crc != MetadataGraph::kAbsent)
       metadata_.common_crc = read_crc(common_crc, kCommonCrc);
     return {file, static_cast<std::uint64_t>(offset), static_cast<std::uint64_t>(length), codec,
@@ -252,7 +253,7 @@ class StorageRecords {
   std::uint32_t read_crc(Id id, std::string_view what) const {
     const std::int64_t crc = graph_.count(id, what);
     if (crc > UINT32_MAX)
-      throw_corrupt(str_format("{} is {}, which has more than 32 bits", what, crc));
+      throw_error(ErrorCode::kCorrupt, "{} is {}, which has more than 32 bits", what, crc);
     return static_cast<std::uint32_t>(crc);
   }
 
@@ -269,12 +270,13 @@ class StorageRecords {
     }
     const auto unknown = std::find_if_not(transforms.begin(), transforms.end(), is_zstd);
     const Id named = unknown == transforms.end() ? transforms[0] : *unknown;
-    throw_unsupported(str_format(
+    throw_error(
+        ErrorCode::kUnsupported,
         "the stored bytes were transformed {}by {}, which cannot be undone here; save again "
         "without transforms, or with {} alone",
         unknown == transforms.end() ? "more than once " : "",
         graph_.is_text(named) ? quote(graph_.text(named, "a transform")) : graph_.describe(named),
-        quote(kZstdTransform)));
+        quote(kZstdTransform));
   }
 
   /// Returns the number of a file. Mostly all records of a file refer to one str, and come one
@@ -287,10 +289,10 @@ class StorageRecords {
     name_components(
         name);  // refuses absolute and malformed names and those that leave the checkpoint
     if (name.find('\\') != std::string::npos || !is_utf8(name)) {
-      throw_corrupt(
-          str_format("the file name {} of a storage record has a backslash or is not UTF-8, which "
-                     "systems understand differently",
-                     quote(name)));
+      throw_error(ErrorCode::kCorrupt,
+                  "the file name {} of a storage record has a backslash or is not UTF-8, which "
+                  "systems understand differently",
+                  quote(name));
     }
     const auto [file, is_new] =
         files_.try_emplace(std::move(name), static_cast<std::uint32_t>(metadata_.files.size()));
@@ -324,10 +326,10 @@ void StoredKeys::reserve(std::size_t count) {
 
 void StoredKeys::add(const Entry& entry) {
   if (!position_.try_emplace(entry.key, static_cast<std::uint32_t>(entries_.size())).second)
-    throw_corrupt("state_dict_metadata names the key twice");
+    throw_error(ErrorCode::kCorrupt, "state_dict_metadata names the key twice");
   if (position_.bucket_size(position_.bucket(entry.key)) > kMaxCollisions) {
-    throw_unsupported(
-        str_format("more than {} keys have the same hash, which is the limit", kMaxCollisions));
+    throw_error(ErrorCode::kUnsupported, "more than {} keys have the same hash, which is the limit",
+                kMaxCollisions);
   }
   entries_.push_back(entry);
 }

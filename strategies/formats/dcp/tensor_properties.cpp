@@ -4,8 +4,7 @@
 #include <optional>
 
 #include "mapping/base/counted.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
+#include "mapping/base/error.h"
 
 namespace dckpt::dcp {
 namespace {
@@ -16,25 +15,25 @@ using Kind = MetadataGraph::Kind;
 DType read_dtype(const MetadataGraph& graph, Id id) {
   const GlobalName name = graph.global(id);
   if (name.module != "torch" || name.name.find('.') != std::string_view::npos) {
-    throw_corrupt(str_format("the dtype of the tensor is {} (expected: a dtype of torch)",
-                             graph.describe(id)));
+    throw_error(ErrorCode::kCorrupt, "the dtype of the tensor is {} (expected: a dtype of torch)",
+                graph.describe(id));
   }
   if (const auto dtype = parse_dtype(name.name); dtype && is_torch_dtype(*dtype)) return *dtype;
-  throw_unsupported(str_format("the tensor has dtype {}, which this version does not know",
-                               quote("torch." + std::string(name.name))));
+  throw_error(ErrorCode::kUnsupported, "the tensor has dtype {}, which this version does not know",
+              quote("torch." + std::string(name.name)));
 }
 
 void check_layout(const MetadataGraph& graph, Id id) {
   if (graph.is_none(id) || graph.global(id).is("torch", "strided")) return;
   if (!graph.called(id).is("torch.serialization", "_get_layout") ||
       graph.arguments(id).size() != 1) {
-    throw_corrupt(str_format("the layout of the tensor is {} (expected: a layout of torch)",
-                             graph.describe(id)));
+    throw_error(ErrorCode::kCorrupt, "the layout of the tensor is {} (expected: a layout of torch)",
+                graph.describe(id));
   }
   const std::string_view name = graph.text(graph.arguments(id)[0], "the layout of the tensor");
   if (name != "torch.strided")
-    throw_unsupported(
-        str_format("the tensor has layout {}; only torch.strided can be read", quote(name)));
+    throw_error(ErrorCode::kUnsupported, "the tensor has layout {}; only torch.strided can be read",
+                quote(name));
 }
 
 /// Reads an enum by value (`E(0)`), by name (`getattr(E, 'TORCH_…')`, Python 3.11.0 to 3.11.3), or
@@ -62,9 +61,10 @@ TensorProperties::MemoryFormat read_memory_format(const MetadataGraph& graph, Id
                                      std::begin(kNames));
   }
   if (found >= std::size(kNames))
-    throw_corrupt(str_format(
+    throw_error(
+        ErrorCode::kCorrupt,
         "the memory format of the tensor is {} (expected: a member of _MEM_FORMAT_ENCODING)",
-        graph.describe(id)));
+        graph.describe(id));
   return static_cast<TensorProperties::MemoryFormat>(found);
 }
 
@@ -75,16 +75,17 @@ TensorProperties read_properties(const MetadataGraph& graph, Id id) {
   // Up to torch 2.2 the class belonged to the module of sharded tensors.
   if (!type.is(kMetadataModule, "TensorProperties") &&
       !type.is("torch.distributed._shard.sharded_tensor.metadata", "TensorProperties")) {
-    throw_corrupt(str_format("the properties of the tensor are {} (expected: TensorProperties)",
-                             graph.describe(id)));
+    throw_error(ErrorCode::kCorrupt,
+                "the properties of the tensor are {} (expected: TensorProperties)",
+                graph.describe(id));
   }
   const Id state = graph.state(id);
   Id parts[5];  // dtype, layout, requires_grad, memory format, pin_memory
   if (state != MetadataGraph::kAbsent && graph.kind(state) == Kind::kTuple) {
     const auto members = graph.list_or_tuple(state, "the state");
     if (members.size() < std::size(parts))
-      throw_corrupt(str_format("TensorProperties has {} (expected: at least 5)",
-                               counted(members.size(), "field")));
+      throw_error(ErrorCode::kCorrupt, "TensorProperties has {} (expected: at least 5)",
+                  counted(members.size(), "field"));
     std::copy_n(members.begin(), std::size(parts),
                 parts);  // torch 2.15 adds the strides of the tensor in memory
   } else {

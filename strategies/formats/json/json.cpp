@@ -8,8 +8,6 @@
 #include <vector>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "mapping/base/utf8.h"
 
 namespace dckpt {
@@ -67,8 +65,8 @@ class ValueBuilder final : public Sax {
 
   [[noreturn]] void fail(const std::string& message,
                          std::optional<std::uint64_t> position = {}) const {
-    throw CheckpointError(ErrorCode::kCorrupt, "cannot read JSON: " + message,
-                          {.file = what_, .offset = position});
+    throw_error(ErrorCode::kCorrupt, {.file = what_, .offset = position},
+                "cannot read JSON: " + message);
   }
 
   bool add(Value value) {
@@ -156,7 +154,7 @@ class JsonWriter {
 
  private:
   [[noreturn]] static void refuse(const std::string& what) {
-    throw CheckpointError(ErrorCode::kInvalidArgument, "cannot write JSON: " + what);
+    throw_error(ErrorCode::kInvalidArgument, "cannot write JSON: " + what);
   }
 
   template <typename Items, typename Write>
@@ -238,8 +236,7 @@ namespace {
 void parse(ByteView text, const std::string& what, const JsonLimits& limits,
            ValueBuilder& builder) {
   const auto refuse = [&](const std::string& why, std::optional<std::uint64_t> offset) {
-    throw CheckpointError(ErrorCode::kCorrupt, "cannot read JSON: " + why,
-                          {.file = what, .offset = offset});
+    throw_error(ErrorCode::kCorrupt, {.file = what, .offset = offset}, "cannot read JSON: " + why);
   };
   if (text.size() > limits.max_bytes)
     refuse(str_format("{}, more than the limit of {}", human_bytes(text.size()),

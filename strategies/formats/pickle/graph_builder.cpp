@@ -5,8 +5,6 @@
 #include <tuple>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 
 namespace dckpt::pickle {
 namespace {
@@ -166,16 +164,15 @@ Graph GraphBuilder::finish(Id root) && {
 }
 
 void GrowingGraph::too_many_nodes() const {
-  throw CheckpointError(ErrorCode::kUnsupported,
-                        str_format("the pickle describes more than {} values, which is the limit",
-                                   grouped(max_nodes_)));
+  throw_error(ErrorCode::kUnsupported,
+              "the pickle describes more than {} values, which is the limit", grouped(max_nodes_));
 }
 
 void GrowingGraph::too_many_words() const {
-  throw CheckpointError(ErrorCode::kUnsupported,
-                        str_format("the values of the pickle and what they refer to take more than "
-                                   "{} words, which is the limit",
-                                   grouped(max_words_)));
+  throw_error(ErrorCode::kUnsupported,
+              "the values of the pickle and what they refer to take more than "
+              "{} words, which is the limit",
+              grouped(max_words_));
 }
 
 void GraphBuilder::gather_pieces() {

@@ -4,8 +4,6 @@
 #include <unordered_map>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "mapping/base/utf8.h"
 
 namespace dckpt::pickle {
@@ -58,10 +56,9 @@ class CollisionLimit {
 
   void add(const Value& key) {
     if (!active_ || ++seen_[hash_value(key)] <= kMaxCollisions) return;
-    throw CheckpointError(
-        ErrorCode::kUnsupported,
-        str_format("a dict or set has more than {} keys with the same hash, which is the limit",
-                   kMaxCollisions));
+    throw_error(ErrorCode::kUnsupported,
+                "a dict or set has more than {} keys with the same hash, which is the limit",
+                kMaxCollisions);
   }
 
  private:
@@ -116,13 +113,11 @@ Dict make_dict(std::vector<std::pair<Value, Value>>&& items) {
   CollisionLimit collisions(items.size());
   for (auto& [key, value] : items) {
     if (!is_hashable(key))
-      throw CheckpointError(
-          ErrorCode::kCorrupt,
-          str_format("a dict has {} as key, which Python cannot hash", describe(key)));
+      throw_error(ErrorCode::kCorrupt, "a dict has {} as key, which Python cannot hash",
+                  describe(key));
     collisions.add(key);
     if (dict.find(key) != nullptr)
-      throw CheckpointError(ErrorCode::kCorrupt,
-                            str_format("a dict has the key {} twice", describe(key)));
+      throw_error(ErrorCode::kCorrupt, "a dict has the key {} twice", describe(key));
     dict.set(std::move(key), std::move(value));
   }
   return dict;
@@ -132,15 +127,13 @@ Value make_set(ValueList members, bool frozen) {
   CollisionLimit collisions(members.size());
   for (const Value& member : members) {
     if (!is_hashable(member))
-      throw CheckpointError(
-          ErrorCode::kCorrupt,
-          str_format("a set has {} as member, which Python cannot hash", describe(member)));
+      throw_error(ErrorCode::kCorrupt, "a set has {} as member, which Python cannot hash",
+                  describe(member));
     collisions.add(member);
   }
   const std::size_t count = members.size();
   Value set = frozen ? Value::frozen_set(std::move(members)) : Value::set(std::move(members));
-  if (set.size() != count)
-    throw CheckpointError(ErrorCode::kCorrupt, "a set has the same member twice");
+  if (set.size() != count) throw_error(ErrorCode::kCorrupt, "a set has the same member twice");
   return set;
 }
 

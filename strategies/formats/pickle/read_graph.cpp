@@ -8,8 +8,6 @@
 
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "mapping/base/utf8.h"
 #include "strategies/formats/pickle/graph_builder.h"
 #include "strategies/formats/pickle/memo.h"
@@ -26,7 +24,7 @@ using Part = GraphBuilder::Part;
 
 // Out of line, so that the code that runs for every opcode stays small.
 [[noreturn, gnu::cold, gnu::noinline]] void corrupt(const std::string& message) {
-  throw CheckpointError(ErrorCode::kCorrupt, "malformed pickle: " + message);
+  throw_error(ErrorCode::kCorrupt, "malformed pickle: " + message);
 }
 
 [[noreturn, gnu::cold, gnu::noinline]] void too_few_bytes(std::uint64_t wanted,
@@ -44,14 +42,13 @@ using Part = GraphBuilder::Part;
 }
 
 [[noreturn, gnu::cold, gnu::noinline]] void too_many_marks(std::uint32_t limit) {
-  throw CheckpointError(
-      ErrorCode::kUnsupported,
-      str_format("the pickle has more than {} nested MARKs, which is the limit", limit));
+  throw_error(ErrorCode::kUnsupported,
+              "the pickle has more than {} nested MARKs, which is the limit", limit);
 }
 
 [[noreturn, gnu::cold, gnu::noinline]] void refuse(Op op, std::size_t position) {
   const std::string why = why_too_old(op, position);
-  if (!why.empty()) throw CheckpointError(ErrorCode::kUnsupported, why);
+  if (!why.empty()) throw_error(ErrorCode::kUnsupported, why);
   corrupt("unknown opcode " + std::to_string(static_cast<unsigned>(op)));
 }
 
@@ -281,9 +278,8 @@ void Machine::execute(Op op, Cursor& in) {
     case Op::kProto:
       protocol_ = in.number<std::uint8_t>();
       if (protocol_ > kHighestProtocol) {
-        throw CheckpointError(
-            ErrorCode::kUnsupported,
-            str_format("pickle protocol {}; protocols up to 5 are known", protocol_));
+        throw_error(ErrorCode::kUnsupported, "pickle protocol {}; protocols up to 5 are known",
+                    protocol_);
       }
       return;
     case Op::kFrame: {  // a hint for readers that buffer; its end has no meaning
@@ -407,10 +403,8 @@ Graph run(ByteView pickle, const std::string& what, const Limits& limits, const 
       limits.max_bytes,
       std::numeric_limits<std::uint32_t>::max());  // lengths of texts have 32 bits
   if (pickle.size() > max_bytes) {
-    throw CheckpointError(ErrorCode::kUnsupported,
-                          str_format("a pickle of {}; the limit is {}", human_bytes(pickle.size()),
-                                     human_bytes(max_bytes)),
-                          {.file = what});
+    throw_error(ErrorCode::kUnsupported, {.file = what}, "a pickle of {}; the limit is {}",
+                human_bytes(pickle.size()), human_bytes(max_bytes));
   }
   Machine machine(pickle, limits, rows);
   try {

@@ -8,7 +8,6 @@
 #include <string>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "strategies/formats/pickle/opcodes.h"
 
 namespace dckpt::pickle {
@@ -94,8 +93,8 @@ std::optional<std::size_t> foreign_byte(ByteView block) {
 }
 
 [[noreturn]] void refuse(const ReadableFile& file, std::uint64_t offset, const std::string& why) {
-  throw CheckpointError(ErrorCode::kCorrupt, "the file holds no pickle: " + why,
-                        {.file = file.name(), .offset = offset});
+  throw_error(ErrorCode::kCorrupt, {.file = file.name(), .offset = offset},
+              "the file holds no pickle: " + why);
 }
 
 }  // namespace
@@ -109,7 +108,7 @@ Bytes read_pickle_file(const ReadableFile& file, std::uint64_t limit) {
     const auto byte = std::to_integer<std::uint8_t>(block[*at]);
     const std::string too_old = why_too_old(Op{byte}, *at);
     if (!too_old.empty())
-      throw CheckpointError(ErrorCode::kUnsupported, too_old, {.file = file.name(), .offset = *at});
+      throw_error(ErrorCode::kUnsupported, {.file = file.name(), .offset = *at}, too_old);
     refuse(file, *at, str_format("byte {} is not an opcode", byte));
   }
   std::array<std::byte, 1> last{};

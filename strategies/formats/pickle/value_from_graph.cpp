@@ -11,8 +11,6 @@
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "mapping/base/utf8.h"
 #include "strategies/formats/pickle/plain_values.h"
 #include "strategies/formats/pickle/value.h"
@@ -172,16 +170,15 @@ class GraphValues::Impl {
     slot.expanded = saturating_add(slot.expanded, own);
     unshared_ += own;
     if (slot.height > limits_.max_depth) {
-      throw CheckpointError(
-          ErrorCode::kUnsupported,
-          str_format("the pickle nests values more than {} deep, which is the limit",
-                     limits_.max_depth));
+      throw_error(ErrorCode::kUnsupported,
+                  "the pickle nests values more than {} deep, which is the limit",
+                  limits_.max_depth);
     }
     if (slot.expanded > saturating_add(unshared_, limits_.max_expanded)) {
-      throw CheckpointError(ErrorCode::kUnsupported,
-                            str_format("the pickle shares values so often that they would be more "
-                                       "than {} as a tree, which is the limit",
-                                       grouped(limits_.max_expanded)));
+      throw_error(ErrorCode::kUnsupported,
+                  "the pickle shares values so often that they would be more "
+                  "than {} as a tree, which is the limit",
+                  grouped(limits_.max_expanded));
     }
   }
 
@@ -228,8 +225,8 @@ class GraphValues::Impl {
       case NodeKind::kNew: return make_object(id);
       case NodeKind::kPersistent:
         if (!hooks_.persistent)
-          throw CheckpointError(ErrorCode::kCorrupt,
-                                "the pickle has a persistent id, which has no meaning here");
+          throw_error(ErrorCode::kCorrupt,
+                      "the pickle has a persistent id, which has no meaning here");
         return hooks_.persistent(made(children[0]));
       case NodeKind::kRow: break;  // only in graphs that are not made into values
     }
@@ -243,8 +240,8 @@ class GraphValues::Impl {
     object.form = graph_.kind(id) == NodeKind::kCall ? Opaque::Form::kCall : Opaque::Form::kNew;
     object.callable = made(children[0]);
     if (!is_callable(object.callable)) {
-      throw CheckpointError(ErrorCode::kCorrupt, std::string("the pickle calls a value of kind ") +
-                                                     to_string(object.callable.kind()));
+      throw_error(ErrorCode::kCorrupt, std::string("the pickle calls a value of kind ") +
+                                           to_string(object.callable.kind()));
     }
     object.args = made(children[1]);
     if (children.size() > 2) object.kwargs = made(children[2]);

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "strategies/formats/pickle/value.h"
 #include "strategies/formats/pickle/writer.h"
 
@@ -45,9 +44,8 @@ class ValueWriter {
       return out_.get(known->second);
     if (value.label() != 0) labeled_.insert_or_assign(value.label(), &value);
     if (++depth_ > kMaxNesting) {
-      throw CheckpointError(
-          ErrorCode::kInvalidArgument,
-          str_format("values nested more than {} deep cannot be pickled", kMaxNesting));
+      throw_error(ErrorCode::kInvalidArgument, "values nested more than {} deep cannot be pickled",
+                  kMaxNesting);
     }
     shared(value);
     --depth_;
@@ -114,16 +112,15 @@ class ValueWriter {
   void reference(std::uint32_t label) {
     const auto known = labeled_.find(label);
     if (known == labeled_.end())
-      throw CheckpointError(
+      throw_error(
           ErrorCode::kInvalidArgument,
           "a value refers back to an object that is not written with it; write both, or neither");
     value(*known->second);
   }
 
   [[noreturn]] static void refuse(const Value& value) {
-    throw CheckpointError(
-        ErrorCode::kInvalidArgument,
-        str_format("a {} cannot be written into this pickle", to_string(value.kind())));
+    throw_error(ErrorCode::kInvalidArgument, "a {} cannot be written into this pickle",
+                to_string(value.kind()));
   }
 
   /// Keeps a value made on the way: the memo knows values by address.
@@ -187,7 +184,7 @@ class ValueWriter {
   void object(const Value& shared_object) {
     const Opaque& object = shared_object.as_opaque();
     if (!object.args.is(Kind::kTuple))
-      throw CheckpointError(
+      throw_error(
           ErrorCode::kInvalidArgument,
           "cannot write an object whose arguments are not a tuple; wrap them in Value::tuple()");
     if (object.form == Opaque::Form::kCall) {

@@ -5,8 +5,6 @@
 #include <limits>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "strategies/formats/pickle/python2_names.h"
 
 namespace dckpt::pickle {
@@ -25,8 +23,8 @@ std::string global_key(std::string_view module, std::string_view name) {
 
 PickleWriter::PickleWriter(int protocol) : protocol_(protocol) {
   if (protocol != 2 && protocol != 4)
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          str_format("pickle protocol {} is not written; 2 and 4 are", protocol));
+    throw_error(ErrorCode::kInvalidArgument, "pickle protocol {} is not written; 2 and 4 are",
+                protocol);
   op(Op::kProto, static_cast<std::uint8_t>(protocol));
 }
 
@@ -50,9 +48,8 @@ void PickleBytes::big_integer(ByteView twos_complement) {
   } else if (fits<std::int32_t>(twos_complement.size())) {
     op(Op::kLong4, static_cast<std::int32_t>(twos_complement.size()));
   } else {
-    throw CheckpointError(
-        ErrorCode::kInvalidArgument,
-        str_format("an integer of {} cannot be pickled", human_bytes(twos_complement.size())));
+    throw_error(ErrorCode::kInvalidArgument, "an integer of {} cannot be pickled",
+                human_bytes(twos_complement.size()));
   }
   raw(twos_complement);
 }
@@ -93,8 +90,7 @@ void PickleWriter::text_size(std::uint64_t bytes) {
   } else if (fits<std::uint32_t>(bytes)) {
     op(Op::kBinUnicode, static_cast<std::uint32_t>(bytes));
   } else {
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          str_format("a text of {} cannot be pickled", human_bytes(bytes)));
+    throw_error(ErrorCode::kInvalidArgument, "a text of {} cannot be pickled", human_bytes(bytes));
   }
 }
 
@@ -176,9 +172,9 @@ void PickleWriter::plain_global(std::string_view module, std::string_view name) 
     const bool renamed = python3_name(module, name) != std::pair(module, name);
     if (module.empty() || name.empty() || renamed ||
         std::count(key.begin(), key.end(), '\n') != 1) {
-      throw CheckpointError(ErrorCode::kInvalidArgument,
-                            str_format("the global {} of module {} cannot be pickled at protocol 2",
-                                       quote(name), quote(module)));
+      throw_error(ErrorCode::kInvalidArgument,
+                  "the global {} of module {} cannot be pickled at protocol 2", quote(name),
+                  quote(module));
     }
     op(Op::kGlobal);
     raw(as_bytes(key));

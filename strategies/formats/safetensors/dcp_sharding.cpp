@@ -1,7 +1,6 @@
 #include "strategies/formats/safetensors/dcp_sharding.h"
 
 #include "mapping/base/error.h"
-#include "mapping/base/text.h"
 #include "strategies/formats/json/json.h"
 
 namespace dckpt {
@@ -11,8 +10,8 @@ std::map<std::string, DcpPart> parse_dcp_sharding(const std::string& json,
   const std::string what = "'" + std::string(kDcpShardingInfo) + "' of " + file;
   const Value document = parse_json(as_bytes(json), what);
   const auto fail = [&](const std::string& message) {
-    throw CheckpointError(ErrorCode::kCorrupt, "'" + std::string(kDcpShardingInfo) + "' " + message,
-                          {.file = file});
+    throw_error(ErrorCode::kCorrupt, {.file = file},
+                "'" + std::string(kDcpShardingInfo) + "' " + message);
   };
   if (!document.is_dict()) fail("is no JSON object");
   std::map<std::string, DcpPart> parts;

@@ -9,8 +9,6 @@
 #include "mapping/base/checked.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "strategies/formats/json/json.h"
 
 namespace dckpt {
@@ -110,8 +108,8 @@ class HeaderParser {
     begins_ = std::move(begins);
   }
 
-  [[noreturn]] void fail(const std::string& message, std::optional<std::string> key = {}) const {
-    throw CheckpointError(ErrorCode::kCorrupt, message, {.key = std::move(key), .file = file_});
+  [[noreturn]] void fail(const std::string& message, std::string_view key = {}) const {
+    throw_error(ErrorCode::kCorrupt, {.key = key, .file = file_}, message);
   }
 
   [[noreturn]] void fail_twice(const std::string& key) const {
@@ -165,14 +163,11 @@ class HeaderParser {
     const std::int64_t shared = packed_values(tensor.dtype);
     if (shared == 1) return;
     if (tensor.shape.empty() || tensor.shape.back() % shared != 0)
-      throw CheckpointError(
-          ErrorCode::kUnsupported,
-          str_format(
-              "{} elements of {} are packed into {}; the shape {} can be read only if its last "
-              "extent is a multiple of {}",
-              shared, *safetensors_dtype(tensor.dtype), counted(item_size(tensor.dtype), "byte"),
-              to_string(tensor.shape), shared),
-          {.file = file_});
+      throw_error(ErrorCode::kUnsupported, {.file = file_},
+                  "{} elements of {} are packed into {}; the shape {} can be read only if its last "
+                  "extent is a multiple of {}",
+                  shared, *safetensors_dtype(tensor.dtype),
+                  counted(item_size(tensor.dtype), "byte"), to_string(tensor.shape), shared);
     tensor.shape.back() /= shared;
   }
 
@@ -190,10 +185,8 @@ class HeaderParser {
     for (const auto& [dtype, type] : kTypes) {
       if (name.as_str() == type) return dtype;
     }
-    throw CheckpointError(
-        ErrorCode::kUnsupported,
-        str_format("the tensor has the element type {}, which is not known", quote(name.as_str())),
-        {.file = file_});
+    throw_error(ErrorCode::kUnsupported, {.file = file_},
+                "the tensor has the element type {}, which is not known", quote(name.as_str()));
   }
 
   Shape shape(const Value& list) const {
@@ -240,7 +233,7 @@ SafetensorsHeader parse_safetensors_header(ByteView json, std::uint64_t data_byt
 
 SafetensorsLayout read_safetensors_header(const ReadableFile& file) {
   const auto fail = [&](const std::string& message) {
-    throw CheckpointError(ErrorCode::kCorrupt, message, {.file = file.name()});
+    throw_error(ErrorCode::kCorrupt, {.file = file.name()}, message);
   };
   if (file.size() < kSafetensorsLengthBytes)
     fail(str_format("a safetensors file starts with 8 bytes, but this one has {}", file.size()));
@@ -263,7 +256,7 @@ SafetensorsLayout read_safetensors_header(const ReadableFile& file) {
 
 Bytes write_safetensors_header(const SafetensorsHeader& header) {
   const auto refuse = [](const std::string& message, const std::string& key) {
-    throw CheckpointError(ErrorCode::kUnsupported, message, {.key = key});
+    throw_error(ErrorCode::kUnsupported, {.key = key}, message);
   };
   std::string json = "{";
   const auto separate = [&] { json += json.size() == 1 ? "" : ","; };

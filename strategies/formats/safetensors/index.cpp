@@ -4,14 +4,13 @@
 
 #include "mapping/base/error.h"
 #include "mapping/base/storage_name.h"
-#include "mapping/base/text.h"
 #include "strategies/formats/json/json.h"
 
 namespace dckpt {
 
 SafetensorsIndex parse_safetensors_index(ByteView json, const std::string& file) {
   const auto fail = [&](const std::string& message) {
-    throw CheckpointError(ErrorCode::kCorrupt, message, {.file = file});
+    throw_error(ErrorCode::kCorrupt, {.file = file}, message);
   };
   const Value document = parse_json(json, file, {kMaxSafetensorsIndex});
   const Value* const map = document.find("weight_map");

@@ -31,10 +31,9 @@ Tensor read_lazy_tensor(const Tensor& tensor, const ReadableFile& file,
   file.read(tensor.file_range()->offset, *bytes);
   const auto record = exact_record(records, tensor.file_range()->offset, bytes->size());
   if (record && crc32(*bytes) != record->crc) {
-    throw CheckpointError(ErrorCode::kCorrupt,
-                          "the elements of a tensor do not match the CRC-32 in the archive: they "
-                          "were damaged after writing",
-                          {.file = file.name(), .offset = record->offset});
+    throw_error(ErrorCode::kCorrupt, {.file = file.name(), .offset = record->offset},
+                "the elements of a tensor do not match the CRC-32 in the archive: they "
+                "were damaged after writing");
   }
   Tensor read(tensor.dtype(), tensor.shape(), tensor.strides(), bytes->data(), bytes);
   read.requires_grad = tensor.requires_grad;

@@ -4,8 +4,6 @@
 #include <utility>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 
 namespace dckpt {
 pickle::ValueHooks StorageTable::hooks() {
@@ -26,9 +24,8 @@ Value StorageTable::resolve(const Value& persistent_id) {
     entry = {id.type, id.numel,
              TorchStorage{.type = id.type, .location = id.location, .elements = elements(id)}};
   } else if (entry.type != id.type || entry.numel != id.numel) {
-    throw CheckpointError(ErrorCode::kCorrupt,
-                          str_format("storage {} is used as {} elements of {} and as {} of {}",
-                                     quote(id.key), entry.numel, entry.type, id.numel, id.type));
+    throw_error(ErrorCode::kCorrupt, "storage {} is used as {} elements of {} and as {} of {}",
+                quote(id.key), entry.numel, entry.type, id.numel, id.type);
   }
   return entry.storage;
 }
@@ -40,9 +37,8 @@ Tensor StorageTable::elements(const StorageId& id) {
     return Tensor::in_file(id.dtype, Shape(1, id.numel), Shape(1, 1), {file_.name(), offset});
   }
   if (id.nbytes() > options_.max_tensor_bytes - bytes_read_) {
-    throw CheckpointError(ErrorCode::kUnsupported,
-                          str_format("the file holds more than the limit of {} of tensors",
-                                     human_bytes(options_.max_tensor_bytes)));
+    throw_error(ErrorCode::kUnsupported, "the file holds more than the limit of {} of tensors",
+                human_bytes(options_.max_tensor_bytes));
   }
   bytes_read_ += id.nbytes();
   Tensor tensor = Tensor::empty(id.dtype, Shape(1, id.numel));
@@ -56,10 +52,9 @@ void StorageTable::compare(const Tensor& elements, const RecordedCrc& record) co
   Bytes rest(record.length - bytes.size());  // for an untyped storage, less than an element
   if (!rest.empty()) file_.read(record.offset + bytes.size(), rest);
   if (crc32(rest, crc32(bytes)) == record.crc) return;
-  throw CheckpointError(ErrorCode::kCorrupt,
-                        "the elements of a tensor do not match the CRC-32 in the archive: they "
-                        "were damaged after writing",
-                        {.file = file_.name(), .offset = record.offset});
+  throw_error(ErrorCode::kCorrupt, {.file = file_.name(), .offset = record.offset},
+              "the elements of a tensor do not match the CRC-32 in the archive: they "
+              "were damaged after writing");
 }
 
 }  // namespace dckpt

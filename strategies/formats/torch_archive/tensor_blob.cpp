@@ -12,8 +12,6 @@
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "strategies/formats/pickle/graph.h"
 #include "strategies/formats/pickle/value.h"
 #include "strategies/formats/pickle/writer.h"
@@ -121,9 +119,8 @@ PickledTensor parse_tensor_pickle(const Bytes& pickle, const std::string& what) 
         .type = storage.type, .location = storage.location, .elements = std::move(elements)};
     const auto [known, added] = storages.try_emplace(storage.key, storage);
     if (!added && (known->second.type != storage.type || known->second.numel != storage.numel)) {
-      throw CheckpointError(
-          ErrorCode::kCorrupt,
-          str_format("storage {} is used with two types or sizes", quote(storage.key)));
+      throw_error(ErrorCode::kCorrupt, "storage {} is used with two types or sizes",
+                  quote(storage.key));
     }
     return value;
   };
@@ -135,10 +132,10 @@ PickledTensor parse_tensor_pickle(const Bytes& pickle, const std::string& what) 
   const Value value = pickle::value_from_graph(graph, std::move(hooks));
   const std::optional<Tensor> tensor = tensor_of(value);
   if (!tensor || tensor->file_range() == nullptr) {
-    throw CheckpointError(ErrorCode::kUnsupported,
-                          str_format("the stored object is {}, not a plain tensor: have the "
-                                     "trainer save {}, or leave the key out (--exclude)",
-                                     describe(value).first, describe(value).second));
+    throw_error(ErrorCode::kUnsupported,
+                "the stored object is {}, not a plain tensor: have the "
+                "trainer save {}, or leave the key out (--exclude)",
+                describe(value).first, describe(value).second);
   }
   const StorageId& storage = storages.at(tensor->file_range()->file);
   result.tensor.dtype = tensor->dtype();
@@ -161,8 +158,7 @@ TensorBlobWriter::TensorBlobWriter(DType dtype, ShapeView shape, const TensorBlo
   const auto nbytes =
       count ? checked_mul(*count, static_cast<std::int64_t>(item_size(dtype))) : std::nullopt;
   if (!nbytes)
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "cannot write a tensor of shape " + to_string(shape));
+    throw_error(ErrorCode::kInvalidArgument, "cannot write a tensor of shape " + to_string(shape));
   payload_size_ = static_cast<std::uint64_t>(*nbytes);
   const Bytes pickle = tensor_pickle(dtype, shape, *count, options.requires_grad);
   const ZipWriterOptions zip{.file_offset = options.file_offset, .crc = options.crc};

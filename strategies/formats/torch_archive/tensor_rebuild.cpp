@@ -7,8 +7,6 @@
 #include "mapping/base/checked.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "strategies/formats/torch_archive/torch_file.h"
 
 namespace dckpt {
@@ -38,10 +36,6 @@ constexpr std::array<std::pair<std::string_view, DType>, 16> kStorageClasses = {
     {kUntyped, DType::kUInt8},
 }};
 
-[[noreturn]] void corrupt(const std::string& message) {
-  throw CheckpointError(ErrorCode::kCorrupt, message);
-}
-
 bool is_global(const Value& value, std::string_view module, std::string_view name) {
   return value.is(Value::Kind::kGlobal) && value.as_global().module == module &&
          value.as_global().name == name;
@@ -64,17 +58,17 @@ bool is_empty_mapping(const Value& value) {
 
 Shape parse_extents(const Value& value, const char* what) {
   if (!value.is_sequence())
-    corrupt(
-        str_format("the {} of a tensor is {}, expected a tuple", what, to_string(value.kind())));
+    throw_error(ErrorCode::kCorrupt, "the {} of a tensor is {}, expected a tuple", what,
+                to_string(value.kind()));
   const ValueList& items = value.items();
   if (items.size() > kMaxDims)
-    corrupt(str_format("a tensor has {} dimensions, more than the limit of {}", items.size(),
-                       kMaxDims));
+    throw_error(ErrorCode::kCorrupt, "a tensor has {} dimensions, more than the limit of {}",
+                items.size(), kMaxDims);
   Shape extents;
   for (const Value& item : items) {
     if (!item.is_int() || item.as_int() < 0)
-      corrupt(
-          str_format("the {} of a tensor has an entry that is not a number from 0 to 2^63", what));
+      throw_error(ErrorCode::kCorrupt,
+                  "the {} of a tensor has an entry that is not a number from 0 to 2^63", what);
     extents.push_back(item.as_int());
   }
   return extents;
@@ -94,33 +88,35 @@ std::optional<std::int64_t> view_end(std::int64_t offset, ShapeView shape, Shape
 
 Tensor view_storage(const TorchStorage& storage, DType dtype, const ValueList& args) {
   if (!args[1].is_int() || args[1].as_int() < 0)
-    corrupt("the storage offset of a tensor is not a number from 0 to 2^63");
+    throw_error(ErrorCode::kCorrupt,
+                "the storage offset of a tensor is not a number from 0 to 2^63");
   const std::int64_t offset = args[1].as_int();
   Shape shape = parse_extents(args[2], "shape");
   Shape strides = parse_extents(args[3], "stride");
   if (shape.size() != strides.size())
-    corrupt(str_format("a tensor of shape {} has {} strides", to_string(shape), strides.size()));
+    throw_error(ErrorCode::kCorrupt, "a tensor of shape {} has {} strides", to_string(shape),
+                strides.size());
   const std::optional<std::int64_t> count = checked_numel(shape);
   const auto nbytes =
       count ? checked_mul(*count, static_cast<std::int64_t>(item_size(dtype))) : std::nullopt;
   if (!nbytes)
-    corrupt(str_format("a tensor of shape {} is larger than any memory", to_string(shape)));
+    throw_error(ErrorCode::kCorrupt, "a tensor of shape {} is larger than any memory",
+                to_string(shape));
   if (*count == 0)
     return slice_storage(storage.elements, dtype, 0, std::move(shape), std::move(strides));
 
   const std::uint64_t available = storage.elements.nbytes() / item_size(dtype);
   const std::optional<std::int64_t> end = view_end(offset, shape, strides);
   if (!end || static_cast<std::uint64_t>(*end) > available) {
-    corrupt(
-        str_format("a tensor of shape {}, stride {} at offset {} reaches beyond its storage of {}",
-                   to_string(shape), to_string(strides), offset, counted(available, "element")));
+    throw_error(ErrorCode::kCorrupt,
+                "a tensor of shape {}, stride {} at offset {} reaches beyond its storage of {}",
+                to_string(shape), to_string(strides), offset, counted(available, "element"));
   }
   if (static_cast<std::uint64_t>(*nbytes) >
       std::max(storage.elements.nbytes(), kMaxExpandedBytes)) {
-    throw CheckpointError(
-        ErrorCode::kUnsupported,
-        str_format("a tensor of shape {} repeats {} stored elements; more than {} are not expanded",
-                   to_string(shape), available, human_bytes(kMaxExpandedBytes)));
+    throw_error(ErrorCode::kUnsupported,
+                "a tensor of shape {} repeats {} stored elements; more than {} are not expanded",
+                to_string(shape), available, human_bytes(kMaxExpandedBytes));
   }
   return slice_storage(storage.elements, dtype, offset, std::move(shape), std::move(strides));
 }
@@ -132,10 +128,12 @@ std::optional<Tensor> rebuild(const std::string& function, const ValueList& args
   const bool v3 = function == "_rebuild_tensor_v3";
   const std::size_t required = v3 ? 7 : 6;
   if (args.size() < required || args.size() > required + 1)
-    corrupt(str_format("torch._utils.{} is called with {} arguments", function, args.size()));
+    throw_error(ErrorCode::kCorrupt, "torch._utils.{} is called with {} arguments", function,
+                args.size());
   if (!args[0].is(Value::Kind::kStorage))
-    corrupt(str_format("torch._utils.{} is called with {} where a storage is expected", function,
-                       to_string(args[0].kind())));
+    throw_error(ErrorCode::kCorrupt,
+                "torch._utils.{} is called with {} where a storage is expected", function,
+                to_string(args[0].kind()));
   const TorchStorage& storage = args[0].as_storage();
   DType dtype = storage.elements.dtype();
   if (v3) {
@@ -147,8 +145,8 @@ std::optional<Tensor> rebuild(const std::string& function, const ValueList& args
     dtype = *named;
   }
   if (!args[4].is(Value::Kind::kBool))
-    corrupt(
-        str_format("requires_grad of a tensor is {}, expected a bool", to_string(args[4].kind())));
+    throw_error(ErrorCode::kCorrupt, "requires_grad of a tensor is {}, expected a bool",
+                to_string(args[4].kind()));
   if (args.size() > required && !is_empty_mapping(args[required]))
     return std::nullopt;  // conjugated or negated: the elements are not the values
   if (!ignore_hooks && !is_empty_mapping(args[5])) return std::nullopt;
@@ -166,10 +164,10 @@ bool is_rebuild(const Value& callable) {
 
 std::string_view storage_class(DType dtype) {
   if (!is_torch_dtype(dtype))
-    throw CheckpointError(ErrorCode::kUnsupported,
-                          str_format("torch has no elements of {}; leave the tensor out "
-                                     "(--exclude), or write safetensors",
-                                     to_string(dtype)));
+    throw_error(ErrorCode::kUnsupported,
+                "torch has no elements of {}; leave the tensor out "
+                "(--exclude), or write safetensors",
+                to_string(dtype));
   const auto found = std::find_if(kStorageClasses.begin(), kStorageClasses.end(),
                                   [dtype](const auto& entry) { return entry.second == dtype; });
   return found == kStorageClasses.end() ? kUntyped : found->first;
@@ -185,31 +183,31 @@ std::optional<DType> storage_dtype(std::string_view class_name) noexcept {
 StorageId parse_storage_id(const Value& id) {
   if (!id.is(Value::Kind::kTuple) || id.size() != 5 || !id.items()[0].is_str() ||
       id.items()[0].as_str() != "storage") {
-    corrupt("a persistent id of the pickle is not ('storage', type, key, location, size)");
+    throw_error(ErrorCode::kCorrupt,
+                "a persistent id of the pickle is not ('storage', type, key, location, size)");
   }
   const ValueList& items = id.items();
   if (!items[1].is(Value::Kind::kGlobal) || !items[2].is_str() || !items[3].is_str() ||
       !items[4].is_int() || items[4].as_int() < 0) {
-    corrupt("a storage id of the pickle has a field of the wrong kind");
+    throw_error(ErrorCode::kCorrupt, "a storage id of the pickle has a field of the wrong kind");
   }
   StorageId result;
   const Global& type = items[1].as_global();
   const std::optional<DType> dtype =
       type.module.starts_with("torch") ? storage_dtype(type.name) : std::nullopt;
   if (!dtype)
-    throw CheckpointError(
-        ErrorCode::kUnsupported,
-        str_format("a tensor has a storage of unknown type {}; load the file with torch and save a "
-                   "copy of the tensor that is of another dtype",
-                   quote(type.path())));
+    throw_error(ErrorCode::kUnsupported,
+                "a tensor has a storage of unknown type {}; load the file with torch and save a "
+                "copy of the tensor that is of another dtype",
+                quote(type.path()));
   result.type = type.name;
   result.dtype = *dtype;
   result.key = items[2].as_str();
   result.location = items[3].as_str();
   result.numel = items[4].as_int();
   if (!checked_mul(result.numel, static_cast<std::int64_t>(item_size(result.dtype)))) {
-    corrupt(str_format("storage {} claims {} elements, more than any memory holds",
-                       quote(result.key), result.numel));
+    throw_error(ErrorCode::kCorrupt, "storage {} claims {} elements, more than any memory holds",
+                quote(result.key), result.numel);
   }
   return result;
 }

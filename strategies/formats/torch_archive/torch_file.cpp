@@ -8,7 +8,6 @@
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/hash.h"
 #include "strategies/formats/pickle/graph.h"
 #include "strategies/formats/pickle/value.h"
@@ -35,9 +34,8 @@ class ViewFile final : public ReadableFile {
   std::uint64_t size() const noexcept override { return bytes_.size(); }
   void read(std::uint64_t offset, MutableByteView into) const override {
     if (!range_fits(offset, into.size(), bytes_.size())) {
-      throw CheckpointError(ErrorCode::kCorrupt,
-                            str_format("cannot read {} bytes: beyond the end", into.size()),
-                            {.file = name_, .offset = offset});
+      throw_error(ErrorCode::kCorrupt, {.file = name_, .offset = offset},
+                  "cannot read {} bytes: beyond the end", into.size());
     }
     if (!into.empty()) std::memcpy(into.data(), bytes_.data() + offset, into.size());
   }
@@ -102,10 +100,10 @@ Value load_torch_file(const ReadableFile& file, std::uint64_t base, std::uint64_
   return with_context({.file = file.name()}, [&] {
     const std::optional<TorchFileForm> form = detect_torch_file(file, base, length);
     if (!form) {
-      throw CheckpointError(ErrorCode::kCorrupt,
-                            "this is not a torch.save file: it starts neither like a zip archive "
-                            "nor like the stream of torch before 1.6 (the tar form before 0.1.10 "
-                            "is not supported); it may be damaged or truncated");
+      throw_error(ErrorCode::kCorrupt,
+                  "this is not a torch.save file: it starts neither like a zip archive "
+                  "nor like the stream of torch before 1.6 (the tar form before 0.1.10 "
+                  "is not supported); it may be damaged or truncated");
     }
     return *form == TorchFileForm::kZip ? load_archive(file, base, length, options)
                                         : load_torch_stream(file, base, length, options);
@@ -163,10 +161,9 @@ void write_archive(const Value& value, const TensorElements& elements,
     if (tensor.device().kind == Device::Kind::kCpu &&
         (tensor.has_data() || (elements && tensor.file_range() == nullptr)))
       return;
-    throw CheckpointError(
-        ErrorCode::kInvalidArgument,
-        str_format("cannot save a tensor of shape {} that has no data in CPU memory",
-                   to_string(tensor.shape())));
+    throw_error(ErrorCode::kInvalidArgument,
+                "cannot save a tensor of shape {} that has no data in CPU memory",
+                to_string(tensor.shape()));
   });
   TorchArchiveWriter archive(options.prefix, std::move(pickled.pickle), kStorageAlignment,
                              {.crc = options.crc}, records);
@@ -187,9 +184,8 @@ void write_archive(const Value& value, const TensorElements& elements,
     else if (size > 0)
       deliver(storage.elements.contiguous().bytes());
     if (delivered != size)
-      throw CheckpointError(
-          ErrorCode::kInvalidArgument,
-          str_format("the source delivered {} bytes instead of {}", delivered, size));
+      throw_error(ErrorCode::kInvalidArgument, "the source delivered {} bytes instead of {}",
+                  delivered, size);
     archive.end_storage(crc, records);
   }
   archive.finish(records);
@@ -216,9 +212,9 @@ void save_torch_file(const Value& value, const std::function<void(ByteView)>& si
 std::uint64_t torch_file_size(const Value& value, const TorchSaveOptions& options) {
   PickledTensors pickled = pickle_tensors(value, [](const Tensor& elements) {
     if (elements.file_range() == nullptr) return;
-    throw CheckpointError(ErrorCode::kUnsupported,
-                          "a tensor that is a member of a set, or in the key of a dict, is still "
-                          "in its file");
+    throw_error(ErrorCode::kUnsupported,
+                "a tensor that is a member of a set, or in the key of a dict, is still "
+                "in its file");
   });
   Bytes records;
   std::uint64_t elements = 0;

@@ -122,8 +122,8 @@ TorchArchive::TorchArchive(const ReadableFile& file, std::uint64_t base, std::ui
 }
 
 void TorchArchive::fail(ErrorCode code, const std::string& message) const {
-  throw CheckpointError(code, "cannot read the torch archive: " + message,
-                        {.file = zip_.file().name(), .offset = zip_.base()});
+  throw_error(code, {.file = zip_.file().name(), .offset = zip_.base()},
+              "cannot read the torch archive: " + message);
 }
 
 const ZipMember* TorchArchive::find(std::string_view name) const {

@@ -5,8 +5,6 @@
 #include "mapping/base/checked.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "strategies/formats/pickle/graph.h"
 #include "strategies/formats/torch_archive/storage_table.h"
 
@@ -43,9 +41,8 @@ std::string_view id_kind(const Value& id) {
 /// Returns the id without its sixth field.
 Value storage_id(const Value& id) {
   if (id.size() != 6)
-    throw CheckpointError(ErrorCode::kCorrupt,
-                          str_format("a storage id of the torch stream has {}, expected 6",
-                                     counted(id.size(), "field")));
+    throw_error(ErrorCode::kCorrupt, "a storage id of the torch stream has {}, expected 6",
+                counted(id.size(), "field"));
   return Value::tuple(ValueList(id.items().begin(), id.items().end() - 1));
 }
 
@@ -56,8 +53,8 @@ TorchStorage slice(const TorchStorage& storage, const Value& view) {
   const std::int64_t numel = storage.elements.numel();
   if (!sound || view.items()[1].as_int() > numel ||
       view.items()[2].as_int() > numel - view.items()[1].as_int()) {
-    throw CheckpointError(ErrorCode::kCorrupt, str_format("a view lies outside its storage of {}",
-                                                          counted(numel, "element")));
+    throw_error(ErrorCode::kCorrupt, "a view lies outside its storage of {}",
+                counted(numel, "element"));
   }
   TorchStorage part = storage;
   part.elements =
@@ -88,17 +85,17 @@ Pickles read_pickles(Bytes window, const std::string& what) {
   const pickle::Graph protocol = next();
   if (protocol.kind(protocol.root()) != pickle::Graph::Kind::kInt ||
       protocol.integer(protocol.root()) != kProtocol) {
-    throw CheckpointError(ErrorCode::kUnsupported,
-                          "the file is not a torch stream of protocol 1001; load it with the torch "
-                          "that wrote it, and save it with a newer one");
+    throw_error(ErrorCode::kUnsupported,
+                "the file is not a torch stream of protocol 1001; load it with the torch "
+                "that wrote it, and save it with a newer one");
   }
   const pickle::Graph system = next();
   const Value properties = pickle::value_from_graph(system);
   const Value* little = properties.find("little_endian");
   if (little == nullptr || !little->is(Value::Kind::kBool))
-    throw CheckpointError(ErrorCode::kCorrupt, "the torch stream does not say its byte order");
+    throw_error(ErrorCode::kCorrupt, "the torch stream does not say its byte order");
   if (!little->as_bool()) {
-    throw CheckpointError(
+    throw_error(
         ErrorCode::kUnsupported,
         "the tensors were written on a big-endian machine; load and save them with torch first");
   }
@@ -142,42 +139,34 @@ std::unordered_map<std::string, std::uint64_t> locate_storages(
     const ReadableFile& file, std::uint64_t begin, std::uint64_t end, const Value& keys,
     const std::unordered_map<std::string, StorageId>& ids) {
   if (!keys.is_sequence())
-    throw CheckpointError(ErrorCode::kCorrupt, "the torch stream has no list of storages");
+    throw_error(ErrorCode::kCorrupt, "the torch stream has no list of storages");
   std::unordered_map<std::string, std::uint64_t> offsets;
   std::uint64_t at = begin;
   for (const Value& key : keys.items()) {
     const auto id = key.is_str() ? ids.find(key.as_str()) : ids.end();
     if (id == ids.end())
-      throw CheckpointError(ErrorCode::kCorrupt,
-                            "the torch stream lists a storage that nothing refers to");
+      throw_error(ErrorCode::kCorrupt, "the torch stream lists a storage that nothing refers to");
     const std::string which = "storage " + quote(id->first);
     std::int64_t count = 0;
     if (!range_fits(at, sizeof count, end))
-      throw CheckpointError(
-          ErrorCode::kCorrupt,
-          str_format("the torch stream ends before {}; it may have been truncated", which));
+      throw_error(ErrorCode::kCorrupt,
+                  "the torch stream ends before {}; it may have been truncated", which);
     file.read(at, std::as_writable_bytes(std::span(&count, 1)));
     at += sizeof count;
     if (count != id->second.numel) {
-      throw CheckpointError(
-          ErrorCode::kCorrupt,
-          str_format("{} has {} elements, but the pickle says {}", which, count, id->second.numel),
-          {.offset = at - sizeof count});
+      throw_error(ErrorCode::kCorrupt, {.offset = at - sizeof count},
+                  "{} has {} elements, but the pickle says {}", which, count, id->second.numel);
     }
     if (!range_fits(at, id->second.nbytes(), end))
-      throw CheckpointError(
-          ErrorCode::kCorrupt,
-          str_format("the torch stream ends inside {}; it may have been truncated", which));
+      throw_error(ErrorCode::kCorrupt,
+                  "the torch stream ends inside {}; it may have been truncated", which);
     if (!offsets.try_emplace(id->first, at).second)
-      throw CheckpointError(ErrorCode::kCorrupt,
-                            str_format("the torch stream lists {} twice", which));
+      throw_error(ErrorCode::kCorrupt, "the torch stream lists {} twice", which);
     at += id->second.nbytes();
   }
   if (at != end)
-    throw CheckpointError(
-        ErrorCode::kCorrupt,
-        str_format("the torch stream has {} bytes after its last storage", end - at),
-        {.offset = at});
+    throw_error(ErrorCode::kCorrupt, {.offset = at},
+                "the torch stream has {} bytes after its last storage", end - at);
   return offsets;
 }
 
@@ -192,18 +181,16 @@ Value load_torch_stream(const ReadableFile& file, std::uint64_t base, std::uint6
   StorageTable table(file, options, [&offsets](const StorageId& id) {
     const auto found = offsets.find(id.key);
     if (found == offsets.end())
-      throw CheckpointError(
-          ErrorCode::kCorrupt,
-          str_format("storage {} is missing from the torch stream", quote(id.key)));
+      throw_error(ErrorCode::kCorrupt, "storage {} is missing from the torch stream",
+                  quote(id.key));
     return StorageTable::Located{found->second};
   });
   pickle::ValueHooks hooks = table.hooks();
   hooks.persistent = [whole = hooks.persistent](const Value& id) -> Value {
     if (id_kind(id) == "module" && id.size() == 4) return id.items()[1];
     if (id_kind(id) != "storage")
-      throw CheckpointError(
-          ErrorCode::kCorrupt,
-          "a persistent id of the torch stream is neither a storage nor a module");
+      throw_error(ErrorCode::kCorrupt,
+                  "a persistent id of the torch stream is neither a storage nor a module");
     Value storage = whole(storage_id(id));
     const Value& part = id.items()[5];
     return part.is_none() ? storage : Value(slice(storage.as_storage(), part));

@@ -243,7 +243,7 @@ ZipBytes::ZipBytes(const ReadableFile& file, std::uint64_t base, std::uint64_t l
 }
 
 void ZipBytes::fail(ErrorCode code, const std::string& message, std::uint64_t offset) const {
-  throw CheckpointError(code, message, {.file = file_->name(), .offset = base_ + offset});
+  throw_error(code, {.file = file_->name(), .offset = base_ + offset}, message);
 }
 
 ByteView ZipBytes::window(std::uint64_t offset, std::uint64_t size, Bytes& scratch) const {

@@ -5,9 +5,7 @@
 #include <utility>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/hash.h"
-#include "mapping/base/text.h"
 #include "strategies/formats/torch_archive/zip_format.h"
 
 namespace dckpt {
@@ -51,13 +49,12 @@ void append_text(std::string_view text, Bytes& out) {
 void ZipWriter::begin_member(std::string_view name, std::uint64_t size, Bytes& out,
                              std::uint64_t alignment) {
   if (name.empty() || name.size() > kMaxName)
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "cannot write a zip member with the name " + quote(name));
+    throw_error(ErrorCode::kInvalidArgument,
+                "cannot write a zip member with the name " + quote(name));
   if (!std::has_single_bit(alignment) || alignment > kMaxAlignment) {
-    throw CheckpointError(
-        ErrorCode::kInvalidArgument,
-        str_format("cannot align a zip member to {} bytes: expected a power of two up to 32768",
-                   alignment));
+    throw_error(ErrorCode::kInvalidArgument,
+                "cannot align a zip member to {} bytes: expected a power of two up to 32768",
+                alignment);
   }
   const auto flags = static_cast<std::uint16_t>(
       zip::kFlagUtf8 |

@@ -7,8 +7,6 @@
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 
 namespace dckpt {
 namespace {
@@ -17,10 +15,6 @@ constexpr std::uint64_t kReadBytes = std::uint64_t{1} << 20;
 constexpr std::uint64_t kLeastGrowth = std::uint64_t{64} << 10;
 /// The maximum number of bytes allocated ahead of the content, per compressed byte.
 constexpr std::uint64_t kTrustedRatio = 64;
-
-[[noreturn]] void throw_corrupt_frame(const std::string& message) {
-  throw CheckpointError(ErrorCode::kCorrupt, message);
-}
 
 template <typename T, std::size_t (*Free)(T*)>
 struct Deleter {
@@ -45,8 +39,8 @@ struct ZstdDecoder::State {
 ZstdDecoder::ZstdDecoder(const ReadableFile& file, std::uint64_t offset, std::uint64_t length)
     : file_(file), offset_(offset), length_(length), state_(std::make_unique<State>()) {
   if (!range_fits(offset, length, file.size())) {
-    throw_corrupt_frame(str_format("{} compressed bytes should be here, but the file ends at {}",
-                                   grouped(length), grouped(file.size())));
+    throw_error(ErrorCode::kCorrupt, "{} compressed bytes should be here, but the file ends at {}",
+                grouped(length), grouped(file.size()));
   }
   if (!state_->zstd) throw std::bad_alloc();
   state_->piece.resize(std::min(length, kReadBytes));
@@ -61,7 +55,7 @@ std::size_t ZstdDecoder::read(MutableByteView into) {
     if (state.in.pos == state.in.size && !state.full) {
       if (state.taken == length_) {
         if (state.hint == 0) break;
-        throw_corrupt_frame(str_format("the zstd frame ends too early, in {} bytes", length_));
+        throw_error(ErrorCode::kCorrupt, "the zstd frame ends too early, in {} bytes", length_);
       }
       const auto count = std::min<std::uint64_t>(state.piece.size(), length_ - state.taken);
       file_.read(offset_ + state.taken, MutableByteView(state.piece).first(count));
@@ -70,8 +64,8 @@ std::size_t ZstdDecoder::read(MutableByteView into) {
     }
     state.hint = ZSTD_decompressStream(state.zstd.get(), &out, &state.in);
     if (ZSTD_isError(state.hint) != 0)
-      throw_corrupt_frame(
-          str_format("the zstd frame cannot be decoded: {}", ZSTD_getErrorName(state.hint)));
+      throw_error(ErrorCode::kCorrupt, "the zstd frame cannot be decoded: {}",
+                  ZSTD_getErrorName(state.hint));
     state.full = out.pos == out.size && state.hint != 0;
   }
   return out.pos;
@@ -86,10 +80,10 @@ Bytes zstd_decode(const ReadableFile& file, std::uint64_t offset, std::uint64_t 
   for (std::uint64_t size = 0;;) {
     size += decoder.read(MutableByteView(decoded).subspan(size));
     if (size > limit) {
-      throw_corrupt_frame(
-          str_format("the zstd frame of {} bytes decodes to more than {}, the most "
-                     "that can be stored here",
-                     grouped(length), grouped(limit)));
+      throw_error(ErrorCode::kCorrupt,
+                  "the zstd frame of {} bytes decodes to more than {}, the most "
+                  "that can be stored here",
+                  grouped(length), grouped(limit));
     }
     if (size < decoded.size()) {
       decoded.resize(size);
@@ -110,8 +104,7 @@ struct ZstdEncoder::Context {
       ZSTD_outBuffer into{out.data(), out.size(), 0};
       left = ZSTD_compressStream2(zstd.get(), &into, &from, end);
       if (ZSTD_isError(left) != 0) {
-        throw CheckpointError(ErrorCode::kInternal,
-                              str_format("zstd cannot encode: {}", ZSTD_getErrorName(left)));
+        throw_error(ErrorCode::kInternal, "zstd cannot encode: {}", ZSTD_getErrorName(left));
       }
       if (into.pos > 0) sink(ByteView(out).first(into.pos));
       if (end == ZSTD_e_continue && from.pos == from.size) break;

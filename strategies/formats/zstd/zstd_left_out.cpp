@@ -9,9 +9,9 @@
 namespace dckpt {
 
 void require_zstd() {
-  throw CheckpointError(ErrorCode::kUnsupported,
-                        "items that are compressed with zstd need the library, without which this "
-                        "dckpt was built; build it with -DDCKPT_ZSTD=ON");
+  throw_error(ErrorCode::kUnsupported,
+              "items that are compressed with zstd need the library, without which this "
+              "dckpt was built; build it with -DDCKPT_ZSTD=ON");
 }
 
 struct ZstdDecoder::State {};

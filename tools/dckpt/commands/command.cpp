@@ -9,8 +9,6 @@
 #include "dist_checkpointing/open/open.h"
 #include "dist_checkpointing/ranks/shared_work.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "tools/dckpt/render/output_file.h"
 #include "tools/dckpt/render/terminal.h"
 
@@ -20,9 +18,8 @@ constexpr int kMaxThreads = 1024;
 
 void require_one_rank(const Communicator& ranks, const std::string& command) {
   if (ranks.size() == 1) return;
-  throw CheckpointError(
-      ErrorCode::kUnsupported,
-      str_format("{} is not shared by several processes: start one process", command));
+  throw_error(ErrorCode::kUnsupported, "{} is not shared by several processes: start one process",
+              command);
 }
 
 OpenOptions CheckpointArgument::open_options() const {

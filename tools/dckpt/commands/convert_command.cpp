@@ -5,8 +5,6 @@
 #include "dist_checkpointing/open/open.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "migration/maps/mapped_reader.h"
 #include "operations/convert/conversion_findings.h"
 #include "operations/convert/convert.h"
@@ -135,8 +133,7 @@ ConvertOptions parsed(const ConvertArguments& options, std::vector<std::string>&
   }
   for (const LayoutOption& option : options.of_layout) {
     if (!writes_rank_folders(parsed, options.source))
-      throw CheckpointError(ErrorCode::kInvalidArgument,
-                            str_format("{} is for --to torch; leave it out", option.flag));
+      throw_error(ErrorCode::kInvalidArgument, "{} is for --to torch; leave it out", option.flag);
     parsed.target.options.set(option.name, option.value);
   }
   if (!options.dtype.empty()) parsed.source.map.set.push_back("dtype=" + options.dtype);
@@ -167,8 +164,7 @@ int run_convert(const ConvertArguments& options, Communicator& ranks) {
   if (!unused.empty() &&
       std::ranges::find(convert_options.checks.error_on, FindingCode::kNoEffect) !=
           convert_options.checks.error_on.end())
-    throw CheckpointError(ErrorCode::kMismatch,
-                          unused_fields(unused).message + " (--error-on no-effect)");
+    throw_error(ErrorCode::kMismatch, unused_fields(unused).message + " (--error-on no-effect)");
   ConvertReport report;
   {
     ProgressLine progress("convert ");

@@ -4,8 +4,6 @@
 #include "dist_checkpointing/ranks/shared_work.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "operations/inspect/diff.h"
 #include "operations/inspect/element.h"
 #include "operations/json/reports.h"
@@ -111,27 +109,24 @@ void print_diff(const DiffArguments& options, const DiffReport& report,
 void complete_sides(DiffArguments& options, const Parser& command) {
   const auto given = [&](const char* option) { return command.given(option); };
   if (given("--iteration") && given("--iteration-a") && given("--iteration-b"))
-    throw CheckpointError(
-        ErrorCode::kInvalidArgument,
-        "--iteration is for a side without an iteration of its own, and both have "
-        "one; leave it out");
+    throw_error(ErrorCode::kInvalidArgument,
+                "--iteration is for a side without an iteration of its own, and both have "
+                "one; leave it out");
   if (!given("--iteration-a")) options.a.iteration = options.both;
   if (!given("--iteration-b")) options.b.iteration = options.both;
   if (given("B")) return;
   options.b.path = options.a.path;
   if (!given("--iteration-a") && !given("--iteration-b")) {
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "there is nothing to compare it with: name another checkpoint, or choose "
-                          "two iterations of this training root with --iteration-a and "
-                          "--iteration-b",
-                          {.file = options.a.path});
+    throw_error(ErrorCode::kInvalidArgument, {.file = options.a.path},
+                "there is nothing to compare it with: name another checkpoint, or choose "
+                "two iterations of this training root with --iteration-a and "
+                "--iteration-b");
   }
   if (lead_to_the_same(options.a, options.b)) {
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          str_format("--iteration-a and --iteration-b lead to the same checkpoint, "
-                                     "{}: choose two iterations",
-                                     quote(options.a.resolved())),
-                          {.file = options.a.path});
+    throw_error(ErrorCode::kInvalidArgument, {.file = options.a.path},
+                "--iteration-a and --iteration-b lead to the same checkpoint, "
+                "{}: choose two iterations",
+                quote(options.a.resolved()));
   }
 }
 

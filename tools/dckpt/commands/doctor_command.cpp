@@ -6,8 +6,6 @@
 #include "dist_checkpointing/training_root/root_lock.h"
 #include "dist_checkpointing/training_root/staging_token.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "operations/json/reports.h"
 #include "operations/upkeep/treatment.h"
 #include "tools/dckpt/commands/command.h"
@@ -212,10 +210,9 @@ void require_useful(const DoctorArguments& options) {
        {std::pair(treatment.apply, "--apply"), std::pair(options.dry_run, "--dry-run"),
         std::pair(treatment.all_jobs_ended, "--all-jobs-ended")}) {
     if (!given) continue;
-    throw CheckpointError(
-        ErrorCode::kInvalidArgument,
-        str_format("{} needs something to do: --repair-tracker, --quarantine, --clean or --restore",
-                   name));
+    throw_error(ErrorCode::kInvalidArgument,
+                "{} needs something to do: --repair-tracker, --quarantine, --clean or --restore",
+                name);
   }
 }
 

@@ -4,8 +4,6 @@
 #include <vector>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "operations/inspect/explain.h"
 #include "operations/json/reports.h"
 #include "tools/dckpt/commands/command.h"

@@ -1,8 +1,6 @@
 #include <algorithm>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "operations/inspect/extract/render.h"
 #include "operations/inspect/extract/tensor_file.h"
 #include "operations/json/reports.h"
@@ -35,9 +33,8 @@ std::optional<std::size_t> position_of(const std::vector<Entry>& entries, const 
   std::vector<std::string> keys;
   for (const TensorStorageMetadata& tensor : metadata.tensors) keys.push_back(tensor.key);
   for (const BytesStorageMetadata& object : metadata.objects) keys.push_back(object.key);
-  throw CheckpointError(ErrorCode::kMismatch,
-                        str_format("the checkpoint has no tensor and no object {}{}", quote(key),
-                                   suggest_keys(key, keys)));
+  throw_error(ErrorCode::kMismatch, "the checkpoint has no tensor and no object {}{}", quote(key),
+              suggest_keys(key, keys));
 }
 
 bool names_tensor_file(const std::string& output) {
@@ -47,10 +44,10 @@ bool names_tensor_file(const std::string& output) {
 /// Throws if the output is a tensor file, which holds tensors only.
 void require_no_tensor_file(const ExtractArguments& options) {
   if (!names_tensor_file(options.output)) return;
-  throw CheckpointError(ErrorCode::kInvalidArgument,
-                        str_format("{} would be a file of a tensor, which this is not; name a file "
-                                   "with another ending, for example .json",
-                                   quote(options.output)));
+  throw_error(ErrorCode::kInvalidArgument,
+              "{} would be a file of a tensor, which this is not; name a file "
+              "with another ending, for example .json",
+              quote(options.output));
 }
 
 void write_json(const ExtractArguments& options, const std::string& text) {
@@ -66,7 +63,7 @@ TensorFileFormat file_format(const ExtractArguments& options, const CheckpointRe
   if (options.output.ends_with(".npy")) return TensorFileFormat::kNpy;
   if (options.output == "-") {
     if (is_terminal(stdout))
-      throw CheckpointError(
+      throw_error(
           ErrorCode::kInvalidArgument,
           "a tensor is not written to a terminal; redirect the output or name a file with -o");
     return TensorFileFormat::kNpy;
@@ -75,20 +72,18 @@ TensorFileFormat file_format(const ExtractArguments& options, const CheckpointRe
   const std::string what =
       str_format("{} is a tensor, {} {}", quote(metadata.key), to_string(metadata.properties.dtype),
                  to_string(metadata.global_shape()));
-  throw CheckpointError(
-      ErrorCode::kInvalidArgument,
-      str_format("{}; name a file that ends in .npy or .safetensors with -o{}", what,
-                 options.output.empty() ? "" : ", not " + quote(options.output)));
+  throw_error(ErrorCode::kInvalidArgument,
+              "{}; name a file that ends in .npy or .safetensors with -o{}", what,
+              options.output.empty() ? "" : ", not " + quote(options.output));
 }
 
 void extract_tensor(const ExtractArguments& options, const CheckpointReader& reader,
                     std::size_t tensor) {
   if (options.json)
-    throw CheckpointError(
-        ErrorCode::kInvalidArgument,
-        str_format("{} is a tensor, of which no JSON is made; leave --json out and "
-                   "name a file that ends in .npy or .safetensors with -o",
-                   quote(reader.metadata().tensors[tensor].key)));
+    throw_error(ErrorCode::kInvalidArgument,
+                "{} is a tensor, of which no JSON is made; leave --json out and "
+                "name a file that ends in .npy or .safetensors with -o",
+                quote(reader.metadata().tensors[tensor].key));
   const TensorFileFormat format = file_format(options, reader, tensor);
   ProgressLine progress("extract ");
   const TensorFileOptions file_options{
@@ -119,8 +114,8 @@ void extract_object(const ExtractArguments& options, const Value& object) {
 
 int run_extract(const ExtractArguments& options) {
   if ((options.key.empty() ? 0 : 1) + (options.common ? 1 : 0) + (options.objects ? 1 : 0) != 1) {
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "name exactly one thing to extract: a KEY, --common or --objects");
+    throw_error(ErrorCode::kInvalidArgument,
+                "name exactly one thing to extract: a KEY, --common or --objects");
   }
   if (!options.output.empty()) require_outside(options.output, options.checkpoint);
   const auto reader = options.checkpoint.open();

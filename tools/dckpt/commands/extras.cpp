@@ -2,7 +2,6 @@
 #include <system_error>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "tools/dckpt/commands/program.h"
 #include "tools/dckpt/grammar/completion_scripts.h"
 #include "tools/dckpt/grammar/exit_code.h"
@@ -18,8 +17,8 @@ void write_text(const fs::path& path, std::string_view text) {
   std::error_code error;
   fs::create_directories(path.parent_path(), error);
   if (error)
-    throw CheckpointError(ErrorCode::kIo, "cannot create the folder: " + error.message(),
-                          {.file = path.parent_path().string()});
+    throw_error(ErrorCode::kIo, {.file = path.parent_path().string()},
+                "cannot create the folder: " + error.message());
   OutputFile file(path.string());
   file.write(as_bytes(text));
   file.commit();

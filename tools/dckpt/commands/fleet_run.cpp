@@ -6,8 +6,6 @@
 
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "operations/json/reports.h"
 #include "tools/dckpt/commands/command.h"
 #include "tools/dckpt/commands/interruption.h"
@@ -30,11 +28,10 @@ std::vector<std::string> paths_in(const std::string& list) {
     if (!line.empty() && !line.starts_with('#')) paths.push_back(std::move(line));
   }
   if (list != "-" && (!file.is_open() || file.bad()))
-    throw CheckpointError(ErrorCode::kIo, "cannot read the list of a fleet", {.file = list});
+    throw_error(ErrorCode::kIo, {.file = list}, "cannot read the list of a fleet");
   if (paths.empty())
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "the list of the fleet names no path: it has one in each line",
-                          {.file = list});
+    throw_error(ErrorCode::kInvalidArgument, {.file = list},
+                "the list of the fleet names no path: it has one in each line");
   return paths;
 }
 

@@ -10,8 +10,6 @@
 #include "configs/policy/policy.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "mapping/megatron/optimizer_keys.h"
 #include "operations/inspect/extract/render.h"
 #include "operations/inspect/inspect.h"
@@ -401,8 +399,7 @@ std::optional<RootSurvey> survey(const InspectArguments& options) {
   const std::string& path = options.checkpoint.path;
   const bool is_root = is_training_root(path);
   if (options.all && !is_root) {
-    throw CheckpointError(ErrorCode::kInvalidArgument, "--all is for a training root",
-                          {.file = path});
+    throw_error(ErrorCode::kInvalidArgument, {.file = path}, "--all is for a training root");
   }
   if (!is_root) return std::nullopt;
   SurveyOptions survey_options;

@@ -8,8 +8,6 @@
 #include "dist_checkpointing/save/report_file.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "tools/dckpt/grammar/exit_code.h"
 #include "tools/dckpt/render/head_rows.h"
 #include "tools/dckpt/render/table.h"
@@ -34,11 +32,10 @@ int show_timing(const CheckpointArgument& checkpoint, bool json) {
   const auto reader = checkpoint.open();
   const std::optional<SaveReport> report = find_report(reader->storage());
   if (!report)
-    throw CheckpointError(ErrorCode::kIncomplete,
-                          str_format("the checkpoint keeps no report of its save ({}); a save with "
-                                     "save.report: true in its policy writes one",
-                                     kReportFile),
-                          {.file = checkpoint.resolved()});
+    throw_error(ErrorCode::kIncomplete, {.file = checkpoint.resolved()},
+                "the checkpoint keeps no report of its save ({}); a save with "
+                "save.report: true in its policy writes one",
+                kReportFile);
   if (json) {
     print_json(to_json(*report));
     return kOk;

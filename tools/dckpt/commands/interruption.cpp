@@ -7,7 +7,6 @@
 #include <system_error>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "tools/dckpt/render/terminal.h"
 
 namespace dckpt::tool {

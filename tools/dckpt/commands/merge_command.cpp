@@ -1,8 +1,6 @@
 #include <charconv>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "operations/convert/convert.h"
 #include "operations/json/reports.h"
 #include "tools/dckpt/commands/command.h"
@@ -29,9 +27,8 @@ std::vector<double> parse_weights(const std::string& text) {
     double weight = 0;
     const auto [rest, error] = std::from_chars(part.data(), part.data() + part.size(), weight);
     if (error != std::errc() || rest != part.data() + part.size())
-      throw CheckpointError(
-          ErrorCode::kInvalidArgument,
-          str_format("--weights: found {}, expected numbers such as 0.7,0.3", quote(text)));
+      throw_error(ErrorCode::kInvalidArgument,
+                  "--weights: found {}, expected numbers such as 0.7,0.3", quote(text));
     weights.push_back(weight);
   }
   return weights;
@@ -44,8 +41,7 @@ int run_merge(const MergeArguments& options, bool joins, Communicator& ranks) {
   for (const std::string& model : options.models) others.emplace_back(model);
   const Location first = others.front();
   others.erase(others.begin());
-  if (others.empty())
-    throw CheckpointError(ErrorCode::kInvalidArgument, "name at least two models");
+  if (others.empty()) throw_error(ErrorCode::kInvalidArgument, "name at least two models");
   convert_options.source.weights = parse_weights(options.weights);
   ConvertReport report;
   {

@@ -1,7 +1,5 @@
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "operations/convert/remove_sharded_tensors.h"
 #include "operations/json/reports.h"
 #include "tools/dckpt/commands/command.h"

@@ -3,8 +3,6 @@
 #include <vector>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "operations/page/page.h"
 #include "tools/dckpt/commands/command.h"
 #include "tools/dckpt/grammar/exit_code.h"
@@ -54,10 +52,9 @@ std::unique_ptr<CheckpointReader> open_compared(const ReportArguments& options,
                                                 const CheckpointReader& reader) {
   if (options.compare.path.empty()) return nullptr;
   if (lead_to_the_same(options.checkpoint, options.compare))
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "--compare leads to the same checkpoint; name another one, or another "
-                          "iteration of the training root with --compare-iteration",
-                          {.file = options.compare.path});
+    throw_error(ErrorCode::kInvalidArgument, {.file = options.compare.path},
+                "--compare leads to the same checkpoint; name another one, or another "
+                "iteration of the training root with --compare-iteration");
   return open_to_compare(reader, options.checkpoint, options.compare, *single_rank());
 }
 

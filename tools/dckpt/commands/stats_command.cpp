@@ -6,8 +6,6 @@
 
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "operations/inspect/stats.h"
 #include "operations/json/reports.h"
 #include "tools/dckpt/commands/command.h"

@@ -7,8 +7,6 @@
 #include "dist_checkpointing/ranks/shared_work.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "operations/inspect/verify.h"
 #include "operations/json/reports.h"
 #include "operations/json/verify_json.h"
@@ -266,8 +264,8 @@ class FoldedReport {
 int run_all(const VerifyArguments& options, Communicator& ranks) {
   const std::string& root = options.checkpoint.path;
   if (options.has_iteration || !is_training_root(root)) {
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "--all is for a training root, without --iteration", {.file = root});
+    throw_error(ErrorCode::kInvalidArgument, {.file = root},
+                "--all is for a training root, without --iteration");
   }
   const StrategySpec strategy = options.checkpoint.open_options().strategy;
   std::vector<Verified> checkpoints;
@@ -299,9 +297,9 @@ int run_verify(const VerifyArguments& options, Communicator& ranks) {
     return run_fleet(options.fleet, options.json);
   }
   if (options.checkpoint.path.empty())
-    throw CheckpointError(ErrorCode::kInvalidArgument, "verify needs PATH, or --fleet LIST");
+    throw_error(ErrorCode::kInvalidArgument, "verify needs PATH, or --fleet LIST");
   if (!options.fleet.state.empty() || options.fleet.verify.max_rate > 0)
-    throw CheckpointError(ErrorCode::kInvalidArgument, "--state and --max-rate belong to --fleet");
+    throw_error(ErrorCode::kInvalidArgument, "--state and --max-rate belong to --fleet");
   if (options.all) return run_all(options, ranks);
   const Verified checkpoint = verified(options, options.checkpoint, ranks);
   if (options.json)

@@ -2,8 +2,6 @@
 
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "operations/convert/workers/worker_survey.h"
 #include "operations/json/reports.h"
 #include "tools/dckpt/commands/command.h"

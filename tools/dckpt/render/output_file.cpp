@@ -15,9 +15,7 @@
 #include "dist_checkpointing/training_root/foreign_entries.h"
 #include "dist_checkpointing/training_root/root_lock.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "mapping/base/local_path.h"
-#include "mapping/base/text.h"
 #include "strategies/formats/safetensors/index.h"
 #include "strategies/registry/registry.h"
 #include "tools/dckpt/render/terminal.h"
@@ -93,8 +91,8 @@ OutputFile::~OutputFile() {
 }
 
 void OutputFile::fail(const std::string& attempted) const {
-  throw CheckpointError(ErrorCode::kIo, str_format("{}: {}", attempted, std::strerror(errno)),
-                        {.file = target_.string()});
+  throw_error(ErrorCode::kIo, {.file = target_.string()}, "{}: {}", attempted,
+              std::strerror(errno));
 }
 
 void OutputFile::write(ByteView bytes) {
@@ -117,9 +115,8 @@ void require_replaceable(const std::string& output) {
   if (output == "-") return;
   const Location target(local_path(output));
   const auto refuse = [&](const std::string& why) {
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          str_format("the output would replace {}; choose another name", why),
-                          {.file = output});
+    throw_error(ErrorCode::kInvalidArgument, {.file = output},
+                "the output would replace {}; choose another name", why);
   };
   if (std::ranges::find(kRootFiles, target.name()) != kRootFiles.end())
     refuse("a file of a training root");
@@ -141,11 +138,10 @@ void require_outside(const std::string& output, const std::string& read) {
   const fs::path target = fs::weakly_canonical(local_path(output), error);
   const fs::path source = fs::weakly_canonical(local_path(read), error);
   if (output == "-" || error || std::ranges::mismatch(source, target).in1 != source.end()) return;
-  throw CheckpointError(ErrorCode::kInvalidArgument,
-                        str_format("the output would be among the files of {}, which is read; "
-                                   "choose a name outside",
-                                   quote(read)),
-                        {.file = output});
+  throw_error(ErrorCode::kInvalidArgument, {.file = output},
+              "the output would be among the files of {}, which is read; "
+              "choose a name outside",
+              quote(read));
 }
 
 }  // namespace dckpt::tool

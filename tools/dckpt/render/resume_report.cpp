@@ -2,7 +2,6 @@
 
 #include "dist_checkpointing/open/tracker.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
 #include "tools/dckpt/render/terminal.h"
 
 namespace dckpt::tool {

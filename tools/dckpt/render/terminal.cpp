@@ -13,8 +13,6 @@
 
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "tools/dckpt/render/text_layout.h"
 
 namespace dckpt::tool {
@@ -29,8 +27,8 @@ void check(bool ok) {
     reader_is_gone = true;
     return;
   }
-  throw CheckpointError(ErrorCode::kIo,
-                        std::string("cannot write to standard output: ") + std::strerror(errno));
+  throw_error(ErrorCode::kIo,
+              std::string("cannot write to standard output: ") + std::strerror(errno));
 }
 
 void write_bytes(const void* data, std::size_t size) {
