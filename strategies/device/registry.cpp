@@ -7,14 +7,14 @@
 namespace dckpt {
 namespace {
 
-struct Registry {
+struct Devices {
   std::mutex mutex;
-  std::map<Device::Kind, std::shared_ptr<RegisteredDevice>> devices;
+  std::map<Device::Kind, std::shared_ptr<RegisteredDevice>> runtimes;
 };
 
-Registry& registry() {
-  static Registry* const all = new Registry;  // outlives the static objects that save in their
-                                              // destructors
+Devices& devices() {
+  static Devices* const all = new Devices;  // outlives the static objects that save in their
+                                            // destructors
   return *all;
 }
 
@@ -23,14 +23,14 @@ Registry& registry() {
 void register_device(Device::Kind kind, std::shared_ptr<DeviceRuntime> runtime,
                      const DeviceSettings& settings) {
   auto entry = runtime ? std::make_shared<RegisteredDevice>(std::move(runtime), settings) : nullptr;
-  const std::lock_guard lock(registry().mutex);
-  registry().devices[kind].swap(entry);  // the previous entry goes away after the lock
+  const std::lock_guard lock(devices().mutex);
+  devices().runtimes[kind].swap(entry);  // the previous entry goes away after the lock
 }
 
 std::shared_ptr<RegisteredDevice> find_device(Device::Kind kind) {
-  const std::lock_guard lock(registry().mutex);
-  const auto found = registry().devices.find(kind);
-  return found == registry().devices.end() ? nullptr : found->second;
+  const std::lock_guard lock(devices().mutex);
+  const auto found = devices().runtimes.find(kind);
+  return found == devices().runtimes.end() ? nullptr : found->second;
 }
 
 std::string unreachable(const Device& device) {
