@@ -264,7 +264,7 @@ LoadReport Checkpointer::load(StateDict& state, std::uint64_t iteration) try {
     if (comm_.rank() == 0) tracked_ = tracked_by(*root_.directory());
     if (checkpoint.is_directory()) return;
     throw_error(ErrorCode::kIncomplete, {.file = root_.display()},
-                "there is no iteration {} in the training root, which has {}", iteration,
+                "the training root has no iteration {}; it has {}", iteration,
                 describe_iterations(list_iterations(root_)));
   });
   LoadReport report = load_from(checkpoint, state);
@@ -368,12 +368,12 @@ bool Checkpointer::still_has_root() {
 void Checkpointer::require_same_tracker() const {
   const std::string now = tracked_by(*root_.directory());
   if (!tracked_ || *tracked_ == now) return;
-  throw_error(ErrorCode::kAborted, {.file = root_.display()},
-              "when this run looked for a checkpoint to load, the tracker named {}; now it names "
-              "{}, so another job has saved here: nothing is saved. Start again from there, or "
-              "put the tracker back if that is to be replaced",
-              tracked_->empty() ? "nothing" : quote(*tracked_),
-              now.empty() ? "nothing" : quote(now));
+  throw_error(
+      ErrorCode::kAborted, {.file = root_.display()},
+      "when this run looked for a checkpoint to load, the tracker named {}; now it names "
+      "{}, so another job has saved here and nothing was saved now. Start again from there, or "
+      "put the tracker back if you want to replace that checkpoint",
+      tracked_->empty() ? "nothing" : quote(*tracked_), now.empty() ? "nothing" : quote(now));
 }
 
 /// Throws (aborted) if a job has claimed the root since, which the lock has not kept out: this one
@@ -386,7 +386,7 @@ void Checkpointer::require_no_successor(const std::string& outcome) const {
   const std::string words = lock_words(*root_.directory());
   if (!words.starts_with(kJob) || words == owner_) return;
   throw_error(ErrorCode::kAborted, {.file = root_.display()},
-              "another job, {}, has this training root by now, since the file system does not "
+              "another job, {}, now holds this training root, because the file system does not "
               "keep it out: {}; end one of the two jobs",
               quote(words), outcome);
 }

@@ -72,7 +72,7 @@ void check_contents(const DescribedState& described, const SaveStrategyEntry& st
   const auto refuse = [&](const std::string& what, const std::string& key) {
     throw_error(
         ErrorCode::kUnsupported, {.key = key},
-        "strategy {} does not store {}; save with another one, or leave them out of the state",
+        "strategy {} does not store {}; save with another strategy, or leave them out of the state",
         quote(strategy.name), what);
   };
   if (strategy.arrange)

@@ -102,7 +102,7 @@ struct PendingSave::Outcome {
   void require_its_process() const {
     if (!never_ends_here()) return;
     throw_error(ErrorCode::kUnavailable,
-                "the save runs in process {}, of which this one was forked: wait for it there",
+                "the save runs in process {}, from which this one was forked: wait for it there",
                 maker);
   }
 

@@ -43,7 +43,7 @@ int product(const Dims& dims) {
                   "the parallel layout has {} = {}; sizes are at least 1", dim.name, dim.size);
     const std::optional<int> more = checked_mul(ranks, dim.size);
     if (!more)
-      throw_error(ErrorCode::kInvalidArgument, "{} are more ranks than an int can count",
+      throw_error(ErrorCode::kInvalidArgument, "{} ranks are more than an int can count",
                   dims_text(dims));
     ranks = *more;
   }

@@ -54,8 +54,8 @@ void set_generator_states(const ::torch::nn::Module& module, const Value& states
   const Value* const saved = states.find("cuda");
   if (!states.contains("cpu") || saved == nullptr || saved->size() != gpus.size()) {
     throw_error(ErrorCode::kMismatch, {.key = "rng_state"},
-                "the loaded state of the random generators is not one of the CPU and {} GPUs, on "
-                "which the module is; load and restore with rng = false to keep the generators",
+                "the loaded state of the random generators is not that of the CPU and {} GPUs, "
+                "where the module is; load and restore with rng = false to keep the generators",
                 gpus.size());
   }
   set_state(at::detail::getDefaultCPUGenerator(), states.at("cpu"));

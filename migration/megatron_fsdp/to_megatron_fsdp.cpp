@@ -111,10 +111,10 @@ class ToMegatronFsdp {
     for (const TensorStorageMetadata& tensor : metadata_.tensors) {
       for (const std::string_view split : {".mixer.", ".in_proj.weight.", ".conv1d.weight."}) {
         if (tensor.key.find(split) != std::string::npos)
-          throw_error(ErrorCode::kUnsupported, {.key = tensor.key},
-                      "fsdp_dtensor is not made of models with Mamba or gated delta net "
-                      "layers, whose projections it stores joined; the other formats "
-                      "take them (--to torch_dist, --to dcp)");
+          throw_error(
+              ErrorCode::kUnsupported, {.key = tensor.key},
+              "fsdp_dtensor cannot be made of models with Mamba or gated delta net layers, whose "
+              "projections it stores joined; other formats hold them (--to torch_dist, --to dcp)");
       }
     }
   }

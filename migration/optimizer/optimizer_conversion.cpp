@@ -102,11 +102,12 @@ Value common_for(OptimizerSharding wanted, Value common) {
                 "the checkpoint has no distributed optimizer that could become {}; state of "
                 "other optimizers has the model's shapes and resumes as it is",
                 name);
-  throw_error(ErrorCode::kUnsupported,
-              "the optimizer's state is {}, from which {} is not made here; to get it, resume "
-              "once in Megatron-Core 0.15 or newer under the same parallel sizes and save with "
-              "--dist-ckpt-optim-fully-reshardable",
-              sharding, name);
+  throw_error(
+      ErrorCode::kUnsupported,
+      "the optimizer's state is {}, from which this build cannot make {}; to get it, resume once "
+      "in Megatron-Core 0.15 or newer under the same parallel sizes and save with "
+      "--dist-ckpt-optim-fully-reshardable",
+      sharding, name);
 }
 
 RearrangedTensor same_tensor(const Metadata& metadata, std::size_t position, std::string key) {

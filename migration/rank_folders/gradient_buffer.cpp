@@ -75,7 +75,7 @@ std::vector<BufferPosition> place_in_buffer(std::span<const std::int64_t> sizes,
       if (++bucket >= buckets.size() || sizes[i] > buckets[bucket])
         throw_error(
             ErrorCode::kUnsupported,
-            "the gradient buffer is too short for the parameters of its rank, so where they lie is "
+            "the gradient buffer is too short for the parameters of its rank, so their places are "
             "not known; leave the optimizer out by removing distrib_optim.pt from a copy");
     }
     places[i] = {bucket, begin};

@@ -67,8 +67,8 @@ Value common_of_ranks(Value common, const Value* args, const RankLayout& layout,
   for (const auto& [key, value] : common.as_dict()) {
     if (key.is_str() && (is_model_name(key.as_str()) || key.as_str() == "rng_state"))
       throw_error(ErrorCode::kUnsupported, {.key = key.as_str()},
-                  "the common state has an entry {}, which is the model's in rank "
-                  "folders; leave it out",
+                  "the common state has an entry {}, which belongs to the model in rank folders; "
+                  "leave it out",
                   quote(key.as_str()));
   }
   common["checkpoint_version"] = 3.0;
@@ -303,7 +303,7 @@ class Split {
       return is_last(stage);
     if (layout_.stages() == 1) return true;
     throw_error(ErrorCode::kUnsupported, {.key = key.name},
-                "on which of {} pipeline stages this belongs is not known; leave it out "
+                "it is not known on which of {} pipeline stages this belongs; leave it out "
                 "(--exclude), or write one stage (--pipeline-parallel 1)",
                 layout_.sizes.pipeline);
   }

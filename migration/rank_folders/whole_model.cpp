@@ -45,7 +45,8 @@ class Cutting {
       model_.parameters.push_back(std::move(parameter));
     }
     if (model_.parameters.empty())
-      throw_error(ErrorCode::kInvalidArgument, "there is no parameter of a model to write");
+      throw_error(ErrorCode::kInvalidArgument,
+                  "the selection has no parameter of a model to write");
   }
 
   void count() {
@@ -54,7 +55,7 @@ class Cutting {
       if (count == 0) count = found;
       if (count != found || found > kMostModules)
         throw_error(ErrorCode::kUnsupported, {.key = metadata_.tensors[parameter.tensor].key},
-                    "the tensor is of {} {}, others of {} (at most {})", found, what, count,
+                    "the tensor has {} {}, others have {} (at most {})", found, what, count,
                     kMostModules);
     };
     std::int64_t numbered = 0;
@@ -117,8 +118,8 @@ class Cutting {
       const auto axis = tensor_parallel(parameter.key.name);
       if (!axis && layout_.sizes.tensor > 1)
         throw_error(ErrorCode::kUnsupported, {.key = key},
-                    "how {} tensor-parallel ranks share this parameter is not known; "
-                    "leave it out (--exclude), or write one (--tensor-parallel 1)",
+                    "it is not known how {} tensor-parallel ranks share this parameter; leave it "
+                    "out (--exclude), or write one (--tensor-parallel 1)",
                     layout_.sizes.tensor);
       parameter.cut.axis = axis.value_or(TensorParallel::kReplicated);
       if (const auto partner = gated_partner(parameter.key.name)) {

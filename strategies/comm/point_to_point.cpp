@@ -252,7 +252,7 @@ class OverDevices final : public PointToPoint, public DeviceExchange {
     const MessageHeader theirs = messages_.announce({&sent, 1}, {&from, 1}).front();
     if (theirs.size != due) {
       throw_error(ErrorCode::kCorrupt, {.rank = group().job_rank(rank())},
-                  "rank {} sent {} bytes where {} were due: do all ranks run the same build?",
+                  "rank {} sent {} bytes, but {} were expected: do all ranks run the same build?",
                   group().job_rank(from), theirs.size, due);
     }
     using Message = DeviceBoxTransport::Message;

@@ -54,7 +54,7 @@ Value read_common_file(const ReadableFile& file) {
 Value require_dict(Value common) {
   if (common.is_dict()) return common;
   throw_error(ErrorCode::kCorrupt,
-              std::string("the common state is no dict but ") + to_string(common.kind()));
+              std::string("the common state is not a dict but ") + to_string(common.kind()));
 }
 
 }  // namespace dckpt

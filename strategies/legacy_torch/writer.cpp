@@ -38,7 +38,7 @@ std::vector<DataFile> plan_files(const SavePlan& plan) {
     const auto folder = by_folder.find(item.key.substr(0, item.key.find('/')));
     if (folder == by_folder.end() || !equal(item.chunk.sizes, item.size))
       throw_error(ErrorCode::kInvalidArgument, {.key = item.key},
-                  "this is no tensor of a rank's file");
+                  "the tensor is not one that a rank's file holds");
     files[folder->second].items.push_back(i);
   }
   return files;

@@ -233,7 +233,7 @@ class RankFileJoiner {
     const Value& data = attribute(shard, "data");
     if (data.is_none()) return;  // another rank has it
     const std::optional<Tensor> stored = tensor_of(data);
-    if (!stored) throw_error(ErrorCode::kCorrupt, "the data of a shard are no tensor");
+    if (!stored) throw_error(ErrorCode::kCorrupt, "the data of a shard is not a tensor");
     const Shape shape = extents(shard, "global_shape");
     const Shape local = extents(shard, "local_shape");
     Box box{extents(shard, "global_offset"), Shape(shape.size(), 1)};

@@ -143,9 +143,10 @@ class RoundRunner {
       for (const Transfer& transfer : transfers) {
         const ByteView buffer = buffers_[transfer.peer];
         if (!range_fits(transfer.offset, transfer.bytes, buffer.size())) {
-          throw_error(ErrorCode::kCorrupt,
-                      "rank {} sent {} bytes where {} were due: do all ranks run the same build?",
-                      transfer.peer, buffer.size(), transfer.offset + transfer.bytes);
+          throw_error(
+              ErrorCode::kCorrupt,
+              "rank {} sent {} bytes, but {} were expected: do all ranks run the same build?",
+              transfer.peer, buffer.size(), transfer.offset + transfer.bytes);
         }
         messages.push_back({transfer, buffer.subspan(transfer.offset, transfer.bytes)});
       }

@@ -166,7 +166,7 @@ class MemoryStorage final : public Storage {
     NodePtr node = find(components);
     if (!node)
       throw_error(ErrorCode::kIncomplete, {.file = display_path(name)},
-                  "cannot open the file: there is none");
+                  "cannot open the file: it does not exist");
     if (node->directory)
       throw_error(ErrorCode::kCorrupt, {.file = display_path(name)},
                   "refusing to read: it is a directory, not a regular file");

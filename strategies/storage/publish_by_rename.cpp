@@ -132,7 +132,7 @@ class DirectorySwap {
 
   void require_mine_at_name() const {
     if (is_mine(name_)) return;
-    throw_error(ErrorCode::kIo, "another directory is there by now");
+    throw_error(ErrorCode::kIo, "another directory has taken its place");
   }
 
   void take_out() {
@@ -225,8 +225,7 @@ class ByRename final : public Publication::Body {
       if (storage_->stat(from)) throw;
       if (storage_->stat(staging_)) return;  // it took effect: nobody else uses this token
       throw_error(ErrorCode::kAborted, {.file = storage_->display_path(from)},
-                  "what was to be resumed is gone: another job goes on with it, or has "
-                  "removed it");
+                  "the interrupted attempt is gone: another job has continued or removed it");
     }
   }
 
@@ -234,9 +233,9 @@ class ByRename final : public Publication::Body {
   FileInfo present_staging() const {
     const std::optional<FileInfo> found = storage_->stat(staging_);
     if (found && may_be_same(found, mine_)) return *found;
-    throw_error(ErrorCode::kAborted, {.file = storage_->display_path(staging_)},
-                "another job has removed what this one had written, or goes on with it: "
-                "nothing was published");
+    throw_error(
+        ErrorCode::kAborted, {.file = storage_->display_path(staging_)},
+        "another job has removed or taken over what this one had written: nothing was published");
   }
 
   /// Performs steps 5 and 6. Returns the present path of the replaced directory, `old`.

@@ -96,7 +96,7 @@ Placement dimension_placement(const Value& value) {
   if (type == "StridedShard")
     return StridedShard{dim(), integer_of(member(value, "split_factor"), "a split factor")};
   throw_error(ErrorCode::kUnsupported,
-              "the tensor has placement {}; known are Replicate, Shard and StridedShard",
+              "the tensor has placement {}; this version knows Replicate, Shard and StridedShard",
               quote(type));
 }
 
@@ -165,7 +165,7 @@ ItemTensor tensor_of(KeyPath path, const ValueList& groups, int world_size) {
       ranks.push_back(rank_of(rank));
       if (ranks.back() >= world_size || !all_ranks.insert(ranks.back()).second)
         throw_error(ErrorCode::kCorrupt,
-                    "rank {} holds the tensor twice, or is none of the {} ranks", ranks.back(),
+                    "rank {} holds the tensor twice, or is not one of the {} ranks", ranks.back(),
                     world_size);
     }
     if (ranks.empty()) throw_error(ErrorCode::kCorrupt, "a sharding has no ranks");
@@ -175,10 +175,9 @@ ItemTensor tensor_of(KeyPath path, const ValueList& groups, int world_size) {
     check_size(dtype, shape);
     const bool is_first = all_ranks.size() == ranks.size();
     if (!is_first && (shape != tensor.global_shape || dtype != tensor.dtype)) {
-      throw_error(
-          ErrorCode::kUnsupported,
-          "ranks hold different tensors under this path, of other shapes or dtypes; they cannot "
-          "become one");
+      throw_error(ErrorCode::kUnsupported,
+                  "ranks hold tensors of different shapes or dtypes under this path; they cannot "
+                  "become one");
     }
     tensor.global_shape = shape;
     tensor.dtype = dtype;
@@ -213,8 +212,7 @@ ItemForm form_of(const Value& layout) {
   if (type == "JsonSerialization") return ItemForm::kJson;
   if (type == "RawSerialization") return ItemForm::kRaw;
   throw_error(ErrorCode::kUnsupported,
-              "the item is stored by {}; known are torch, safetensors, JSON and "
-              "raw bytes",
+              "the item is stored by {}; this version reads torch, safetensors, JSON and raw bytes",
               quote(type));
 }
 

@@ -279,8 +279,8 @@ class DirectoryScanner {
           tensor.global_shape = found->global_shape;
         } else if (tensor.dtype != found->dtype || tensor.global_shape != found->global_shape) {
           throw_error(ErrorCode::kUnsupported,
-                      "ranks hold different tensors under this path, of other shapes or "
-                      "dtypes; they cannot become one");
+                      "ranks hold tensors of different shapes or dtypes under this path; they "
+                      "cannot become one");
         }
         const bool holds_some = part && (numel(part->shape) > 0 || numel(tensor.global_shape) == 0);
         if (holds_some && part->replica == 0) add_unless_there(tensor, rank, *part);

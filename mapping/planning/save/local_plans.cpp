@@ -100,7 +100,7 @@ class Claims {
 
 SavePlan LocalPlans::operator[](std::size_t rank) const {
   if (rank >= size())
-    throw_error(ErrorCode::kInvalidArgument, "there is no plan of rank {}; {} planned", rank,
+    throw_error(ErrorCode::kInvalidArgument, "the plan of rank {} is missing; {} planned", rank,
                 counted(size(), "rank has", "ranks have"));
   if (const auto* const plans = std::get_if<std::span<const SavePlan>>(&plans_))
     return (*plans)[rank];

@@ -90,7 +90,7 @@ void require_padding(const MapRow& row, const Shape& shape, const MapNumbers& nu
       shape.empty() || (shape.front() != *words && shape.front() != *padded))
     return;
   throw_error(ErrorCode::kMismatch,
-              "a vocabulary of {} rows has {} in Megatron ({}), and {} are here; give the row "
+              "a vocabulary of {} rows has {} in Megatron ({}), but {} here; give the row "
               "the step pad_rows",
               *words, *padded, numbers.describe("padded_vocab_size"), shape.front());
 }
@@ -129,8 +129,8 @@ void require_axes(const MapRow& row, const Shape& shape) {
       !has_step(row.hf.transform, MapStep::kSqueeze);
   if (!lacks_squeeze && (shape.size() < 2 || !matches(kOfOneAxis, row.megatron))) return;
   throw_error(ErrorCode::kUnsupported,
-              "{} has one axis in Megatron, and {} has another one in Hugging Face files: the "
-              "shape is {}; the step squeeze takes away a first axis of extent 1",
+              "{} has one axis in Megatron, but {} has another one in Hugging Face files: its "
+              "shape is {}; the step squeeze removes a first axis of extent 1",
               quote(row.megatron), quote(row.hf.keys.front()), to_string(shape));
 }
 

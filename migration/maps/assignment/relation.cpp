@@ -55,7 +55,7 @@ void transpose(Canvas& canvas) {
 void squeeze(Canvas& canvas) {
   if (rows_of(canvas.shape) != 1)
     throw_error(ErrorCode::kMismatch,
-                "squeeze takes away a first axis of extent 1, but the shape is {}",
+                "squeeze removes a first axis of extent 1, but the shape is {}",
                 to_string(canvas.shape));
   change_axes(canvas, [](auto& of_axes) { of_axes.erase(of_axes.begin()); });
 }

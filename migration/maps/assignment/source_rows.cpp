@@ -137,7 +137,7 @@ class Assignment {
       std::vector<std::string> keys;
       for (const TensorStorageMetadata& tensor : source_.tensors) keys.push_back(tensor.key);
       throw_error(ErrorCode::kMismatch,
-                  "the map {} knows no tensor of this checkpoint, {}; there are {}",
+                  "the map {} matches no tensor of this checkpoint, {}; the checkpoint has {}",
                   quote(map_.family),
                   !target_.from ? "neither by Megatron's names nor by those of Hugging Face"
                   : *target_.from == KeyNames::kHf ? "by the names of Hugging Face (from=hf)"

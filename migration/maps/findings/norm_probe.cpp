@@ -171,7 +171,7 @@ Findings probe_norms(const CheckpointReader& mapped, const NormKeys& norms) {
   }
   if (compute_nothing)
     throw_error(ErrorCode::kUnsupported, {.key = factors.key},
-                "all weights of all norms are 0, and the map takes them to be factors ({}): the "
+                "all weights of all norms are 0, and the map treats them as factors ({}): the "
                 "model would compute nothing. Norms that lack the 1 are so before training "
                 "({}); a map of yours can add it, and --set {}=false takes them as they are, "
                 "see docs/maps.md",

@@ -103,7 +103,7 @@ class GraphWriter {
       case NodeKind::kNew: return object(id);
       default:
         throw_error(ErrorCode::kCorrupt,
-                    "the pickle has a persistent id, which has no meaning here");
+                    "the pickle has a persistent id, which nothing here can resolve");
     }
   }
 

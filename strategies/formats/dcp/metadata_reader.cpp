@@ -79,7 +79,8 @@ class MetadataReader {
   /// metadata fails on them wherever they are.
   void refuse_persistent_ids() const {
     if (!graph_.nodes().persistent().empty())
-      throw_error(ErrorCode::kCorrupt, "the pickle has a persistent id, which has no meaning here");
+      throw_error(ErrorCode::kCorrupt,
+                  "the pickle has a persistent id, which nothing here can resolve");
   }
 
   void read_entries(std::span<const Id> items) {

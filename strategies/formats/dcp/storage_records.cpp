@@ -230,7 +230,7 @@ class StorageRecords {
     if (!graph_.is_object_of(id, place_class_)) {
       if (graph_.class_of(id))
         throw_error(ErrorCode::kUnsupported,
-                    "a storage record is {}, of a storage writer that this version does not know",
+                    "a storage record is {}; this version does not know its storage writer",
                     graph_.describe(id));
       throw_error(ErrorCode::kCorrupt, "a storage record is {} (expected: _StorageInfo)",
                   graph_.describe(id));

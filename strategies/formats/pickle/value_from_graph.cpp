@@ -226,7 +226,7 @@ class GraphValues::Impl {
       case NodeKind::kPersistent:
         if (!hooks_.persistent)
           throw_error(ErrorCode::kCorrupt,
-                      "the pickle has a persistent id, which has no meaning here");
+                      "the pickle has a persistent id, which nothing here can resolve");
         return hooks_.persistent(made(children[0]));
       case NodeKind::kRow: break;  // only in graphs that are not made into values
     }

@@ -23,7 +23,7 @@ std::string global_key(std::string_view module, std::string_view name) {
 
 PickleWriter::PickleWriter(int protocol) : protocol_(protocol) {
   if (protocol != 2 && protocol != 4)
-    throw_error(ErrorCode::kInvalidArgument, "pickle protocol {} is not written; 2 and 4 are",
+    throw_error(ErrorCode::kInvalidArgument, "cannot write pickle protocol {}; choose 2 or 4",
                 protocol);
   op(Op::kProto, static_cast<std::uint8_t>(protocol));
 }

@@ -172,10 +172,8 @@ TEST_F(CheckpointerTest, AMissingIterationIsAnErrorThatNamesWhatIsThere) {
     });
   });
   EXPECT_EQ(error.code(), ErrorCode::kIncomplete);
-  EXPECT_THAT(
-      error.what(),
-      HasSubstr(
-          "there is no iteration 150 in the training root, which has iterations 100 and 200"));
+  EXPECT_THAT(error.what(),
+              HasSubstr("the training root has no iteration 150; it has iterations 100 and 200"));
 }
 
 }  // namespace

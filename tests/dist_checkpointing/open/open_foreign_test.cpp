@@ -172,7 +172,7 @@ TEST(OpenCheckpoint, TheCommonStateIsADict) {
     const auto reader = open_checkpoint(checkpoint);
     const CheckpointError error = error_of([&] { reader->common_state(); });
     EXPECT_EQ(error.code(), ErrorCode::kCorrupt) << name;
-    EXPECT_THAT(error.what(), HasSubstr("the common state is no dict but list"));
+    EXPECT_THAT(error.what(), HasSubstr("the common state is not a dict but list"));
   }
 }
 

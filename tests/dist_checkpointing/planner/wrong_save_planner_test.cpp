@@ -389,7 +389,7 @@ TEST_F(WrongPlanners, StepsOutOfTimeOrRangeAreErrors) {
   EXPECT_THAT(
       refusal({}, "wrong_rank"),
       AllOf(HasSubstr("planner 'wrong_rank'"),
-            HasSubstr("there is no plan of rank 4; 4 ranks have planned"), HasSubstr("rank 0")));
+            HasSubstr("the plan of rank 4 is missing; 4 ranks have planned"), HasSubstr("rank 0")));
 }
 
 /// Passes the built-in steps more elements than exist.

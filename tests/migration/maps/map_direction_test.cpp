@@ -134,7 +134,7 @@ TEST(MapDirectionOfOtherKeys, IsToldByTheKeysWhateverTheWriter) {
                   mapped_reader(written_by(writer).open(), {"other", {"from=megatron"}}, nullptr,
                                 {.map = &map});
                 }).message(),
-                HasSubstr("knows no tensor of this checkpoint, by Megatron's names"));
+                HasSubstr("matches no tensor of this checkpoint, by Megatron's names"));
   }
 }
 

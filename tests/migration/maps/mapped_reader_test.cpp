@@ -214,10 +214,9 @@ TEST(MappedReader, EveryKeyIsUsedOrNamed) {
   EXPECT_THAT(report.dropped[0].keys, ElementsAre("model.layers.0.self_attn.rotary_emb.inv_freq"));
   Model other;
   other.tensors = {{"encoder.weight", {1}}};
-  EXPECT_EQ(
-      other.error({"llama", {}}),
-      "the map 'llama' knows no tensor of this checkpoint, neither by Megatron's names nor by "
-      "those of Hugging Face; there are 'encoder.weight'");
+  EXPECT_EQ(other.error({"llama", {}}),
+            "the map 'llama' matches no tensor of this checkpoint, neither by Megatron's names nor "
+            "by those of Hugging Face; the checkpoint has 'encoder.weight'");
 }
 
 TEST(MappedReader, FusedExpertsAreReadAsTheyAre) {

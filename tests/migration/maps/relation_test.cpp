@@ -81,7 +81,7 @@ TEST(Squeeze, TakesAwayAFirstAxisOfExtentOne) {
   EXPECT_EQ(error_of([&] {
               relate(steps, {{3, 2}, {3, 2}}, 0, numbers);
             }).message(),
-            "squeeze takes away a first axis of extent 1, but the shape is (2, 3)");
+            "squeeze removes a first axis of extent 1, but the shape is (2, 3)");
 }
 
 /// The tensor of a vision tower has two heads of two rows, unlike the language model.

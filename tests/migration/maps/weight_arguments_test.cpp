@@ -163,7 +163,7 @@ tensors:
   EXPECT_THAT(error_of([&] {
                 mapped_reader(testing::megatron_of("ernie4_5_moe"), {}, nullptr, {.map = &map});
               }).message(),
-              HasSubstr("the step squeeze takes away a first axis"));
+              HasSubstr("the step squeeze removes a first axis"));
 }
 
 TEST(WeightArguments, AMatrixHasTwoAxes) {

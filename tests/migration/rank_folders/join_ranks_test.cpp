@@ -261,7 +261,7 @@ TEST(JoinRanks, WhatDoesNotFitIsRefused) {
   for (std::int32_t rank : {0, 1})
     unknown.models["mp_rank_0" + std::to_string(rank)] =
         Value::dict({{"decoder.layers.0.mixer.weight", filled({2}, rank)}});
-  EXPECT_THAT(message(unknown), HasSubstr("how 2 tensor-parallel ranks share"));
+  EXPECT_THAT(message(unknown), HasSubstr("it is not known how 2 tensor-parallel ranks share"));
 
   Job few;
   few.args.set("num_layers", 3);

@@ -232,7 +232,7 @@ TEST(Verify, CommonStatesThatAreNoDictAreAProblem) {
   const Damaged damaged(kFlattened);
   const Bytes list = save_torch_file(Value::list({1}));
   std::ofstream(damaged.path() / "common.pt", std::ios::binary) << as_text(list);
-  EXPECT_THAT(all_problems(damaged.verify()), HasSubstr("the common state is no dict"));
+  EXPECT_THAT(all_problems(damaged.verify()), HasSubstr("the common state is not a dict"));
 }
 
 TEST(Verify, PathsOfKeysThatAreNotStoredAreAProblem) {

@@ -269,7 +269,7 @@ TEST(AdoptedPublication, WhatAnotherJobHasTakenUpIsNotResumedAgain) {
     FAIL();
   } catch (const CheckpointError& error) {
     EXPECT_EQ(error.code(), ErrorCode::kAborted);
-    EXPECT_THAT(error.what(), HasSubstr("another job goes on with it"));
+    EXPECT_THAT(error.what(), HasSubstr("another job has continued or removed it"));
   }
 }
 

@@ -157,7 +157,7 @@ INSTANTIATE_TEST_SUITE_P(
             [](Index& i) {
               i.groups = Value::list({group({0, 7}, shard(0))});
             },
-            "rank 7 holds the tensor twice, or is none of the 2 ranks"},
+            "rank 7 holds the tensor twice, or is not one of the 2 ranks"},
         Lie{"RankTwice",
             [](Index& i) {
               i.groups = Value::list({group({0}, shard(0)), group({0}, shard(0))});

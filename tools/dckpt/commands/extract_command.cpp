@@ -81,8 +81,8 @@ void extract_tensor(const ExtractArguments& options, const CheckpointReader& rea
                     std::size_t tensor) {
   if (options.json)
     throw_error(ErrorCode::kInvalidArgument,
-                "{} is a tensor, of which no JSON is made; leave --json out and "
-                "name a file that ends in .npy or .safetensors with -o",
+                "{} is a tensor, and --json is for objects; leave it out and name a file that ends "
+                "in .npy or .safetensors with -o",
                 quote(reader.metadata().tensors[tensor].key));
   const TensorFileFormat format = file_format(options, reader, tensor);
   ProgressLine progress("extract ");

@@ -317,7 +317,7 @@ TEST_F(NcclDeviceTensors, OfAnotherSizeThanWhatIsSentAreAnError) {
                                                        messages);
       },
       std::chrono::seconds(2));
-  EXPECT_THAT(errors[1], HasSubstr("rank 0 sent 0 bytes where 400 were due"));
+  EXPECT_THAT(errors[1], HasSubstr("rank 0 sent 0 bytes, but 400 were expected"));
 }
 
 }  // namespace
