@@ -323,7 +323,7 @@ CheckedKeyMap check_key_map(std::string_view yaml,
   const std::optional<YamlNode> root = read_config(
       map_library(), yaml, folder,
       [&](const YamlNode& node, const std::string& file, ConfigProblems& problems) {
-        key_map_type().read(node, "", checked.map, problems);
+        key_map_type().read({node, "", problems}, checked.map);
         set_file(checked.map, file);
       },
       checked.problems);

@@ -1,5 +1,7 @@
 #include "configs/maps/key_map_fields.h"
 
+#include <utility>
+
 #include "configs/maps/key_pattern.h"
 #include "mapping/base/format.h"
 
@@ -11,30 +13,25 @@ bool is_word(std::string_view text) {
   return !text.empty() && text.find_first_not_of(kLetters) == text.npos;
 }
 
-Type<std::string> word(const std::string& expected) {
-  const Type<std::string> any = text(expected);
-  return {[any, expected](const YamlNode& node, const std::string& path, std::string& into,
-                          ConfigProblems& problems) {
-            if (node.kind == YamlNode::Kind::kText && !is_word(node.text))
-              return report_unfit(node, path, expected, problems);
-            any.read(node, path, into, problems);
-          },
-          any.show};
+Type<std::string> word(const char* expected) {
+  return text(expected).reading([](const Form& form, const Input& in, std::string& into) {
+    if (in.node.kind == YamlNode::Kind::kText && is_word(in.node.text))
+      into = in.node.text;
+    else
+      in.unfit(form.expected);
+  });
 }
 
 Type<std::string> pattern() {
-  const Type<std::string> any = text("a key");
-  return {[any](const YamlNode& node, const std::string& path, std::string& into,
-                ConfigProblems& problems) {
-            std::string key;
-            any.read(node, path, key, problems);
-            if (key.empty()) return;
-            if (const auto problem = KeyPattern::problem_of(key))
-              problems.push_back({node.place, str_format("{}: {}", path, *problem)});
-            else
-              into = std::move(key);
-          },
-          any.show};
+  return text("a key").reading([](const Form& form, const Input& in, std::string& into) {
+    std::string key;
+    text(form.expected).read(in, key);
+    if (key.empty()) return;
+    if (const auto problem = KeyPattern::problem_of(key))
+      in.report(*problem);
+    else
+      into = std::move(key);
+  });
 }
 
 }  // namespace dckpt::config

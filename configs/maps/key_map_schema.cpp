@@ -16,320 +16,259 @@ namespace {
 
 using namespace config;
 
-constexpr std::int64_t kMapVersion = 1;
-
 /// The type of words with dots between them, one of which may be {l}, the number of a layer.
-Type<std::string> path_of_words(const std::string& expected) {
-  const Type<std::string> any = text(expected);
-  return {[any, expected](const YamlNode& node, const std::string& path, std::string& into,
-                          ConfigProblems& problems) {
-            std::vector<std::string> words = split(node.text, '.');
-            const auto layer = std::ranges::find(words, kLayerInPath);
-            if (layer != words.begin() && layer != words.end()) words.erase(layer);  // at most one
-            if (node.kind == YamlNode::Kind::kText && !std::ranges::all_of(words, is_word))
-              return report_unfit(node, path, expected, problems);
-            any.read(node, path, into, problems);
-          },
-          any.show};
+Type<std::string> path_of_words() {
+  return text("a name, or several with dots between them")
+      .reading([](const Form& form, const Input& in, std::string& into) {
+        std::vector<std::string> words = split(in.node.text, '.');
+        const auto layer = std::ranges::find(words, kLayerInPath);
+        if (layer != words.begin() && layer != words.end()) words.erase(layer);  // at most one
+        if (in.node.kind == YamlNode::Kind::kText && !std::ranges::all_of(words, is_word))
+          return in.unfit(form.expected);
+        text(form.expected).read(in, into);
+      });
 }
 
 /// The type of a mapping of words in config.json to the numbers that they stand for.
 Type<std::map<std::string, std::string>> words() {
-  const Type<std::string> name = word("a number, or the name of one");
   using Words = std::map<std::string, std::string>;
-  return {
-      [=](const YamlNode& node, const std::string& path, Words& into, ConfigProblems& problems) {
-        if (node.kind != YamlNode::Kind::kMap || node.keys.empty())
-          return report_unfit(node, path, "{WORD: NUMBER}", problems);
-        for (std::size_t i = 0; i < node.keys.size(); ++i)
-          name.read(node.values[i], path, into[node.keys[i].text], problems);
-      },
-      [=](const Words& words) {
+  return Type<Words>(with_parts({.kind = Kind::kMapping, .expected = "{WORD: NUMBER}"},
+                                {word("a number, or the name of one").form}))
+      .reading([](const Form& form, const Input& in, Words& into) {
+        if (in.node.kind != YamlNode::Kind::kMap || in.node.keys.empty())
+          return in.unfit(form.expected);
+        const Form& name = form.parts[0];
+        for (std::size_t i = 0; i < in.node.keys.size(); ++i)
+          name.read(in.of(in.node.values[i]), &into[in.node.keys[i].text]);
+      })
+      .showing([](const Words& words) {
         YamlNode map;
         map.kind = YamlNode::Kind::kMap;
         for (const auto& [in_config, number] : words) {
           map.keys.push_back(YamlNode::string(in_config));
-          map.values.push_back(name.show(number));
+          map.values.push_back(YamlNode::string(number));
         }
         return map;
-      }};
+      });
+}
+
+Type<std::vector<std::string>> names() {
+  return one_or_more(word("a name"), "a name, or a list of names");
 }
 
 Type<MapNumber> number() {
-  const auto names = one_or_more(word("a name"), "a name, or a list of names");
-  const auto paths = one_or_more(path_of_words("a name, or several with dots between them"),
-                                 "a name, or a list of names");
-  const Type<std::string> any = text("a number, true, false, or a formula of numbers");
-  Type<std::string> formula = any;
-  formula.read = [any](const YamlNode& node, const std::string& path, std::string& into,
-                       ConfigProblems& problems) {
-    any.read(node, path, into, problems);
-    if (!into.empty() && !parse_formula(into))
-      report_unfit(node, path,
-                   "a number, true, false, the name of a number, or two with *, +, / or round_up "
-                   "between them",
-                   problems);
-  };
-  return section(Schema<MapNumber>{
+  const auto formula =
+      text("a number, true, false, or a formula of numbers")
+          .reading([](const Form& form, const Input& in, std::string& into) {
+            text(form.expected).read(in, into);
+            if (!into.empty() && !parse_formula(into))
+              in.unfit(
+                  "a number, true, false, the name of a number, or two with *, +, / or "
+                  "round_up between them");
+          });
+  static const Schema<MapNumber> schema{
       {
-          optional_field("args", &MapNumber::args, names),
+          optional_field("args", &MapNumber::args, names()),
           optional_field("args_if", &MapNumber::args_if, word("the name of a flag")),
           optional_field("args_not", &MapNumber::args_not, word("the name of a flag")),
-          optional_field("hf", &MapNumber::hf, paths),
+          optional_field("hf", &MapNumber::hf,
+                         one_or_more(path_of_words(), "a name, or a list of names")),
           optional_field("words", &MapNumber::words, words()),
           optional_field("part_of", &MapNumber::part_of, word("the name of a number")),
           optional_field("else", &MapNumber::otherwise, formula),
       },
-      [](const YamlNode& node, const std::string& path, const MapNumber& number,
-         ConfigProblems& problems) {
+      [](const Input& in, const MapNumber& number) {
         if (!number.words.empty() && !number.part_of.empty())
-          problems.push_back({node.place, path + ": 'words' and 'part_of' exclude each other"});
-      }});
+          in.report("'words' and 'part_of' exclude each other");
+      }};
+  return section(schema);
 }
 
 /// The type of a mapping of names; the numbers of the extended map stay unless they are given
 /// again.
 Type<std::vector<MapNumber>> numbers() {
-  const Type<MapNumber> type = number();
-  return {[type](const YamlNode& node, const std::string& path, std::vector<MapNumber>& into,
-                 ConfigProblems& problems) {
-            if (node.kind != YamlNode::Kind::kMap || node.keys.size() > kMaxMapNumbers)
-              return report_unfit(node, path,
-                                  str_format("a mapping of at most {} names", kMaxMapNumbers),
-                                  problems);
-            for (std::size_t i = 0; i < node.keys.size(); ++i) {
-              const std::string& name = node.keys[i].text;
-              if (!is_word(name) || parse_u64(name) || parse_formula(name)->left != name) {
-                report_unfit(node.keys[i], path, "the name of a number", problems);
-                continue;
-              }
-              MapNumber number{.name = name};
-              type.read(node.values[i], str_format("{}.{}", path, name), number, problems);
-              std::erase_if(into, [&](const MapNumber& known) { return known.name == name; });
-              into.push_back(std::move(number));
-            }
-          },
-          [type](const std::vector<MapNumber>& numbers) {
-            YamlNode map;
-            map.kind = YamlNode::Kind::kMap;
-            for (const MapNumber& number : numbers) {
-              map.keys.push_back(YamlNode::plain(number.name));
-              map.values.push_back(type.show(number));
-            }
-            return map;
-          }};
+  using Numbers = std::vector<MapNumber>;
+  return Type<Numbers>(with_parts({.kind = Kind::kMapping}, {number().form}))
+      .reading([](const Form& form, const Input& in, Numbers& into) {
+        if (in.node.kind != YamlNode::Kind::kMap || in.node.keys.size() > kMaxMapNumbers)
+          return in.unfit(str_format("a mapping of at most {} names", kMaxMapNumbers));
+        const Form& one = form.parts[0];
+        for (std::size_t i = 0; i < in.node.keys.size(); ++i) {
+          const std::string& name = in.node.keys[i].text;
+          if (!is_word(name) || parse_u64(name) || parse_formula(name)->left != name) {
+            in.of(in.node.keys[i]).unfit("the name of a number");
+            continue;
+          }
+          MapNumber number{.name = name};
+          one.read({in.node.values[i], str_format("{}.{}", in.path, name), in.problems}, &number);
+          std::erase_if(into, [&](const MapNumber& known) { return known.name == name; });
+          into.push_back(std::move(number));
+        }
+      })
+      .showing([](const Form& form, const Numbers& numbers) {
+        YamlNode map;
+        map.kind = YamlNode::Kind::kMap;
+        for (const MapNumber& number : numbers) {
+          map.keys.push_back(YamlNode::plain(number.name));
+          map.values.push_back(form.parts[0].show(&number));
+        }
+        return map;
+      });
 }
 
 /// The type of a list to which items are added: those of the extended map stay, each once.
 template <typename T>
-Type<std::vector<T>> more_of(Type<std::vector<T>> list) {
-  const auto read = list.read;
-  list.read = [read](const YamlNode& node, const std::string& path, std::vector<T>& into,
-                     ConfigProblems& problems) {
-    std::vector<T> own;
-    read(node, path, own, problems);
-    for (T& item : own) {
-      if (std::ranges::find(into, item) == into.end()) into.push_back(std::move(item));
-    }
-  };
-  return list;
+Type<std::vector<T>> more_of(const Type<T>& item, const char* expected) {
+  return list_of(item, expected)
+      .reading([](const Form& form, const Input& in, std::vector<T>& into) {
+        std::vector<T> own;
+        list_of(Type<T>(form.parts[0]), form.expected).read(in, own);
+        for (T& one : own) {
+          if (std::ranges::find(into, one) == into.end()) into.push_back(std::move(one));
+        }
+      });
 }
 
 /// The type of a mapping of kinds to the words for them, or a list of kinds.
 Type<std::vector<MapKind>> kinds_of_layers() {
-  const std::string expected = "{KIND: WORDS}, or a list of kinds";
-  const Type<std::string> name = word("the name of a kind of layers");
-  const auto words = one_or_more(text("a word"), "a word, or a list of words");
-  return {[=](const YamlNode& node, const std::string& path, std::vector<MapKind>& into,
-              ConfigProblems& problems) {
-            const bool has_words = node.kind == YamlNode::Kind::kMap;
-            if (!has_words && node.kind != YamlNode::Kind::kList)
-              return report_unfit(node, path, expected, problems);
-            const std::vector<YamlNode>& names = has_words ? node.keys : node.values;
-            for (std::size_t i = 0; i < names.size(); ++i) {
-              MapKind& kind = into.emplace_back();
-              name.read(names[i], path, kind.name, problems);
-              if (has_words) words.read(node.values[i], path, kind.words, problems);
-            }
-          },
-          [=](const std::vector<MapKind>& kinds) {
-            YamlNode map;
-            map.kind = YamlNode::Kind::kMap;
-            std::vector<YamlNode> names;
-            bool has_words = false;
-            for (const MapKind& kind : kinds) {
-              names.push_back(name.show(kind.name));
-              has_words = has_words || !kind.words.empty();
-              map.values.push_back(words.show(kind.words));
-            }
-            if (!has_words) return YamlNode::list(std::move(names));
-            map.keys = std::move(names);
-            return map;
-          }};
+  using Layers = std::vector<MapKind>;
+  const Form name = word("the name of a kind of layers").form;
+  const Form words = one_or_more(text("a word"), "a word, or a list of words").form;
+  const Form by_name = with_parts({.kind = Kind::kMapping}, {words});
+  const Form alone = with_parts({.kind = Kind::kList}, {name});
+  return Type<Layers>(with_parts({.kind = Kind::kEither}, {by_name, alone}))
+      .reading([](const Form& form, const Input& in, Layers& into) {
+        const bool has_words = in.node.kind == YamlNode::Kind::kMap;
+        if (!has_words && in.node.kind != YamlNode::Kind::kList)
+          return in.unfit("{KIND: WORDS}, or a list of kinds");
+        const Form& words = form.parts[0].parts[0];
+        const Form& name = form.parts[1].parts[0];
+        const std::vector<YamlNode>& names = has_words ? in.node.keys : in.node.values;
+        for (std::size_t i = 0; i < names.size(); ++i) {
+          MapKind& kind = into.emplace_back();
+          name.read(in.of(names[i]), &kind.name);
+          if (has_words) words.read(in.of(in.node.values[i]), &kind.words);
+        }
+      })
+      .showing([](const Form& form, const Layers& kinds) {
+        const Form& words = form.parts[0].parts[0];
+        YamlNode map;
+        map.kind = YamlNode::Kind::kMap;
+        for (const MapKind& kind : kinds) {
+          map.keys.push_back(YamlNode::string(kind.name));
+          map.values.push_back(words.show(&kind.words));
+        }
+        return std::ranges::all_of(kinds, &std::vector<std::string>::empty, &MapKind::words)
+                   ? YamlNode::list(std::move(map.keys))
+                   : map;
+      });
 }
 
 Type<MapKinds> kinds() {
-  const auto names = one_or_more(word("a name"), "a name, or a list of names");
-  return section(Schema<MapKinds>{
+  static const Schema<MapKinds> schema{
       {field("layers", &MapKinds::layers, kinds_of_layers()),
-       optional_field("args", &MapKinds::args, names), optional_field("hf", &MapKinds::hf, names)},
-      [](const YamlNode& node, const std::string& path, const MapKinds& kinds,
-         ConfigProblems& problems) {
-        if (kinds.layers.size() < 2)
-          problems.push_back({node.place, path + ": expected two kinds of layers or more"});
+       optional_field("args", &MapKinds::args, names()),
+       optional_field("hf", &MapKinds::hf, names())},
+      [](const Input& in, const MapKinds& kinds) {
+        if (kinds.layers.size() < 2) in.report("expected two kinds of layers or more");
         std::set<std::string> words;
         for (const MapKind& kind : kinds.layers) {
           for (const std::string& one : kind.words) {
             if (!words.insert(one).second)
-              problems.push_back(
-                  {node.place, str_format("{}: {} means two kinds of layers", path, quote(one))});
+              in.report(str_format("{} means two kinds of layers", quote(one)));
           }
         }
         if (words.empty() != (kinds.args.empty() && kinds.hf.empty()))
-          problems.push_back(
-              {node.place,
-               path + (words.empty() ? ": 'args' and 'hf' name lists of words, but no kind has any"
-                                     : ": the kinds have words, but neither 'args' nor 'hf' says "
-                                       "where configurations list them")});
-      }});
+          in.report(words.empty() ? "'args' and 'hf' name lists of words, but no kind has any"
+                                  : "the kinds have words, but neither 'args' nor 'hf' says "
+                                    "where configurations list them");
+      }};
+  return section(schema);
 }
 
 Type<MapTowers> towers() {
-  return section(Schema<MapTowers>{
+  static const Schema<MapTowers> schema{
       {field("keys", &MapTowers::keys,
              list_of(text("what keys start with"), "a list of what keys start with")),
        optional_field("hf_text_prefix", &MapTowers::hf_text_prefix, text("what keys start with"))},
-      [](const YamlNode& node, const std::string& path, const MapTowers& towers,
-         ConfigProblems& problems) {
-        if (towers.keys.empty()) problems.push_back({node.place, path + ": 'keys' is missing"});
-      }});
+      [](const Input& in, const MapTowers& towers) {
+        if (towers.keys.empty()) in.report("'keys' is missing");
+      }};
+  return section(schema);
 }
 
 Type<MapDequantize> dequantize() {
-  return section(Schema<MapDequantize>{
+  auto block = list_of(word("a number, or the name of one"), "[ROWS, COLUMNS]");
+  block.form.least = block.form.most = 2;
+  static const Schema<MapDequantize> schema{
       {field("scales", &MapDequantize::scales, text("how the keys of scales end")),
-       field("block", &MapDequantize::block,
-             list_of(word("a number, or the name of one"), "[ROWS, COLUMNS]"))},
-      [](const YamlNode& node, const std::string& path, const MapDequantize& dequantize,
-         ConfigProblems& problems) {
+       field("block", &MapDequantize::block, block)},
+      [](const Input& in, const MapDequantize& dequantize) {
         if (dequantize.scales.empty() || dequantize.block.size() != 2)
-          problems.push_back(
-              {node.place, path + ": expected {scales: SUFFIX, block: [ROWS, COLUMNS]}"});
-      }});
+          in.report("expected {scales: SUFFIX, block: [ROWS, COLUMNS]}");
+      }};
+  return section(schema);
 }
 
 Type<MapRefusal> refusal() {
-  return section(Schema<MapRefusal>{
+  static const Schema<MapRefusal> schema{
       {field("if", &MapRefusal::only_if, word("the name of a number")),
        field("because", &MapRefusal::because, text("a sentence"))},
-      [](const YamlNode& node, const std::string& path, const MapRefusal& refusal,
-         ConfigProblems& problems) {
+      [](const Input& in, const MapRefusal& refusal) {
         if (refusal.only_if.empty() || refusal.because.empty())
-          problems.push_back({node.place, path + ": expected {if: NUMBER, because: SENTENCE}"});
-      }});
-}
-
-struct Ignored {
-  std::vector<std::string> megatron;
-  std::vector<std::string> hf;
-};
-
-Field<KeyMap> ignore() {
-  const auto globs =
-      more_of(list_of(text("a pattern of keys"), "a list of patterns, such as [\"optimizer.*\"]"));
-  const Type<Ignored> type = section(Schema<Ignored>{{
-      field("megatron", &Ignored::megatron, globs),
-      field("hf", &Ignored::hf, globs),
-  }});
-  return {
-      "ignore",
-      [type](const YamlNode& node, const std::string& path, KeyMap& map, ConfigProblems& problems) {
-        Ignored ignored{map.ignore_megatron, map.ignore_hf};
-        type.read(node, path, ignored, problems);
-        map.ignore_megatron = std::move(ignored.megatron);
-        map.ignore_hf = std::move(ignored.hf);
-      },
-      [type](const KeyMap& map) {
-        return std::optional(type.show({map.ignore_megatron, map.ignore_hf}));
+          in.report("expected {if: NUMBER, because: SENTENCE}");
       }};
+  return section(schema);
 }
 
-Field<KeyMap> map_version() {
-  return {
-      "version",
-      [](const YamlNode& node, const std::string& path, KeyMap&, ConfigProblems& problems) {
-        std::int64_t version = kMapVersion;
-        integer64(1, INT32_MAX).read(node, path, version, problems);
-        if (version != kMapVersion)
-          problems.push_back(
-              {node.place,
-               str_format("{}: this release reads maps of version 1, not of version {}", path,
-                          version),
-               ErrorCode::kUnsupported});
-      },
-      [](const KeyMap&) { return std::optional(YamlNode::plain(std::to_string(kMapVersion))); }};
-}
-
-Field<KeyMap> map_extends() {
-  return {
-      "extends",
-      [](const YamlNode& node, const std::string& path, KeyMap&, ConfigProblems& problems) {
-        std::string name;
-        text("the name of a map that comes with dckpt, or a file").read(node, path, name, problems);
-      },
-      [](const KeyMap&) { return std::optional<YamlNode>(); }};
+Type<KeyMap> ignored() {
+  const auto globs =
+      more_of(text("a pattern of keys"), "a list of patterns, such as [\"optimizer.*\"]");
+  static const Schema<KeyMap> schema{{
+      field("megatron", &KeyMap::ignore_megatron, globs),
+      field("hf", &KeyMap::ignore_hf, globs),
+  }};
+  return section(schema);
 }
 
 /// Takes away rows, ignored keys and extra states of the extended map. Those of this file have no
 /// file yet, so that the order of the fields does not matter.
 Field<KeyMap> without() {
-  const auto globs = list_of(text("a pattern of Megatron's keys"),
-                             "a list of patterns of Megatron's keys, such as [\"*.bias\"]");
-  return {
-      "without",
-      [globs](const YamlNode& node, const std::string& path, KeyMap& map,
-              ConfigProblems& problems) {
-        std::vector<std::string> patterns;
-        globs.read(node, path, patterns, problems);
-        for (const std::string& pattern : patterns) {
-          auto taken = std::erase_if(map.tensors, [&](const MapRow& row) {
-            return !row.written.file.empty() && glob_match(pattern, row.megatron);
-          });
-          for (auto* const inherited : {&map.ignore_megatron, &map.ignore_hf, &map.extra_states})
-            taken += std::erase(*inherited, pattern);
-          if (taken == 0)
-            problems.push_back({node.place, str_format("{}: the extended map has no row with a key "
-                                                       "of Megatron like {}, and no pattern of "
-                                                       "'ignore' or 'extra_states' that is equal",
-                                                       path, quote(pattern))});
-        }
-      },
-      [](const KeyMap&) { return std::optional<YamlNode>(); }};
+  return hidden<KeyMap>("without", [](const Input& in, KeyMap& map) {
+    std::vector<std::string> patterns;
+    list_of(text("a pattern of Megatron's keys"),
+            "a list of patterns of Megatron's keys, such as [\"*.bias\"]")
+        .read(in, patterns);
+    for (const std::string& pattern : patterns) {
+      auto taken = std::erase_if(map.tensors, [&](const MapRow& row) {
+        return !row.written.file.empty() && glob_match(pattern, row.megatron);
+      });
+      for (auto* const inherited : {&map.ignore_megatron, &map.ignore_hf, &map.extra_states})
+        taken += std::erase(*inherited, pattern);
+      if (taken == 0)
+        in.report(
+            str_format("the extended map has no row with a key "
+                       "of Megatron like {}, and no pattern of "
+                       "'ignore' or 'extra_states' that is equal",
+                       quote(pattern)));
+    }
+  });
 }
 
-/// Another spelling of a field, which is understood but not shown.
-Field<KeyMap> understood(Field<KeyMap> field) {
-  field.show = [](const KeyMap&) { return std::optional<YamlNode>(); };
-  return field;
-}
-
-void check_has_name(const YamlNode& node, const std::string&, const KeyMap& map,
-                    ConfigProblems& problems) {
-  if (node.find("version") == nullptr)
-    problems.push_back(
-        {node.place, "the version of the schema is missing; begin with the line 'version: 1'"});
-  if (node.find("dequantize") != nullptr && node.find("dequantise") != nullptr)
-    problems.push_back({node.place, "'dequantize' is there twice, in two spellings; keep one"});
-  if (map.family.empty()) problems.push_back({node.place, "'family' is missing"});
+/// Another spelling of `dequantize`, which is understood but not shown.
+Field<KeyMap> dequantise() {
+  auto spelling = field("dequantise", &KeyMap::dequantize, dequantize());
+  spelling.hidden = true;
+  return spelling;
 }
 
 }  // namespace
 
 const config::Type<KeyMap>& key_map_type() {
-  static const Type<KeyMap> type = section(Schema<KeyMap>{
+  static const Schema<KeyMap> schema{
       {
-          map_version(),
-          map_extends(),
+          Field<KeyMap>(version_field("maps")),
+          Field<KeyMap>(extends_field("the name of a map that comes with dckpt, or a file")),
           without(),
           field("family", &KeyMap::family, word("the name of a family of models")),
           optional_field("architectures", &KeyMap::architectures,
@@ -342,15 +281,21 @@ const config::Type<KeyMap>& key_map_type() {
                          list_of(kinds(), "a list of {layers: KINDS, args: NAMES, hf: NAMES}")),
           optional_field("towers", &KeyMap::towers, towers()),
           optional_field("dequantize", &KeyMap::dequantize, dequantize()),
-          understood(optional_field("dequantise", &KeyMap::dequantize, dequantize())),
+          dequantise(),
           field("tensors", &KeyMap::tensors, map_rows_type()),
           optional_field("extra_states", &KeyMap::extra_states,
-                         more_of(list_of(pattern(), "a list of modules"))),
+                         more_of(pattern(), "a list of modules")),
           optional_field("refuse", &KeyMap::refuse,
-                         more_of(list_of(refusal(), "a list of {if: NUMBER, because: SENTENCE}"))),
-          ignore(),
+                         more_of(refusal(), "a list of {if: NUMBER, because: SENTENCE}")),
+          whole("ignore", ignored()),
       },
-      check_has_name});
+      [](const Input& in, const KeyMap& map) {
+        require_version(in);
+        if (in.node.find("dequantize") != nullptr && in.node.find("dequantise") != nullptr)
+          in.report("'dequantize' is there twice, in two spellings; keep one");
+        if (map.family.empty()) in.report("'family' is missing");
+      }};
+  static const Type<KeyMap> type = section(schema);
   return type;
 }
 

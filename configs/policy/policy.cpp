@@ -50,7 +50,7 @@ CheckedPolicy check_policy(std::string_view yaml,
   const std::optional<YamlNode> root = read_config(
       policy_library(), yaml, folder,
       [&](const YamlNode& node, const std::string&, ConfigProblems& problems) {
-        policy_type().read(node, "", checked.policy, problems);
+        policy_type().read({node, "", problems}, checked.policy);
         checked.names_format |= says_format(node);
       },
       checked.problems);

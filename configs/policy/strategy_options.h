@@ -26,7 +26,7 @@ Options read_options(const config::Schema<Options>& schema, const StrategySpec& 
                      const char* field = kSaveBackendOptions) {
   Options options;
   ConfigProblems problems;
-  config::section(schema).read(strategy.options.tree(), field, options, problems);
+  config::section(schema).read({strategy.options.tree(), field, problems}, options);
   raise_if_any(std::move(problems),
                "options of " + std::string(plug_of(field)) + " " + strategy.name);
   return options;

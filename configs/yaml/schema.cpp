@@ -3,6 +3,10 @@
 #include <algorithm>
 #include <array>
 #include <charconv>
+#include <cstring>
+#include <forward_list>
+#include <mutex>
+#include <variant>
 
 #include "mapping/base/format.h"
 #include "mapping/base/text.h"
@@ -11,6 +15,7 @@ namespace dckpt::config {
 namespace {
 
 constexpr std::size_t kShownText = 80;
+constexpr std::int64_t kConfigVersion = 1;
 
 struct Unit {
   const char* name;
@@ -74,13 +79,6 @@ bool is_plain(const YamlNode& node) {
   return node.kind == YamlNode::Kind::kText && !node.quoted;
 }
 
-std::string joined(const std::vector<std::string>& names, const std::string& last) {
-  std::string text;
-  for (std::size_t i = 0; i < names.size(); ++i)
-    text += (i == 0 ? "" : i + 1 == names.size() ? last : ", ") + names[i];
-  return text;
-}
-
 std::string did_you_mean(const std::string& word, const std::vector<std::string>& names) {
   const auto close = nearest(word, names);
   return close ? str_format(" (did you mean {}?)", quote(*close)) : "";
@@ -93,162 +91,291 @@ std::optional<std::uint64_t> size_of(const std::string& text) {
   return parse_size(text);
 }
 
+/// Calls `use` with the integer type of that size.
+template <typename Use>
+auto with_integer(std::size_t bytes, Use use) {
+  switch (bytes) {
+    case 1: return use(std::int8_t{});
+    case 2: return use(std::int16_t{});
+    case 4: return use(std::int32_t{});
+    default: return use(std::int64_t{});
+  }
+}
+
+void read_integer(const Form& form, const Input& in, void* into) {
+  std::int64_t value = 0;
+  const char* const end = in.node.text.data() + in.node.text.size();
+  const auto [rest, error] = std::from_chars(in.node.text.data(), end, value);
+  if (!is_plain(in.node) || error != std::errc{} || rest != end || value < form.least ||
+      value > form.most)
+    return in.unfit(str_format("an integer from {} to {}", form.least, form.most));
+  with_integer(form.bytes, [&](auto width) {
+    const auto stored = static_cast<decltype(width)>(value);
+    std::memcpy(into, &stored, sizeof(stored));
+  });
+}
+
+YamlNode show_integer(const Form& form, const void* value) {
+  return with_integer(form.bytes, [&](auto stored) {
+    std::memcpy(&stored, value, sizeof(stored));
+    const bool is_negative = form.least < 0 && stored < 0;
+    return YamlNode::plain(
+        is_negative ? std::to_string(static_cast<std::int64_t>(stored))
+                    : std::to_string(static_cast<std::make_unsigned_t<decltype(stored)>>(stored)));
+  });
+}
+
+void read_choice(const Form& form, const Input& in, void* into) {
+  const Names& names = form.names;
+  if (const auto position = read_name(in, names.all()))
+    std::memcpy(into, names.pairs + *position * names.stride, names.bytes_of_one);
+}
+
+YamlNode show_choice(const Form& form, const void* value) {
+  const Names& names = form.names;
+  for (std::size_t i = 0; i < names.count; ++i) {
+    if (std::memcmp(names.pairs + i * names.stride, value, names.bytes_of_one) == 0)
+      return YamlNode::plain(std::string(names.name(i)));
+  }
+  return YamlNode::plain("?");
+}
+
 }  // namespace
 
-void report_unfit(const YamlNode& node, const std::string& path, const std::string& expected,
-                  ConfigProblems& problems) {
+std::string joined(const std::vector<std::string>& names, const std::string& last) {
+  std::string text;
+  for (std::size_t i = 0; i < names.size(); ++i)
+    text += (i == 0 ? "" : i + 1 == names.size() ? last : ", ") + names[i];
+  return text;
+}
+
+std::string_view Names::name(std::size_t i) const noexcept {
+  return *reinterpret_cast<const std::string_view*>(pairs + i * stride + name_at);
+}
+
+std::vector<std::string> Names::all() const {
+  std::vector<std::string> texts;
+  for (std::size_t i = 0; i < count; ++i) texts.emplace_back(name(i));
+  return texts;
+}
+
+Form with_parts(Form form, std::initializer_list<Form> parts) {
+  static std::mutex mutex;
+  static auto* const all = new std::forward_list<std::vector<Form>>;  // types may be static, too
+  const std::lock_guard lock(mutex);
+  const auto same = std::ranges::find_if(
+      *all, [&](const std::vector<Form>& kept) { return std::ranges::equal(kept, parts); });
+  const std::vector<Form>& kept = same != all->end() ? *same : all->emplace_front(parts);
+  form.parts = kept.data();
+  form.part_count = kept.size();
+  return form;
+}
+
+void Input::report(const std::string& message, ErrorCode code) const {
+  problems.push_back({node.place, path.empty() ? message : path + ": " + message, code});
+}
+
+void Input::unfit(const std::string& expected) const {
   if (node.kind != YamlNode::Kind::kRefused)
-    problems.push_back(
-        {node.place, str_format("{}: found {}, expected {}", path, found(node), expected)});
+    report(str_format("found {}, expected {}", found(node), expected));
 }
 
 Type<bool> flag() {
-  return {[](const YamlNode& node, const std::string& path, bool& into, ConfigProblems& problems) {
-            if (is_plain(node) && (node.text == "true" || node.text == "false"))
-              into = node.text == "true";
-            else
-              report_unfit(node, path, "true or false", problems);
-          },
-          [](const bool& value) { return YamlNode::plain(value ? "true" : "false"); }};
+  return Type<bool>({.kind = Kind::kFlag})
+      .reading([](const Input& in, bool& into) {
+        if (is_plain(in.node) && (in.node.text == "true" || in.node.text == "false"))
+          into = in.node.text == "true";
+        else
+          in.unfit("true or false");
+      })
+      .showing([](const bool& value) { return YamlNode::plain(value ? "true" : "false"); });
 }
 
-Type<std::string> text(std::string expected) {
-  return {[expected = std::move(expected)](const YamlNode& node, const std::string& path,
-                                           std::string& into, ConfigProblems& problems) {
-            if (node.kind == YamlNode::Kind::kText && !node.text.empty())
-              into = node.text;
-            else
-              report_unfit(node, path, expected, problems);
-          },
-          [](const std::string& value) { return YamlNode::string(value); }};
+Type<std::string> text(const char* expected) {
+  return Type<std::string>({.kind = Kind::kText, .expected = expected})
+      .reading([](const Form& form, const Input& in, std::string& into) {
+        if (in.node.kind == YamlNode::Kind::kText && !in.node.text.empty())
+          into = in.node.text;
+        else
+          in.unfit(form.expected);
+      })
+      .showing([](const std::string& value) { return YamlNode::string(value); });
 }
 
 Type<std::uint64_t> size(std::uint64_t least, std::uint64_t most) {
-  const std::string expected = str_format("a size with its unit, from {} to {}, for example 512MiB",
-                                          size_text(least), size_text(most));
-  return {[=](const YamlNode& node, const std::string& path, std::uint64_t& into,
-              ConfigProblems& problems) {
-            const auto bytes =
-                node.kind == YamlNode::Kind::kText ? size_of(node.text) : std::nullopt;
-            if (bytes && *bytes >= least && *bytes <= most)
-              into = *bytes;
-            else
-              report_unfit(node, path, expected, problems);
-          },
-          [](const std::uint64_t& value) { return YamlNode::plain(size_text(value)); }};
+  return Type<std::uint64_t>({.kind = Kind::kSize,
+                              .least = static_cast<std::int64_t>(least),
+                              .most = static_cast<std::int64_t>(most)})
+      .reading([](const Form& form, const Input& in, std::uint64_t& into) {
+        const auto least_bytes = static_cast<std::uint64_t>(form.least);
+        const auto most_bytes = static_cast<std::uint64_t>(form.most);
+        const auto bytes =
+            in.node.kind == YamlNode::Kind::kText ? size_of(in.node.text) : std::nullopt;
+        if (bytes && *bytes >= least_bytes && *bytes <= most_bytes)
+          into = *bytes;
+        else
+          in.unfit(str_format("a size with its unit, from {} to {}, for example 512MiB",
+                              size_text(least_bytes), size_text(most_bytes)));
+      })
+      .showing([](const std::uint64_t& value) { return YamlNode::plain(size_text(value)); });
 }
 
 Type<std::chrono::milliseconds> duration() {
-  return {
-      [](const YamlNode& node, const std::string& path, std::chrono::milliseconds& into,
-         ConfigProblems& problems) {
+  using Time = std::chrono::milliseconds;
+  return Type<Time>({.kind = Kind::kDuration})
+      .reading([](const Input& in, Time& into) {
         const auto time =
-            node.kind == YamlNode::Kind::kText ? duration_of(node.text) : std::nullopt;
+            in.node.kind == YamlNode::Kind::kText ? duration_of(in.node.text) : std::nullopt;
         if (time)
           into = *time;
         else
-          report_unfit(node, path,
-                       "none, or a time with its unit (ms, s, min, h), for example 30min",
-                       problems);
-      },
-      [](const std::chrono::milliseconds& value) { return YamlNode::plain(duration_text(value)); }};
+          in.unfit("none, or a time with its unit (ms, s, min, h), for example 30min");
+      })
+      .showing([](const Time& value) { return YamlNode::plain(duration_text(value)); });
 }
 
-Type<std::int64_t> integer64(std::int64_t least, std::int64_t most) {
-  const std::string expected = str_format("an integer from {} to {}", least, most);
-  return {[=](const YamlNode& node, const std::string& path, std::int64_t& into,
-              ConfigProblems& problems) {
-            std::int64_t value = 0;
-            const char* const end = node.text.data() + node.text.size();
-            const auto [rest, error] = std::from_chars(node.text.data(), end, value);
-            if (is_plain(node) && error == std::errc{} && rest == end && value >= least &&
-                value <= most)
-              into = value;
-            else
-              report_unfit(node, path, expected, problems);
-          },
-          [](const std::int64_t& value) { return YamlNode::plain(std::to_string(value)); }};
+Form integer_form(std::int64_t least, std::int64_t most, std::size_t bytes) {
+  return {.kind = Kind::kInteger,
+          .bytes = static_cast<std::uint8_t>(bytes),
+          .least = least,
+          .most = most,
+          .reader = read_integer,
+          .shower = show_integer};
 }
 
-std::optional<std::size_t> read_name(const YamlNode& node, const std::string& path,
-                                     const std::vector<std::string>& names,
-                                     ConfigProblems& problems) {
+Form choice_form(const Names& names) {
+  return {.kind = Kind::kChoice, .names = names, .reader = read_choice, .shower = show_choice};
+}
+
+std::optional<std::size_t> read_name(const Input& in, const std::vector<std::string>& names) {
   const auto position =
-      node.kind == YamlNode::Kind::kText ? std::ranges::find(names, node.text) : names.end();
+      in.node.kind == YamlNode::Kind::kText ? std::ranges::find(names, in.node.text) : names.end();
   if (position != names.end()) return static_cast<std::size_t>(position - names.begin());
-  report_unfit(node, path,
-               joined(names, " or ") +
-                   (node.kind == YamlNode::Kind::kText ? did_you_mean(node.text, names) : ""),
-               problems);
+  in.unfit(joined(names, " or ") +
+           (in.node.kind == YamlNode::Kind::kText ? did_you_mean(in.node.text, names) : ""));
   return std::nullopt;
 }
 
-std::vector<std::optional<std::size_t>> read_keys(const YamlNode& node, const std::string& path,
-                                                  const std::vector<std::string>& names,
-                                                  ConfigProblems& problems) {
-  std::vector<std::optional<std::size_t>> positions;
-  const std::string here = path.empty() ? "the file" : path;
-  if (node.kind == YamlNode::Kind::kNull) return positions;
-  if (node.kind != YamlNode::Kind::kMap) {
-    report_unfit(node, here, "a mapping with " + joined(names, " and "), problems);
-    return positions;
+std::optional<std::size_t> count_items(const Form& form, const Input& in) {
+  const bool is_list = in.node.kind == YamlNode::Kind::kList;
+  if (form.kind == Kind::kOneOrMore) {
+    if (!is_list) return 1;
+    if (in.node.values.size() >= static_cast<std::size_t>(form.least)) return in.node.values.size();
+  } else if (is_list) {
+    return in.node.values.size();
   }
-  for (const YamlNode& key : node.keys) {
-    const auto known = std::ranges::find(names, key.text);
-    if (known == names.end()) {
-      problems.push_back(
-          {key.place,
-           str_format("{} has no field {}{}; it has {}", here, quote(key.text, kShownText),
-                      did_you_mean(key.text, names), joined(names, " and "))});
-      positions.emplace_back();
-    } else {
-      positions.emplace_back(static_cast<std::size_t>(known - names.begin()));
-    }
+  in.unfit(form.expected);
+  return std::nullopt;
+}
+
+void read_items(const Form& form, const Input& in, void* items, std::size_t bytes_of_one) {
+  if (in.node.kind != YamlNode::Kind::kList) return form.parts[0].read(in, items);
+  for (std::size_t i = 0; i < in.node.values.size(); ++i)
+    form.parts[0].read({in.node.values[i], in.path + "[" + std::to_string(i) + "]", in.problems},
+                       static_cast<std::byte*>(items) + i * bytes_of_one);
+}
+
+YamlNode show_items(const Form& form, const void* items, std::size_t bytes_of_one,
+                    std::size_t count) {
+  const Form& item = form.parts[0];
+  if (form.kind == Kind::kOneOrMore && count == 1) return item.show(items);
+  std::vector<YamlNode> nodes;
+  for (std::size_t i = 0; i < count; ++i)
+    nodes.push_back(item.show(static_cast<const std::byte*>(items) + i * bytes_of_one));
+  return YamlNode::list(std::move(nodes));
+}
+
+std::vector<std::string> AnySchema::names() const {
+  std::vector<std::string> all;
+  for (const AnyField& field : fields) all.emplace_back(field.name);
+  return all;
+}
+
+void AnySchema::add(const AnyField* more, std::size_t count) {
+  fields.insert(fields.end(), more, more + count);
+}
+
+void read_section(const AnySchema& schema, const Input& in, void* into) {
+  if (in.node.kind == YamlNode::Kind::kNull) return;
+  const std::vector<std::string> names = schema.names();
+  const std::string here = in.path.empty() ? "the file" : in.path;
+  if (in.node.kind != YamlNode::Kind::kMap)
+    return Input{in.node, here, in.problems}.unfit("a mapping with " + joined(names, " and "));
+  for (const YamlNode& key : in.node.keys) {
+    if (std::ranges::find(names, key.text) != names.end()) continue;
+    in.problems.push_back(
+        {key.place, str_format("{} has no field {}{}; it has {}", here, quote(key.text, kShownText),
+                               did_you_mean(key.text, names), joined(names, " and "))});
   }
-  return positions;
+  for (std::size_t i = 0; i < in.node.keys.size(); ++i) {
+    const std::string& name = in.node.keys[i].text;
+    const auto field = std::ranges::find(schema.fields, name, &AnyField::name);
+    if (field == schema.fields.end() || in.node.values[i].kind == YamlNode::Kind::kRefused)
+      continue;
+    const std::string path = in.path.empty() ? name : in.path + "." + name;
+    field->form.read({in.node.values[i], path, in.problems},
+                     static_cast<std::byte*>(into) + field->offset);
+  }
+  for (const AnyField& field : schema.fields) {
+    if (field.required && in.node.find(field.name) == nullptr)
+      in.report(str_format("'{}' is missing{}", field.name, schema.written));
+  }
+  if (schema.check != nullptr) schema.check(in, into);
 }
 
-AnyRead read_member(std::size_t offset, AnyRead read) {
-  return [offset, read = std::move(read)](const YamlNode& node, const std::string& path, void* into,
-                                          ConfigProblems& problems) {
-    read(node, path, static_cast<std::byte*>(into) + offset, problems);
-  };
+YamlNode show_section(const AnySchema& schema, const void* value) {
+  YamlNode map;
+  map.kind = YamlNode::Kind::kMap;
+  for (const AnyField& field : schema.fields) {
+    const void* const part = static_cast<const std::byte*>(value) + field.offset;
+    if (field.hidden || (field.left_out != nullptr && field.left_out(part))) continue;
+    map.keys.push_back(YamlNode::plain(field.name));
+    map.values.push_back(field.form.show(part));
+  }
+  return map;
 }
 
-AnyShow show_member(std::size_t offset, AnyShow show) {
-  return [offset, show = std::move(show)](const void* value) {
-    return show(static_cast<const std::byte*>(value) + offset);
-  };
+Form section_form(const AnySchema& schema) {
+  return {.kind = Kind::kSection,
+          .section = &schema,
+          .reader = [](const Form& form, const Input& in,
+                       void* into) { read_section(*form.section, in, into); },
+          .shower = [](const Form& form,
+                       const void* value) { return show_section(*form.section, value); }};
 }
 
-AnyRead read_section(std::vector<AnyField> fields, AnyCheck check) {
-  std::vector<std::string> names;
-  for (const AnyField& field : fields) names.push_back(field.name);
-  return [fields = std::move(fields), names = std::move(names), check = std::move(check)](
-             const YamlNode& node, const std::string& path, void* into, ConfigProblems& problems) {
-    const auto positions = read_keys(node, path, names, problems);
-    for (std::size_t i = 0; i < positions.size(); ++i) {
-      if (!positions[i] || node.values[i].kind == YamlNode::Kind::kRefused) continue;
-      const AnyField& field = fields[*positions[i]];
-      field.read(node.values[i], path.empty() ? field.name : path + "." + field.name, into,
-                 problems);
-    }
-    if (check && node.kind == YamlNode::Kind::kMap) check(node, path, into, problems);
-  };
+AnyField version_field(const char* what) {
+  const auto type =
+      Type<std::monostate>({.kind = Kind::kInteger,
+                            .expected = what,
+                            .least = kConfigVersion,
+                            .most = kConfigVersion})
+          .reading([](const Form& form, const Input& in, std::monostate&) {
+            std::int64_t version = kConfigVersion;
+            integer<std::int64_t>(1, INT32_MAX).read(in, version);
+            if (version != kConfigVersion)
+              in.report(str_format("this release reads {} of version {}, not of version {}",
+                                   form.expected, kConfigVersion, version),
+                        ErrorCode::kUnsupported);
+          })
+          .showing([](const std::monostate&) {
+            return YamlNode::plain(std::to_string(kConfigVersion));
+          });
+  return {.name = "version", .form = type.form};
 }
 
-AnyShow show_section(std::vector<AnyField> fields) {
-  return [fields = std::move(fields)](const void* value) {
-    YamlNode map;
-    map.kind = YamlNode::Kind::kMap;
-    for (const AnyField& field : fields) {
-      std::optional<YamlNode> shown = field.show(value);
-      if (!shown) continue;
-      map.keys.push_back(YamlNode::plain(field.name));
-      map.values.push_back(std::move(*shown));
-    }
-    return std::optional(std::move(map));
-  };
+AnyField extends_field(const char* expected) {
+  const auto type = Type<std::monostate>({.expected = expected})
+                        .reading([](const Form& form, const Input& in, std::monostate&) {
+                          std::string name;
+                          text(form.expected).read(in, name);
+                        });
+  return {.name = "extends", .hidden = true, .form = type.form};
+}
+
+void require_version(const Input& in) {
+  if (in.node.find("version") == nullptr)
+    in.report("the version of the schema is missing; begin with the line 'version: 1'");
 }
 
 }  // namespace dckpt::config

@@ -10,25 +10,8 @@
 #include "mapping/megatron/run_args.h"
 
 namespace dckpt {
-namespace {
-
-/// Returns the type of a field that is empty unless it is given.
-template <typename T>
-config::Type<std::optional<T>> optional_value(config::Type<T> type) {
-  return {[type](const YamlNode& node, const std::string& path, std::optional<T>& into,
-                 ConfigProblems& problems) {
-            T value{};
-            const std::size_t before = problems.size();
-            type.read(node, path, value, problems);
-            if (problems.size() == before) into = value;
-          },
-          [type](const std::optional<T>& value) { return value ? type.show(*value) : YamlNode(); }};
-}
-
-}  // namespace
-
 RankFolderOptions read_rank_folder_options(const StrategySpec& strategy) {
-  const auto size = optional_value(config::integer64(1, kMostRankFolders));
+  const auto size = config::optional_of(config::integer<std::int64_t>(1, kMostRankFolders));
   static const config::Schema<RankFolderOptions> schema{
       {config::field("tensor_model_parallel_size", &RankFolderOptions::tensor_model_parallel_size,
                      size),
@@ -39,7 +22,7 @@ RankFolderOptions read_rank_folder_options(const StrategySpec& strategy) {
        config::field("virtual_pipeline_model_parallel_size",
                      &RankFolderOptions::virtual_pipeline_model_parallel_size, size),
        config::field("transformer_impl", &RankFolderOptions::transformer_impl,
-                     optional_value(config::choice(kTransformerImplNames)))}};
+                     config::optional_of(config::choice(kTransformerImplNames)))}};
   return read_options(schema, strategy);
 }
 

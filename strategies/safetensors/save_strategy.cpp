@@ -15,31 +15,29 @@ constexpr std::uint64_t kMostFileSize = std::uint64_t{1} << 50;
 /// Returns the type of a mapping of names to texts.
 config::Type<std::vector<std::pair<std::string, std::string>>> annotations() {
   using Annotations = std::vector<std::pair<std::string, std::string>>;
-  return {[](const YamlNode& node, const std::string& path, Annotations& into,
-             ConfigProblems& problems) {
-            if (node.kind != YamlNode::Kind::kMap)
-              return config::report_unfit(node, path, "names, each with a text", problems);
-            for (std::size_t i = 0; i < node.keys.size(); ++i) {
-              const std::string& name = node.keys[i].text;
-              if (is_reserved(name))
-                config::report_unfit(node.keys[i], path, "a name that the format does not use",
-                                     problems);
-              else if (node.values[i].kind != YamlNode::Kind::kText)
-                config::report_unfit(node.values[i], str_format("{}.{}", path, name), "a text",
-                                     problems);
-              else
-                into.emplace_back(name, node.values[i].text);
-            }
-          },
-          [](const Annotations& texts) {
-            YamlNode map;
-            map.kind = YamlNode::Kind::kMap;
-            for (const auto& [name, text] : texts) {
-              map.keys.push_back(YamlNode::string(name));
-              map.values.push_back(YamlNode::string(text));
-            }
-            return map;
-          }};
+  return {
+      [](const config::Input& in, Annotations& into) {
+        if (in.node.kind != YamlNode::Kind::kMap) return in.unfit("names, each with a text");
+        for (std::size_t i = 0; i < in.node.keys.size(); ++i) {
+          const std::string& name = in.node.keys[i].text;
+          if (is_reserved(name))
+            in.of(in.node.keys[i]).unfit("a name that the format does not use");
+          else if (in.node.values[i].kind != YamlNode::Kind::kText)
+            config::Input{in.node.values[i], str_format("{}.{}", in.path, name), in.problems}.unfit(
+                "a text");
+          else
+            into.emplace_back(name, in.node.values[i].text);
+        }
+      },
+      [](const Annotations& texts) {
+        YamlNode map;
+        map.kind = YamlNode::Kind::kMap;
+        for (const auto& [name, text] : texts) {
+          map.keys.push_back(YamlNode::string(name));
+          map.values.push_back(YamlNode::string(text));
+        }
+        return map;
+      }};
 }
 
 SafetensorsOptions own_options(const StrategySpec& strategy) {
