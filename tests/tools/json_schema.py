@@ -91,6 +91,11 @@ class Schema:
             for name in value.keys() - parent.get("properties", {}).keys():
                 yield from self._check(schema, value[name], f"{place}.{name}")
 
+    def _propertyNames(self, schema, value, place, _):
+        if isinstance(value, dict):
+            for name in value:
+                yield from self._check(schema, name, f"{place}.{name}")
+
     def _items(self, schema, value, place, _):
         if isinstance(value, list):
             for i, item in enumerate(value):

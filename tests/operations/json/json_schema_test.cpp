@@ -1,9 +1,13 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 #include <fstream>
 #include <iterator>
+#include <span>
 
+#include "configs/maps/key_map_schema.h"
+#include "configs/policy/policy_schema.h"
 #include "dist_checkpointing/save/report_file.h"
 #include "dist_checkpointing/save/save_report.h"
 #include "mapping/base/text.h"
@@ -16,7 +20,9 @@
 #include "operations/json/upkeep_fields.h"
 #include "operations/json/verify_fields.h"
 #include "strategies/formats/json/json.h"
+#include "tests/operations/json/config_sentences.h"
 #include "tests/operations/json/schema_of.h"
+#include "tests/operations/json/schema_of_form.h"
 
 // docs/schemas has what the lists of fields say. To write the pages anew after a change:
 //   DCKPT_WRITE_SCHEMAS=1 json_schema_test
@@ -171,11 +177,21 @@ TEST(JsonSchema, OfReportsOfOneForm) {
                             "dckpt transfer plan");
 }
 
-TEST(JsonSchema, OfConfigCheckBesideTheFormsOfPoliciesAndMaps) {
-  const std::string file = "docs/schemas/config.schema.json";
-  Value page = parse_json(as_bytes(content_of(file)), file);
-  page["$defs"]["check"] = Page().of<CheckedConfig>();
-  expect_page("config", page);
+TEST(JsonSchema, OfConfigWithTheFormsOfPoliciesAndMaps) {
+  Page page;
+  const Value check = page.reference("check", [&] { return Page().of<CheckedConfig>(); });
+  const auto shown = [&](const char* name, const config::Form& form,
+                         std::span<const json_schema::Sentence> sentences) {
+    json_schema::FormPage forms(sentences);
+    const Value schema = page.reference(name, [&] { return forms.whole(form); });
+    EXPECT_THAT(forms.mistakes(), ::testing::IsEmpty()) << "of " << name;
+    return schema;
+  };
+  const Value policy = shown("policy", policy_type().form, json_schema::kPolicySentences);
+  const Value map = shown("map", key_map_type().form, json_schema::kMapSentences);
+  expect_page("config", page.whole("dckpt config check --json, dckpt config show --json",
+                                   "Problems of a policy or map (check), or its fields (show).",
+                                   one_of({check, policy, map})));
 }
 
 }  // namespace

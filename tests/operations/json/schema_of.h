@@ -115,6 +115,8 @@ class Page {
   static Value or_null(Value schema) {
     if (schema.find("$ref") != nullptr)
       return Value::dict({{"anyOf", Value::list({Value::dict({{"type", "null"}}), schema})}});
+    if (schema.contains("anyOf"))
+      schema["anyOf"].mutable_items().push_back(Value::dict({{"type", "null"}}));
     if (schema.contains("enum")) schema["enum"].mutable_items().push_back(Value());
     if (schema.contains("type")) schema["type"] = Value::list({schema["type"], "null"});
     return schema;
