@@ -19,7 +19,6 @@ constexpr auto kKeep = static_cast<std::uint8_t>(Call::kKeep);
 constexpr auto kWithoutState =
     static_cast<std::uint8_t>(static_cast<std::uint8_t>(Call::kLoadAll) | kLoadTensors);
 
-constexpr auto kInvalid = ErrorCode::kInvalidArgument;
 constexpr auto kUnsupported = ErrorCode::kUnsupported;
 
 constexpr std::string_view kNoEffect =
@@ -50,26 +49,25 @@ Compat only_form(const Backend& backend) {
 constexpr std::array kRules{
     // Rules of saves.
     OptionRule{kSave, "save.timeout",
-               "found {timeout} ms, but a time limit is not negative; say 0 for none", kInvalid,
+               "found {timeout} ms, but a time limit is not negative; say 0 for none",
                [](const Policy& policy, const Backend*) {
                  return policy.save.timeout < policy.save.timeout.zero();
                }},
     OptionRule{kSave, "save.error_on",
                "a save with planner.validate: false does not compare the common states of the "
                "ranks; set planner.validate to true, or leave error_on out",
-               kInvalid,
                [](const Policy& policy, const Backend*) {
                  return !policy.save.error_on.empty() && !policy.save.planner.validate;
                }},
     OptionRule{kSave | kConvert, "save.io.threads",
-               "found {threads}, but it takes at least one thread to write", kInvalid,
+               "found {threads}, but it takes at least one thread to write",
                [](const Policy& policy, const Backend*) { return policy.save.io.threads < 1; }},
     OptionRule{
         kSave | kConvert, "save.io.files_per_rank",
-        "found {files}, but a rank needs at least one file", kInvalid,
+        "found {files}, but a rank needs at least one file",
         [](const Policy& policy, const Backend*) { return policy.save.io.files_per_rank < 1; }},
     OptionRule{kSave, "save.planner.kind",
-               "{kind} saves plain DCP directories, but compat is {compat}; say {remedy}", kInvalid,
+               "{kind} saves plain DCP directories, but compat is {compat}; say {remedy}",
                [](const Policy& policy, const Backend* backend) {
                  return policy.save.planner.kind != PlannerKind::kMegatron &&
                         !saves_dcp(policy, backend);
@@ -77,7 +75,6 @@ constexpr std::array kRules{
     OptionRule{kSave, "save.planner.dedup",
                "{dedup} would have no effect, since only the main replica may write a part; say "
                "parallel: {enabled: true}, or leave it at balanced",
-               kInvalid,
                [](const Policy& policy, const Backend* backend) {
                  return policy.save.planner.effective_dedup() != Dedup::kBalanced &&
                         policy.save.planner.kind == PlannerKind::kMegatron &&
@@ -88,7 +85,6 @@ constexpr std::array kRules{
         "would have no effect, since only one rank may write each tensor; say parallel: "
         "{enabled: true} with kind: mcore, and not dedup: off with the others, or leave it at "
         "false",
-        kInvalid,
         [](const Policy& policy, const Backend* backend) {
           const PlannerOptions& planner = policy.save.planner;
           if (!planner.split_replicas) return false;
@@ -97,47 +93,46 @@ constexpr std::array kRules{
         }},
     OptionRule{kSave, "save.flattened",
                "strategy {strategy} stores flattened tensors as boxes only; leave it at boxes",
-               kUnsupported,
                [](const Policy& policy, const Backend* backend) {
                  return backend != nullptr && !backend->capabilities.flattened_form &&
                         policy.save.flattened != FlattenedForm::kBoxes;
-               }},
+               },
+               kUnsupported},
     OptionRule{
         kSave, "save.flatten",
         "plain DCP directories alone have a state dict that is flattened, and this save makes "
         "none; say compat: dcp, or leave it at true",
-        kInvalid,
         [](const Policy& policy, const Backend* backend) {
           return !policy.save.flatten && !saves_dcp(policy, backend);
         }},
     OptionRule{kConvert, "save.flatten", "a conversion keeps what is stored; leave it at true",
-               kInvalid, [](const Policy& policy, const Backend*) { return !policy.save.flatten; }},
+               [](const Policy& policy, const Backend*) { return !policy.save.flatten; }},
     OptionRule{kSave, "save.compat",
                "strategy {strategy} writes for no other readers: it has one form only; leave out "
                "compat",
-               kUnsupported,
                [](const Policy& policy, const Backend* backend) {
                  return backend != nullptr && !backend->capabilities.compat &&
                         policy.save.compat != only_form(*backend);
-               }},
+               },
+               kUnsupported},
     OptionRule{kSave, "save.integrity",
                "strategy {strategy} cannot have it: it writes no integrity manifest; leave it at "
                "none",
-               kUnsupported,
                [](const Policy& policy, const Backend* backend) {
                  return backend != nullptr && !backend->capabilities.integrity &&
                         policy.save.integrity;
-               }},
+               },
+               kUnsupported},
     OptionRule{kSave, "save.separation_hint",
                "strategy {strategy} keeps no keys in files of their own; leave out separation_hint",
-               kUnsupported,
                [](const Policy& policy, const Backend* backend) {
                  return backend != nullptr && !backend->capabilities.separation_hint &&
                         !policy.save.separation_hint.empty();
-               }},
+               },
+               kUnsupported},
     // Rules of loads.
     OptionRule{kLoad | kConvert, "load.strategy",
-               "a version or options are those of one strategy; add its name", kInvalid,
+               "a version or options are those of one strategy; add its name",
                [](const Policy& policy, const Backend*) {
                  const StrategySpec& strategy = policy.load.strategy;
                  return strategy.name == kAutoStrategy &&
@@ -146,19 +141,17 @@ constexpr std::array kRules{
     OptionRule{kLoad | kConvert, "load.map",
                "numbers and settings (--set, --dtype) are those of a map; add its name (--map), or "
                "leave them out",
-               kInvalid,
                [](const Policy& policy, const Backend*) {
                  const KeyMapOptions& map = policy.load.map;
                  return (map.name.empty() || map.name == kNoMap) && !map.set.empty();
                }},
     OptionRule{kLoad | kConvert, "load.threads",
-               "found {readers}, but it takes at least one thread to read", kInvalid,
+               "found {readers}, but it takes at least one thread to read",
                [](const Policy& policy, const Backend*) { return policy.load.threads < 1; }},
     OptionRule{
         kLoad, "load.engine",
         "direct takes 8 MiB of load.staging for each thread, but {staging} are for {readers} "
         "threads; raise load.staging, lower load.threads, or leave it at auto",
-        kInvalid,
         [](const Policy& policy, const Backend*) {
           const LoadOptions& load = policy.load;
           return load.engine == ReadEngine::kDirect && load.threads > 0 &&
@@ -167,7 +160,6 @@ constexpr std::array kRules{
     OptionRule{kLoad, "load.parallel.exchange",
                "would have no effect, since every rank reads what it needs; say parallel: "
                "{enabled: true}, or leave it at auto",
-               kInvalid,
                [](const Policy& policy, const Backend*) {
                  const ParallelOptions& parallel = policy.load.parallel;
                  return !parallel.enabled && parallel.exchange != Exchange::kAuto;
@@ -175,7 +167,6 @@ constexpr std::array kRules{
     OptionRule{
         kLoad, "load.allow_partial_load",
         "would have no effect, since the checkpoint is no plain DCP directory; leave the default",
-        kInvalid,
         [](const Policy& policy, const Backend* found) {
           return found != nullptr && !found->conventions.keys_are_paths &&
                  policy.load.allow_partial_load;
@@ -183,78 +174,70 @@ constexpr std::array kRules{
     OptionRule{kLoad, "load.strict",
                "would have no effect with allow_partial_load: true, which goes on without any key; "
                "leave one of them out",
-               kInvalid,
                [](const Policy& policy, const Backend*) {
                  return policy.load.allow_partial_load &&
                         policy.load.strict != LoadOptions().strict;
                }},
-    OptionRule{kWithoutState, "load.strict", kNoEffect, kInvalid, is_set<&LoadOptions::strict>},
-    OptionRule{kWithoutState, "load.missing", kNoEffect, kInvalid, is_set<&LoadOptions::missing>},
-    OptionRule{kWithoutState, "load.allow_shape_mismatch", kNoEffect, kInvalid,
+    OptionRule{kWithoutState, "load.strict", kNoEffect, is_set<&LoadOptions::strict>},
+    OptionRule{kWithoutState, "load.missing", kNoEffect, is_set<&LoadOptions::missing>},
+    OptionRule{kWithoutState, "load.allow_shape_mismatch", kNoEffect,
                is_set<&LoadOptions::allow_shape_mismatch>},
-    OptionRule{kWithoutState, "load.allow_truncation", kNoEffect, kInvalid,
+    OptionRule{kWithoutState, "load.allow_truncation", kNoEffect,
                is_set<&LoadOptions::allow_truncation>},
-    OptionRule{kWithoutState, "load.allow_unloaded", kNoEffect, kInvalid,
+    OptionRule{kWithoutState, "load.allow_unloaded", kNoEffect,
                is_set<&LoadOptions::allow_unloaded>},
     OptionRule{kLoad | kWithoutState, "load.timeout",
                "found {load_timeout} ms, but a time limit is not negative; say 0 for none",
-               kInvalid,
                [](const Policy& policy, const Backend*) {
                  return policy.load.timeout < policy.load.timeout.zero();
                }},
     OptionRule{kLoad, "load.rename",
                "load.planner names a planner, which plans with the keys that are stored; let it "
                "rename them (LoadItem::tensor), and leave out load.rename",
-               kInvalid,
                [](const Policy& policy, const Backend*) {
                  return !policy.load.registered_planner.name.empty() && !policy.load.rename.empty();
                }},
-    OptionRule{kWithoutState, "load.planner", kNoEffect, kInvalid,
-               is_set<&LoadOptions::registered_planner>},
-    OptionRule{kWithoutState, "load.padding", kNoEffect, kInvalid, is_set<&LoadOptions::padding>},
-    OptionRule{kWithoutState, "load.cast", kNoEffect, kInvalid, is_set<&LoadOptions::cast>},
-    OptionRule{kWithoutState, "load.rename", kNoEffect, kInvalid, is_set<&LoadOptions::rename>},
-    OptionRule{kWithoutState, "load.objects", kNoEffect, kInvalid, is_set<&LoadOptions::objects>},
-    OptionRule{kWithoutState, "load.validate_access_integrity", kNoEffect, kInvalid,
+    OptionRule{kWithoutState, "load.planner", kNoEffect, is_set<&LoadOptions::registered_planner>},
+    OptionRule{kWithoutState, "load.padding", kNoEffect, is_set<&LoadOptions::padding>},
+    OptionRule{kWithoutState, "load.cast", kNoEffect, is_set<&LoadOptions::cast>},
+    OptionRule{kWithoutState, "load.rename", kNoEffect, is_set<&LoadOptions::rename>},
+    OptionRule{kWithoutState, "load.objects", kNoEffect, is_set<&LoadOptions::objects>},
+    OptionRule{kWithoutState, "load.validate_access_integrity", kNoEffect,
                is_set<&LoadOptions::validate_access_integrity>},
-    OptionRule{kLoadTensors, "load.allow_partial_load", kNoEffect, kInvalid,
+    OptionRule{kLoadTensors, "load.allow_partial_load", kNoEffect,
                is_set<&LoadOptions::allow_partial_load>},
-    OptionRule{kLoadTensors, "load.parallel", kNoEffect, kInvalid, is_set<&LoadOptions::parallel>},
+    OptionRule{kLoadTensors, "load.parallel", kNoEffect, is_set<&LoadOptions::parallel>},
     // Rules of conversions.
     OptionRule{
         kConvert, "save.planner.kind",
         "planner {planner} plans saves, and a conversion has its plan from the source; leave "
         "it out",
-        kInvalid,
         [](const Policy& policy, const Backend*) {
           return !policy.save.registered_planner.name.empty();
         }},
     OptionRule{kConvert, "save.planner.validate",
                "a conversion always checks that chunks cover their tensors; leave it at true",
-               kInvalid,
                [](const Policy& policy, const Backend*) { return !policy.save.planner.validate; }},
     OptionRule{kConvert, "load.planner",
-               "a conversion copies what is stored and has no planner; leave it out", kInvalid,
+               "a conversion copies what is stored and has no planner; leave it out",
                is_set<&LoadOptions::registered_planner>},
     OptionRule{kConvert, "load.timeout", "a conversion has no time limit; leave it at none",
-               kInvalid, is_set<&LoadOptions::timeout>},
-    OptionRule{kConvert, "load.strict", kNoKeys, kInvalid, is_set<&LoadOptions::strict>},
-    OptionRule{kConvert, "load.missing", kNoKeys, kInvalid, is_set<&LoadOptions::missing>},
-    OptionRule{kConvert, "load.allow_partial_load", kNoKeys, kInvalid,
+               is_set<&LoadOptions::timeout>},
+    OptionRule{kConvert, "load.strict", kNoKeys, is_set<&LoadOptions::strict>},
+    OptionRule{kConvert, "load.missing", kNoKeys, is_set<&LoadOptions::missing>},
+    OptionRule{kConvert, "load.allow_partial_load", kNoKeys,
                is_set<&LoadOptions::allow_partial_load>},
-    OptionRule{kConvert, "load.allow_shape_mismatch", kNoShapes, kInvalid,
+    OptionRule{kConvert, "load.allow_shape_mismatch", kNoShapes,
                is_set<&LoadOptions::allow_shape_mismatch>},
-    OptionRule{kConvert, "load.allow_truncation", kNoShapes, kInvalid,
+    OptionRule{kConvert, "load.allow_truncation", kNoShapes,
                is_set<&LoadOptions::allow_truncation>},
-    OptionRule{kConvert, "load.padding", kNoShapes, kInvalid, is_set<&LoadOptions::padding>},
-    OptionRule{kConvert, "load.cast", "a conversion keeps every dtype", kInvalid,
-               is_set<&LoadOptions::cast>},
+    OptionRule{kConvert, "load.padding", kNoShapes, is_set<&LoadOptions::padding>},
+    OptionRule{kConvert, "load.cast", "a conversion keeps every dtype", is_set<&LoadOptions::cast>},
     // Rules of retention.
     OptionRule{
         kKeep, "retention.keep_every",
         "would have no effect, since keep_last: 0 keeps every checkpoint; say with keep_last "
         "how many of the newest to keep (1 or more), or leave keep_every at 0",
-        kInvalid,
         [](const Policy& policy, const Backend*) {
           return policy.retention.keep_every != 0 && policy.retention.keep_last == 0;
         }},
@@ -262,7 +245,6 @@ constexpr std::array kRules{
         kKeep, "retention.keep",
         "would have no effect, since keep_last: 0 keeps every checkpoint; say with keep_last "
         "how many of the newest to keep (1 or more), or leave keep out",
-        kInvalid,
         [](const Policy& policy, const Backend*) {
           return !policy.retention.keep.empty() && policy.retention.keep_last == 0;
         }},
@@ -315,7 +297,7 @@ void require_rules(Call call, const Policy& policy, const Backend* backend) {
   for (const BrokenRule& each : broken) message += (message.empty() ? "" : "\n") + each.message;
   const bool unsupported = std::ranges::all_of(
       broken, [](const BrokenRule& each) { return each.rule->code == kUnsupported; });
-  throw CheckpointError(unsupported ? kUnsupported : kInvalid, message);
+  throw CheckpointError(unsupported ? kUnsupported : ErrorCode::kInvalidArgument, message);
 }
 
 }  // namespace dckpt

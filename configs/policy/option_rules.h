@@ -41,10 +41,10 @@ struct OptionRule {
   /// The reason and the remedy, in which {strategy}, {kind} and the like are filled in
   /// (message_of).
   std::string_view message;
-  ErrorCode code = ErrorCode::kInvalidArgument;
   /// `backend` is null as long as the strategy is not known, as for a policy that is only parsed.
   /// Rules that need one are then not broken.
   bool (*is_broken)(const Policy& policy, const Backend* backend) = nullptr;
+  ErrorCode code = ErrorCode::kInvalidArgument;
 };
 
 std::span<const OptionRule> option_rules() noexcept;
