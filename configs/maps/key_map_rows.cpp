@@ -51,8 +51,7 @@ Type<MapTransform> transform() {
         YamlNode step = form.parts[0].show(&transform.step);
         if (transform.parts.empty()) return step;
         const Form& parts = form.parts[1].parts[0];
-        YamlNode map;
-        map.kind = YamlNode::Kind::kMap;
+        YamlNode map{.kind = YamlNode::Kind::kMap};
         map.keys.push_back(std::move(step));
         map.values.push_back(parts.show(&transform.parts));
         return map;

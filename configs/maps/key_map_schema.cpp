@@ -42,8 +42,7 @@ Type<std::map<std::string, std::string>> words() {
           name.read(in.of(in.node.values[i]), &into[in.node.keys[i].text]);
       })
       .showing([](const Words& words) {
-        YamlNode map;
-        map.kind = YamlNode::Kind::kMap;
+        YamlNode map{.kind = YamlNode::Kind::kMap};
         for (const auto& [in_config, number] : words) {
           map.keys.push_back(YamlNode::string(in_config));
           map.values.push_back(YamlNode::string(number));
@@ -106,8 +105,7 @@ Type<std::vector<MapNumber>> numbers() {
         }
       })
       .showing([](const Form& form, const Numbers& numbers) {
-        YamlNode map;
-        map.kind = YamlNode::Kind::kMap;
+        YamlNode map{.kind = YamlNode::Kind::kMap};
         for (const MapNumber& number : numbers) {
           map.keys.push_back(YamlNode::plain(number.name));
           map.values.push_back(form.parts[0].show(&number));
@@ -152,8 +150,7 @@ Type<std::vector<MapKind>> kinds_of_layers() {
       })
       .showing([](const Form& form, const Layers& kinds) {
         const Form& words = form.parts[0].parts[0];
-        YamlNode map;
-        map.kind = YamlNode::Kind::kMap;
+        YamlNode map{.kind = YamlNode::Kind::kMap};
         for (const MapKind& kind : kinds) {
           map.keys.push_back(YamlNode::string(kind.name));
           map.values.push_back(words.show(&kind.words));
@@ -258,7 +255,7 @@ Field<KeyMap> without() {
 /// Another spelling of `dequantize`, which is understood but not shown.
 Field<KeyMap> dequantise() {
   auto spelling = field("dequantise", &KeyMap::dequantize, dequantize());
-  spelling.hidden = true;
+  spelling.any.hidden = true;
   return spelling;
 }
 

@@ -285,6 +285,17 @@ YamlNode show_items(const Form& form, const void* items, std::size_t bytes_of_on
   return YamlNode::list(std::move(nodes));
 }
 
+AnyField make_field(const char* name, const Form& form, std::size_t offset,
+                    bool (*left_out)(const void* part)) {
+  return {.name = name, .form = form, .offset = offset, .left_out = left_out};
+}
+
+AnyField moved(const AnyField& field, std::size_t offset) {
+  AnyField result = field;
+  result.offset += offset;
+  return result;
+}
+
 std::vector<std::string> AnySchema::names() const {
   std::vector<std::string> all;
   for (const AnyField& field : fields) all.emplace_back(field.name);
@@ -324,8 +335,7 @@ void read_section(const AnySchema& schema, const Input& in, void* into) {
 }
 
 YamlNode show_section(const AnySchema& schema, const void* value) {
-  YamlNode map;
-  map.kind = YamlNode::Kind::kMap;
+  YamlNode map{.kind = YamlNode::Kind::kMap};
   for (const AnyField& field : schema.fields) {
     const void* const part = static_cast<const std::byte*>(value) + field.offset;
     if (field.hidden || (field.left_out != nullptr && field.left_out(part))) continue;
@@ -370,7 +380,7 @@ AnyField extends_field(const char* expected) {
                           std::string name;
                           text(form.expected).read(in, name);
                         });
-  return {.name = "extends", .hidden = true, .form = type.form};
+  return {.name = "extends", .form = type.form, .hidden = true};
 }
 
 void require_version(const Input& in) {

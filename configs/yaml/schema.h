@@ -246,61 +246,76 @@ Type<std::optional<T>> optional_of(const Type<T>& item) {
 /// A field of some struct.
 struct AnyField {
   const char* name = "";
-  std::uint32_t offset = 0;  ///< of the struct's part that the form describes
-  bool required = false;     ///< missing it is a mistake
-  bool hidden = false;       ///< understood, but not shown
+  Form form{};
+  std::size_t offset = 0;  ///< of the struct's part that the form describes
   /// Returns whether the part need not be shown; null: it always is.
   bool (*left_out)(const void* part) = nullptr;
-  Form form{};
+  bool required = false;  ///< missing it is a mistake
+  bool hidden = false;    ///< understood, but not shown
 };
+
+// Not inline, since a table has a call for each of its fields.
+AnyField make_field(const char* name, const Form& form, std::size_t offset,
+                    bool (*left_out)(const void* part));
+AnyField moved(const AnyField& field, std::size_t offset);
 
 /// A field of the struct S.
 template <typename S>
-struct Field : AnyField {
-  explicit Field(const AnyField& any) : AnyField(any) {}
+struct Field {
+  AnyField any;
+
+  explicit Field(const AnyField& field) : any(field) {}
+  Field(const AnyField& field, std::size_t offset) : any(moved(field, offset)) {}
+  Field(const char* name, const Form& form, std::size_t offset = 0,
+        bool (*left_out)(const void* part) = nullptr)
+      : any(make_field(name, form, offset, left_out)) {}
+
+  operator const AnyField&() const noexcept { return any; }  // NOLINT(google-explicit-constructor)
 };
+
+/// A pointer to a member is its offset in the ABI of all compilers that are supported.
+template <typename S, typename T>
+std::size_t offset_of(T S::*member) {
+  static_assert(sizeof(member) == sizeof(std::size_t));
+  return std::bit_cast<std::size_t>(member);
+}
+
+template <typename S, typename T>
+Field<S> field(const char* name, T S::*member, const Type<std::type_identity_t<T>>& type) {
+  return Field<S>(name, type.form, offset_of(member));
+}
+
+/// A field that is shown only if it differs from its type's default.
+template <typename S, typename T>
+Field<S> optional_field(const char* name, T S::*member, const Type<std::type_identity_t<T>>& type) {
+  return Field<S>(name, type.form, offset_of(member),
+                  [](const void* part) { return *static_cast<const T*>(part) == T{}; });
+}
 
 /// A field that is the whole struct, for forms that concern several members.
 template <typename S>
 Field<S> whole(const char* name, const Type<S>& type) {
-  return Field<S>({.name = name, .form = type.form});
+  return Field<S>(name, type.form);
 }
 
 /// Such a field, which is not shown if a function without captures returns true for a const S&.
 template <typename S, typename Callable>
 Field<S> whole_unless(const char* name, const Type<S>& type, Callable) {
   static_assert(std::is_empty_v<Callable>);
-  return Field<S>(
-      {.name = name,
-       .left_out = [](const void* part) { return Callable{}(*static_cast<const S*>(part)); },
-       .form = type.form});
+  return Field<S>(name, type.form, 0,
+                  [](const void* part) { return Callable{}(*static_cast<const S*>(part)); });
 }
 
 /// A field of a part of a struct, as one of the struct.
 template <typename S, typename Part>
 Field<S> inside(Part S::*part, const Field<std::type_identity_t<Part>>& field) {
-  // A pointer to a member is its offset in the ABI of all compilers that are supported.
-  static_assert(sizeof(part) == sizeof(std::ptrdiff_t));
-  AnyField inner = field;
-  inner.offset += static_cast<std::uint32_t>(std::bit_cast<std::ptrdiff_t>(part));
-  return Field<S>(inner);
-}
-
-template <typename S, typename T>
-Field<S> field(const char* name, T S::*member, const Type<std::type_identity_t<T>>& type) {
-  return inside(member, whole(name, type));
-}
-
-/// A field that is shown only if it differs from its type's default.
-template <typename S, typename T>
-Field<S> optional_field(const char* name, T S::*member, const Type<std::type_identity_t<T>>& type) {
-  return inside(member, whole_unless(name, type, [](const T& value) { return value == T{}; }));
+  return Field<S>(field.any, offset_of(part));
 }
 
 /// A field that must be given.
 template <typename S>
 Field<S> required(Field<S> field) {
-  field.required = true;
+  field.any.required = true;
   return field;
 }
 
@@ -309,7 +324,7 @@ Field<S> required(Field<S> field) {
 template <typename S, typename Read>
 Field<S> hidden(const char* name, Read read) {
   Field<S> field = whole(name, Type<S>(Form{}).reading(read));
-  field.hidden = true;
+  field.any.hidden = true;
   return field;
 }
 
@@ -328,7 +343,7 @@ template <typename S>
 struct Schema : AnySchema {
   Schema(std::initializer_list<Field<S>> of, const char* as_written = "") {
     static_assert(sizeof(Field<S>) == sizeof(AnyField));
-    add(of.begin(), of.size());
+    add(reinterpret_cast<const AnyField*>(of.begin()), of.size());
     written = as_written;
   }
 

@@ -30,8 +30,7 @@ config::Type<std::vector<std::pair<std::string, std::string>>> annotations() {
         }
       },
       [](const Annotations& texts) {
-        YamlNode map;
-        map.kind = YamlNode::Kind::kMap;
+        YamlNode map{.kind = YamlNode::Kind::kMap};
         for (const auto& [name, text] : texts) {
           map.keys.push_back(YamlNode::string(name));
           map.values.push_back(YamlNode::string(text));
