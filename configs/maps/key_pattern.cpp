@@ -62,7 +62,7 @@ void for_each_part(std::string_view text, const Use& use) {
   }
 }
 
-std::string joined(const std::vector<std::string>& parts) {
+std::string concatenated(const std::vector<std::string>& parts) {
   std::string text;
   for (const std::string& part : parts) text += (text.empty() ? "" : ".") + part;
   return text;
@@ -192,7 +192,7 @@ KeyPattern KeyPattern::with_suffix(std::string_view suffix) const {
 }
 
 std::string KeyPattern::text() const {
-  return joined(parts_);
+  return concatenated(parts_);
 }
 
 std::string KeyPattern::without_steps() const {
@@ -201,7 +201,7 @@ std::string KeyPattern::without_steps() const {
     if (is_number(part) && !parse(part).step.empty())
       part = "{" + std::string(parse(part).name) + "}";
   }
-  return joined(parts);
+  return concatenated(parts);
 }
 
 std::string KeyPattern::skeleton() const {

@@ -6,8 +6,6 @@
 #include <vector>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 
 namespace dckpt {
 namespace {
@@ -52,14 +50,12 @@ class ConfigChain {
                  : PolicyText{base.text, std::string(shipped_text(library_, base.text)), {}};
       const std::string identity = std::filesystem::weakly_canonical(found.name).string();
       if (std::ranges::find(open_, identity) != open_.end()) {
-        throw CheckpointError(ErrorCode::kInvalidArgument,
-                              str_format("the {} extends itself, through {}", library_.what,
-                                         quoted_list(open_, open_.size())));
+        throw_error(ErrorCode::kInvalidArgument, "the {} extends itself, through {}", library_.what,
+                    quoted_list(open_, open_.size()));
       }
       if (open_.size() == kMaxPolicyDepth) {
-        throw CheckpointError(
-            ErrorCode::kInvalidArgument,
-            str_format("more than {} {} extend each other", kMaxPolicyDepth, library_.many));
+        throw_error(ErrorCode::kInvalidArgument, "more than {} {} extend each other",
+                    kMaxPolicyDepth, library_.many);
       }
       open_.push_back(identity);
       read(found.yaml, found.folder, found.name);
@@ -85,10 +81,9 @@ std::string_view shipped_text(const ConfigLibrary& library, std::string_view nam
     names.emplace_back(shipped.name);
   }
   const auto close = nearest(name, names);
-  throw CheckpointError(ErrorCode::kInvalidArgument,
-                        str_format("no {} {} is shipped{}; there are {}", library.what, quote(name),
-                                   close ? str_format(" (did you mean {}?)", quote(*close)) : "",
-                                   quoted_list(names, names.size())));
+  throw_error(ErrorCode::kInvalidArgument, "no {} {} is shipped{}; there are {}", library.what,
+              quote(name), close ? str_format(" (did you mean {}?)", quote(*close)) : "",
+              quoted_list(names, names.size()));
 }
 
 PolicyText find_config(const ConfigLibrary& library, const std::string& name_or_file,

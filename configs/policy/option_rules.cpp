@@ -5,8 +5,6 @@
 #include <utility>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 
 namespace dckpt {
 namespace {
@@ -297,7 +295,7 @@ void require_rules(Call call, const Policy& policy, const Backend* backend) {
   for (const BrokenRule& each : broken) message += (message.empty() ? "" : "\n") + each.message;
   const bool unsupported = std::ranges::all_of(
       broken, [](const BrokenRule& each) { return each.rule->code == kUnsupported; });
-  throw CheckpointError(unsupported ? kUnsupported : ErrorCode::kInvalidArgument, message);
+  throw_error(unsupported ? kUnsupported : ErrorCode::kInvalidArgument, message);
 }
 
 }  // namespace dckpt

@@ -21,9 +21,9 @@ OwnOptions OwnOptions::from_yaml(std::string_view mapping) {
   raise_if_any(std::move(problems), "options of a strategy");
   if (!tree || tree->kind == YamlNode::Kind::kNull) return {};
   if (tree->kind != YamlNode::Kind::kMap)
-    throw CheckpointError(ErrorCode::kInvalidArgument,
-                          "the options of a strategy are a list or a single text; write them as a "
-                          "mapping: {name: value}");
+    throw_error(ErrorCode::kInvalidArgument,
+                "the options of a strategy are a list or a single text; write them as a "
+                "mapping: {name: value}");
   return OwnOptions(*std::move(tree));
 }
 

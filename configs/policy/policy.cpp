@@ -15,9 +15,8 @@
 #include "configs/policy/config_chain.h"
 #include "configs/policy/option_rules.h"
 #include "configs/policy/policy_schema.h"
-#include "mapping/base/format.h"
+#include "mapping/base/error.h"
 #include "mapping/base/local_path.h"
-#include "mapping/base/text.h"
 
 namespace dckpt {
 
@@ -121,8 +120,8 @@ std::string read_policy_file(const std::filesystem::path& file) {
   }
   struct stat status {};
   if (size == 0 && ::fstat(fd, &status) == 0 && S_ISFIFO(status.st_mode)) {
-    throw CheckpointError(ErrorCode::kIo, "cannot read the file: nothing is written into this pipe",
-                          {.file = file.string()});
+    throw_error(ErrorCode::kIo, {.file = file.string()},
+                "cannot read the file: nothing is written into this pipe");
   }
   text.resize(size);
   return text;

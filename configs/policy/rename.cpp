@@ -7,8 +7,6 @@
 #include <vector>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 #include "mapping/base/utf8.h"
 
 namespace dckpt {
@@ -100,10 +98,9 @@ std::string replace_all(const CompiledRule& rule, const std::string& key) {
 
 void check_length(std::string_view key) {
   if (key.size() <= kMaxRenamedKey) return;
-  throw CheckpointError(ErrorCode::kUnsupported,
-                        str_format("keys that are renamed may have {} bytes, this one has {}",
-                                   grouped(kMaxRenamedKey), grouped(key.size())),
-                        {.key = std::string(key.substr(0, kMaxRenamedKey))});
+  throw_error(ErrorCode::kUnsupported, {.key = std::string(key.substr(0, kMaxRenamedKey))},
+              "keys that are renamed may have {} bytes, this one has {}", grouped(kMaxRenamedKey),
+              grouped(key.size()));
 }
 
 }  // namespace
@@ -127,9 +124,8 @@ KeyRenamer::KeyRenamer(std::span<const RenameRule> rules) {
     try {
       compiled.rules.push_back(compile(rule));
     } catch (const BadRule& bad) {
-      throw CheckpointError(ErrorCode::kInvalidArgument,
-                            str_format("cannot rename keys from {} to {}: {}", quote(rule.from),
-                                       quote(rule.to), bad.message));
+      throw_error(ErrorCode::kInvalidArgument, "cannot rename keys from {} to {}: {}",
+                  quote(rule.from), quote(rule.to), bad.message);
     }
   }
   compiled_ = std::make_shared<const Compiled>(std::move(compiled));

@@ -19,7 +19,7 @@ std::optional<std::string> problem_of(const RenameRule&) {
 }
 
 KeyRenamer::KeyRenamer(std::span<const RenameRule> rules) {
-  if (!rules.empty()) throw CheckpointError(ErrorCode::kUnsupported, kLeftOut);
+  if (!rules.empty()) throw_error(ErrorCode::kUnsupported, kLeftOut);
 }
 
 bool KeyRenamer::empty() const noexcept {

@@ -3,8 +3,6 @@
 #include <algorithm>
 
 #include "mapping/base/error.h"
-#include "mapping/base/format.h"
-#include "mapping/base/text.h"
 
 namespace dckpt {
 namespace {
@@ -30,7 +28,7 @@ std::optional<std::string> problem_of_separation_hint(std::string_view hint) {
 
 void check_separation_hint(std::string_view hint) {
   if (const auto problem = problem_of_separation_hint(hint))
-    throw CheckpointError(ErrorCode::kInvalidArgument, "the separation hint " + *problem);
+    throw_error(ErrorCode::kInvalidArgument, "the separation hint " + *problem);
 }
 
 }  // namespace dckpt

@@ -45,9 +45,8 @@ void raise_if_any(ConfigProblems problems, const std::string& file) {
     if (problems.size() > kShownProblems)
       message += str_format("\n  … and {} more", grouped(problems.size() - kShownProblems));
   }
-  throw CheckpointError(unsupported ? ErrorCode::kUnsupported : ErrorCode::kInvalidArgument,
-                        message,
-                        {.file = problems.front().file.empty() ? file : problems.front().file});
+  throw_error(unsupported ? ErrorCode::kUnsupported : ErrorCode::kInvalidArgument,
+              {.file = problems.front().file.empty() ? file : problems.front().file}, message);
 }
 
 }  // namespace dckpt
