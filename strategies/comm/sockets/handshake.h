@@ -1,0 +1,77 @@
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "mapping/base/bytes.h"
+#include "mapping/base/error.h"
+
+// What sockets of ranks say to each other before the first message; pure functions over bytes.
+//
+//   hello      of a rank to rank 0, which waits at the rendezvous: who it is, and where it listens
+//   answer     of rank 0: the addresses of all ranks and the key of the job, or why there are none
+//   greeting   of a rank to another one, on the connection that is to carry their messages
+//
+// Hellos and answers are preceded by their length (32 bits, little-endian). Strangers may send
+// anything: lengths are limited, and what is not understood is not an error but not a hello.
+namespace dckpt::sockets {
+
+constexpr std::size_t kFrameLength = 4;
+constexpr std::size_t kMostHello = 1024;  ///< bytes of a hello without its length
+constexpr std::size_t kMostToken = 256;
+constexpr std::size_t kMostAddress = 128;
+constexpr int kMostRanks = 1 << 20;
+
+/// A random number that only the ranks of one job know, so that no stranger is taken for a rank.
+using JobKey = std::array<std::byte, 16>;
+
+struct Hello {
+  std::string token{};
+  std::int32_t rank = 0;
+  std::int32_t size = 0;
+  std::string address{};  ///< where the rank listens
+
+  friend bool operator==(const Hello&, const Hello&) = default;
+};
+
+/// Answers of rank 0.
+struct Answer {
+  std::optional<CheckpointError> refusal{};  ///< if set, the rest is empty
+  JobKey key{};
+  std::vector<std::string> addresses{};  ///< by rank
+};
+
+struct Greeting {
+  JobKey key{};
+  std::int32_t from = 0;
+  std::int32_t to = 0;
+
+  friend bool operator==(const Greeting&, const Greeting&) = default;
+};
+constexpr std::size_t kGreetingBytes = 32;
+
+/// Returns the length of the frame that begins with these 4 bytes.
+std::size_t frame_length(ByteView head);
+/// Returns the bytes with their length before them.
+Bytes framed(Bytes bytes);
+
+Bytes encode(const Hello& hello);
+/// Returns an empty result for bytes that no rank of any version sends. Throws CheckpointError
+/// (unsupported) for a hello of another version.
+std::optional<Hello> decode_hello(ByteView bytes);
+
+Bytes encode(const Answer& answer);
+/// Throws CheckpointError (corrupt) for what rank 0 does not send to a job of `size` ranks.
+Answer decode_answer(ByteView bytes, int size);
+/// Returns the most bytes that an answer to `size` ranks has.
+std::size_t most_answer(int size) noexcept;
+
+std::array<std::byte, kGreetingBytes> encode(const Greeting& greeting);
+/// Returns an empty result for bytes that no rank sends.
+std::optional<Greeting> decode_greeting(ByteView bytes);
+
+}  // namespace dckpt::sockets

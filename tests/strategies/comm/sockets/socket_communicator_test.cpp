@@ -1,0 +1,204 @@
+#include "strategies/comm/sockets/socket_communicator.h"
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <exception>
+#include <thread>
+#include <vector>
+
+#include "mapping/base/error.h"
+#include "mapping/base/format.h"
+#include "strategies/comm/sockets/handshake.h"
+#include "strategies/comm/sockets/rendezvous.h"
+#include "strategies/comm/sockets/socket.h"
+#include "tests/strategies/comm/communicator_conformance.h"
+#include "tests/support/temp_dir.h"
+
+namespace dckpt::socket_communicator_test {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+std::string free_port() {
+  const posix::Fd socket = sockets::listen_at(*sockets::parse_address("127.0.0.1:0"));
+  return sockets::local_address(socket).text();
+}
+
+/// Runs each rank in a thread. Returns their errors, null for ranks that have returned.
+std::vector<std::exception_ptr> run(int threads, const std::function<void(int)>& rank) {
+  std::vector<std::exception_ptr> errors(static_cast<std::size_t>(threads));
+  std::vector<std::jthread> running;
+  for (int i = 0; i < threads; ++i) {
+    running.emplace_back([&, i] {
+      try {
+        rank(i);
+      } catch (...) {
+        errors[static_cast<std::size_t>(i)] = std::current_exception();
+      }
+    });
+  }
+  running.clear();
+  return errors;
+}
+
+std::string message_of(const std::exception_ptr& error) {
+  try {
+    if (error) std::rethrow_exception(error);
+  } catch (const std::exception& failure) {
+    return failure.what();
+  }
+  return {};
+}
+
+void run_on(const std::string& rendezvous, int size, const std::function<void(Communicator&)>& body,
+            std::chrono::milliseconds timeout, bool shared_memory) {
+  const auto errors = run(size, [&](int rank) {
+    const auto comm =
+        socket_communicator(rendezvous, rank, size,
+                            {.timeout = timeout, .token = "test", .shared_memory = shared_memory});
+    body(*comm);
+  });
+  for (const std::exception_ptr& error : errors) {
+    if (error) std::rethrow_exception(error);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Sockets, CommunicatorConformance,
+    ::testing::Values(CommunicatorWorld{"tcp",
+                                        [](int size, const std::function<void(Communicator&)>& body,
+                                           std::chrono::milliseconds timeout) {
+                                          run_on(free_port(), size, body, timeout, false);
+                                        }},
+                      CommunicatorWorld{"unix",
+                                        [](int size, const std::function<void(Communicator&)>& body,
+                                           std::chrono::milliseconds timeout) {
+                                          const TempDir folder;
+                                          run_on(folder.path().string() + "/", size, body, timeout,
+                                                 false);
+                                        }},
+                      CommunicatorWorld{"tcp_and_shared_memory",
+                                        [](int size, const std::function<void(Communicator&)>& body,
+                                           std::chrono::milliseconds timeout) {
+                                          run_on(free_port(), size, body, timeout, true);
+                                        }}),
+    name_of_world);
+
+SocketOptions quick(const std::string& token = "") {
+  return {.timeout = std::chrono::milliseconds(500), .token = token};
+}
+
+TEST(Sockets, RanksThatNeverComeAreNamedOnAllRanks) {
+  const std::string at = free_port();
+  const auto errors = run(3, [&](int i) {
+    const int rank = i == 2 ? 3 : i;  // rank 2 of 4 is missing
+    (void)socket_communicator(at, rank, 4, quick());
+  });
+  for (const auto& error : errors)
+    EXPECT_THAT(message_of(error), AllOf(HasSubstr("rank 2 of 4"), HasSubstr("rendezvous")));
+}
+
+TEST(Sockets, WithoutRankZeroTheOthersSayWhereTheyLookedForIt) {
+  const auto errors = run(1, [&](int) { (void)socket_communicator(free_port(), 1, 2, quick()); });
+  EXPECT_THAT(message_of(errors[0]), AllOf(HasSubstr("rank 0"), HasSubstr("127.0.0.1")));
+}
+
+TEST(Sockets, ARankThatComesTwiceIsAnErrorOfAll) {
+  const std::string at = free_port();
+  const auto errors =
+      run(4, [&](int i) { (void)socket_communicator(at, i == 3 ? 1 : i, 4, quick()); });
+  for (const auto& error : errors) {
+    if (message_of(error).find("waited") == std::string::npos)  // one that came too late
+      EXPECT_THAT(message_of(error), HasSubstr("two processes have come as rank 1"));
+  }
+  EXPECT_THAT(message_of(errors[0]), HasSubstr("two processes have come as rank 1"));
+}
+
+TEST(Sockets, AnotherSizeIsAnErrorOfAll) {
+  const std::string at = free_port();
+  const auto errors = run(2, [&](int i) { (void)socket_communicator(at, i, 2 + i, quick()); });
+  for (const auto& error : errors)
+    EXPECT_THAT(message_of(error), HasSubstr("rank 1 belongs to a job of 3 ranks"));
+}
+
+TEST(Sockets, ARankWithAnotherTokenIsRefusedAndTheRightOneIsAwaited) {
+  const std::string at = free_port();
+  std::atomic<bool> refused = false;
+  const auto errors = run(3, [&](int i) {
+    if (i == 2) {
+      while (!refused) std::this_thread::yield();
+    }
+    try {
+      const auto comm =
+          socket_communicator(at, i == 0 ? 0 : 1, 2,
+                              {.timeout = std::chrono::seconds(20), .token = i == 1 ? "b" : "a"});
+      EXPECT_EQ(comm->size(), 2);
+      comm->barrier();
+    } catch (const CheckpointError&) {
+      refused = true;
+      throw;
+    }
+  });
+  EXPECT_EQ(message_of(errors[0]), "");
+  EXPECT_THAT(message_of(errors[1]), HasSubstr("its token is another one"));
+  EXPECT_EQ(message_of(errors[2]), "");
+}
+
+TEST(Sockets, StrangersAtTheRendezvousAreNotNoticed) {
+  const std::string at = free_port();
+  std::vector<posix::Fd> strangers;
+  const auto errors = run(3, [&](int i) {
+    if (i == 2) {
+      for (const char* const text : {"", "GET / HTTP/1.1\r\n\r\n", "\xff\xff\xff\xff", "\x04"}) {
+        for (int attempt = 0; attempt < 200; ++attempt) {
+          posix::Fd socket = sockets::connect_to(*sockets::parse_address(at));
+          if (socket &&
+              sockets::send_some(socket, as_bytes(text)).bytes == std::string_view(text).size()) {
+            strangers.push_back(std::move(socket));
+            break;
+          }
+          std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        }
+      }
+      return;
+    }
+    if (i == 1) std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    const auto comm = socket_communicator(at, i, 2, {.timeout = std::chrono::seconds(20)});
+    comm->barrier();
+  });
+  for (const auto& error : errors) EXPECT_EQ(message_of(error), "");
+}
+
+TEST(Sockets, ARankThatEndsIsNoticedAtOnce) {
+  const std::string at = free_port();
+  const auto errors = run(3, [&](int rank) {
+    const auto comm = socket_communicator(
+        at, rank, 3, {.timeout = std::chrono::seconds(60), .shared_memory = false});
+    if (rank == 2) return;
+    comm->barrier();
+  });
+  EXPECT_THAT(message_of(errors[0]), HasSubstr("lost the connection to rank 2"));
+  EXPECT_THAT(message_of(errors[1]), HasSubstr("rank 2"));
+}
+
+TEST(Sockets, ManyRanksConnectAndGather) {
+  constexpr int kRanks = 64;
+  run_on(
+      free_port(), kRanks,
+      [](Communicator& comm) {
+        const auto all = comm.all_gather(as_bytes(std::to_string(comm.rank())));
+        for (int rank = 0; rank < kRanks; ++rank)
+          EXPECT_EQ(as_text(all[static_cast<std::size_t>(rank)]), std::to_string(rank));
+      },
+      std::chrono::seconds(60), false);
+}
+
+}  // namespace
+}  // namespace dckpt::socket_communicator_test
