@@ -414,18 +414,17 @@ std::string Rendezvous::text() const {
 Rendezvous parse_rendezvous(const std::string& text) {
   if (text.find('/') != text.npos) return {.folder = text};
   const std::size_t colon = text.rfind(':');
-  const auto port = colon == text.npos ? std::nullopt : parse_u64(text.substr(colon + 1));
+  const std::uint64_t port = colon == text.npos ? 0 : parse_u64(text.substr(colon + 1)).value_or(0);
   std::string host = text.substr(0, colon == text.npos ? 0 : colon);
   const bool is_bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
   if (is_bracketed) host = host.substr(1, host.size() - 2);
-  if (host.empty() || !port || *port == 0 || *port > 65535 ||
-      (!is_bracketed && host.find(':') != host.npos)) {
+  if (host.empty() || port == 0 || port > 65535 || (!is_bracketed && host.find(':') != host.npos)) {
     throw_error(ErrorCode::kInvalidArgument,
                 "a rendezvous is HOST:PORT ([ADDRESS]:PORT for IPv6) or a folder, whose path "
                 "has a slash; got {}",
                 quote(text));
   }
-  return {.host = host, .port = static_cast<std::uint16_t>(*port)};
+  return {.host = host, .port = static_cast<std::uint16_t>(port)};
 }
 
 Doorstep Doorstep::beside(const Address& address) {
