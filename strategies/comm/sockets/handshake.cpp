@@ -27,6 +27,11 @@ std::string version_in(ByteView bytes, std::string_view magic) {
   return printable(as_text(bytes).substr(magic.size() - kVersionDigits, kVersionDigits));
 }
 
+[[noreturn]] void throw_no_answer() {
+  throw_error(ErrorCode::kCorrupt,
+              "what answers there is not rank 0 of a job of this version of dckpt");
+}
+
 }  // namespace
 
 std::size_t frame_length(ByteView head) {
@@ -95,11 +100,7 @@ std::size_t most_answer(int size) noexcept {
 }
 
 Answer decode_answer(ByteView bytes, int size) {
-  const auto refuse = [] [[noreturn]] () {
-    throw_error(ErrorCode::kCorrupt,
-                "what answers there is not rank 0 of a job of this version of dckpt");
-  };
-  if (!starts_with(bytes, kAnswerMagic)) refuse();
+  if (!starts_with(bytes, kAnswerMagic)) throw_no_answer();
   WireReader reader(bytes.subspan(kAnswerMagic.size()), "answer of rank 0");
   Answer answer;
   if (reader.number(1) == 1) {
@@ -108,12 +109,12 @@ Answer decode_answer(ByteView bytes, int size) {
     return answer;
   }
   ByteView rest = reader.rest();
-  if (rest.size() < answer.key.size()) refuse();
+  if (rest.size() < answer.key.size()) throw_no_answer();
   std::ranges::copy(rest.first(answer.key.size()), answer.key.begin());
   WireReader list(rest.subspan(answer.key.size()), "addresses of ranks");
   for (int rank = 0; rank < size; ++rank) {
     answer.addresses.push_back(list.text());
-    if (answer.addresses.back().size() > kMostAddress) refuse();
+    if (answer.addresses.back().size() > kMostAddress) throw_no_answer();
   }
   list.finish();
   return answer;
