@@ -1,6 +1,7 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -25,6 +26,10 @@ constexpr std::size_t kMostHello = 1024;  ///< bytes of a hello without its leng
 constexpr std::size_t kMostToken = 256;
 constexpr std::size_t kMostAddress = 128;
 constexpr int kMostRanks = 1 << 20;
+/// A rank speaks as soon as it is connected; who does not is a stranger, and the first of too many
+/// strangers are dropped.
+constexpr std::chrono::milliseconds kMostSilence{10'000};
+constexpr std::size_t kMostStrangers = 256;
 
 /// A random number that only the ranks of one job know, so that no stranger is taken for a rank.
 using JobKey = std::array<std::byte, 16>;

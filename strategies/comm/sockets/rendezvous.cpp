@@ -22,9 +22,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-// A rank says hello at once; who does not is no rank.
-constexpr milliseconds kMostSilence{10'000};
-constexpr std::size_t kMostStrangers = 256;
 constexpr milliseconds kShortestPause{5};
 constexpr milliseconds kLongestPause{500};
 constexpr milliseconds kLongestConnect{5'000};

@@ -40,8 +40,6 @@ constexpr std::size_t kHead = sizeof(std::uint64_t);
 // Looking again costs less than sleeping while the other side is at work.
 constexpr int kYields = 16;
 constexpr std::size_t kFew = 4;  // ranks to look at
-constexpr milliseconds kMostSilence{10'000};
-constexpr std::size_t kMostStrangers = 64;
 constexpr milliseconds kLongestWait{60'000};
 
 /// The connection to another rank.
