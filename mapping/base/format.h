@@ -71,9 +71,9 @@ struct Text {
 }  // namespace format_detail
 
 /// Formats integers, real numbers and text: str_format("rank {} is out of range (size {})", rank,
-/// size). Fields are {}, {:020} (a width) and {:.2f}; in {}, a real number has as few digits as tell
-/// it from others, and an exponent below 1e-4 and from 1e16 on. The compiler checks that the fields
-/// match the arguments.
+/// size). Fields are {}, {:020} (a width) and {:.2f}; in {}, a real number has as few digits as
+/// tell it from others, and an exponent below 1e-4 and from 1e16 on. The compiler checks that the
+/// fields match the arguments.
 template <typename... Args>
 std::string str_format(std::type_identity_t<format_detail::Text<Args...>> text,
                        const Args&... args) {

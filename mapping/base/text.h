@@ -12,7 +12,7 @@
 namespace DCKPT_API dckpt {
 
 /// Returns `text` in single quotes, safe for a terminal and for JSON: control bytes, quotes,
-/// backslashes and bytes that are not valid UTF-8 are escaped (\n, \x1b, …), and text of more than
+/// backslashes and bytes that are not valid UTF-8 are escaped as in C, and text of more than
 /// `limit` bytes is cut with an ellipsis.
 std::string quote(std::string_view text, std::size_t limit = 200);
 
