@@ -53,12 +53,53 @@ struct Connection {
   std::uint64_t skipped = 0;  ///< bytes of a message that nobody waits for any more
 };
 
-/// A connection whose other side has not told yet who it is.
-struct Stranger {
-  posix::Fd socket;
-  Clock::time_point since = Clock::now();
-  std::array<std::byte, kGreetingBytes> heard{};
-  std::size_t bytes = 0;
+/// The connections that others make, until they have told who they are.
+class Arrivals {
+ public:
+  struct Arrived {
+    Greeting greeting;
+    posix::Fd socket;
+  };
+
+  bool empty() const noexcept { return strangers_.empty(); }
+  void add_events(std::vector<pollfd>& events) const {
+    for (const Stranger& stranger : strangers_)
+      events.push_back({stranger.socket.get(), POLLIN, 0});
+  }
+
+  /// Takes new connections, and returns those whose greeting has come.
+  std::vector<Arrived> welcome(const posix::Fd& listener) {
+    std::vector<Arrived> arrived;
+    while (posix::Fd socket = accept_from(listener)) strangers_.push_back({std::move(socket)});
+    for (Stranger& stranger : strangers_) {
+      const Moved moved =
+          receive_some(stranger.socket, MutableByteView(stranger.heard).subspan(stranger.bytes));
+      stranger.bytes += moved.bytes;
+      if (stranger.bytes == kGreetingBytes) {
+        if (const std::optional<Greeting> greeting = decode_greeting(stranger.heard))
+          arrived.push_back({*greeting, std::move(stranger.socket)});
+        stranger.socket = {};
+      } else if (moved.ended) {
+        stranger.socket = {};
+      }
+    }
+    const auto now = Clock::now();
+    std::erase_if(strangers_, [&](const Stranger& stranger) {
+      return !stranger.socket || now - stranger.since > kMostSilence;
+    });
+    if (strangers_.size() > kMostStrangers)
+      strangers_.erase(strangers_.begin(), strangers_.end() - kMostStrangers);
+    return arrived;
+  }
+
+ private:
+  struct Stranger {
+    posix::Fd socket;
+    Clock::time_point since = Clock::now();
+    std::array<std::byte, kGreetingBytes> heard{};
+    std::size_t bytes = 0;
+  };
+  std::vector<Stranger> strangers_{};
 };
 
 /// The messages of one exchange with one rank.
@@ -255,11 +296,10 @@ class SocketTransport final : public Transport {
                         static_cast<short>((sends ? POLLOUT : 0) | (receives ? POLLIN : 0)), 0});
     }
     events.push_back({meeting_.doorstep.socket().get(), POLLIN, 0});
-    for (const Stranger& stranger : strangers_)
-      events.push_back({stranger.socket.get(), POLLIN, 0});
+    arrivals_.add_events(events);
     auto time =
         std::chrono::duration_cast<milliseconds>(deadline.at - Clock::now()) + milliseconds(1);
-    if (!strangers_.empty()) time = std::min(time, kMostSilence);
+    if (!arrivals_.empty()) time = std::min(time, kMostSilence);
     time = std::clamp(time, milliseconds(0), kLongestWait);
     ::poll(events.data(), events.size(), static_cast<int>(time.count()));
     for (std::size_t i = 0; i < peers.size(); ++i) {
@@ -271,37 +311,19 @@ class SocketTransport final : public Transport {
     return ready;
   }
 
-  /// Takes new connections, and hears whose they are. Returns the ranks that have connected.
+  /// Takes the connections that other ranks have made. Returns these ranks.
   std::vector<int> welcome() {
     std::vector<int> connected;
-    while (posix::Fd socket = accept_from(meeting_.doorstep.socket()))
-      strangers_.push_back({std::move(socket)});
-    for (Stranger& stranger : strangers_) {
-      const Moved moved =
-          receive_some(stranger.socket, MutableByteView(stranger.heard).subspan(stranger.bytes));
-      stranger.bytes += moved.bytes;
-      if (stranger.bytes == kGreetingBytes) {
-        const std::optional<Greeting> greeting = decode_greeting(stranger.heard);
-        if (greeting && greeting->key == meeting_.key && greeting->to == rank_ &&
-            greeting->from > rank_ && std::ranges::binary_search(ranks_, greeting->from)) {
-          Connection& with = connections_[greeting->from];
-          if (!with.socket) {
-            with.socket = std::move(stranger.socket);
-            with.is_open = true;
-            connected.push_back(greeting->from);
-          }
-        }
-        stranger.socket = {};
-      } else if (moved.ended) {
-        stranger.socket = {};
-      }
+    for (auto& [greeting, socket] : arrivals_.welcome(meeting_.doorstep.socket())) {
+      if (greeting.key != meeting_.key || greeting.to != rank_ || greeting.from <= rank_ ||
+          !std::ranges::binary_search(ranks_, greeting.from))
+        continue;
+      Connection& with = connections_[greeting.from];
+      if (with.socket) continue;
+      with.socket = std::move(socket);
+      with.is_open = true;
+      connected.push_back(greeting.from);
     }
-    const auto now = Clock::now();
-    std::erase_if(strangers_, [&](const Stranger& stranger) {
-      return !stranger.socket || now - stranger.since > kMostSilence;
-    });
-    if (strangers_.size() > kMostStrangers)
-      strangers_.erase(strangers_.begin(), strangers_.end() - kMostStrangers);
     return connected;
   }
 
@@ -338,7 +360,7 @@ class SocketTransport final : public Transport {
   int rank_;
   std::vector<int> ranks_;  ///< ascending
   std::map<int, Connection> connections_{};
-  std::vector<Stranger> strangers_{};
+  Arrivals arrivals_{};
 };
 
 }  // namespace
