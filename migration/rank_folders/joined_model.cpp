@@ -163,7 +163,7 @@ TensorParallel JoinedModel::split_of(const LocalParameter& parameter) const {
   if (split) return *split;
   if (files_.sizes().tensor > 1)
     fail(ErrorCode::kUnsupported,
-         str_format("how {} tensor-parallel ranks share this parameter is not known; the files "
+         str_format("it is not known how {} tensor-parallel ranks share this parameter; the files "
                     "can be opened one by one by their own paths",
                     files_.sizes().tensor),
          parameter.tensor);

@@ -84,7 +84,7 @@ TEST(ToolExtract, FilesAreWhatTheirNamesSay) {
   const ToolRun json =
       run_tool({"extract", path_of(kSynthetic), "dtype.float32", "--json", "-o", npy});
   EXPECT_EQ(json.exit_code, 2);
-  EXPECT_THAT(json.err, HasSubstr("leave --json out"));
+  EXPECT_THAT(json.err, HasSubstr("--json is for objects; leave it out"));
   EXPECT_TRUE(fs::is_empty(scratch.path()));
 }
 

@@ -60,7 +60,7 @@ TEST(ParallelLayout, WhatDoesNotFitIsRefusedWithItsSizes) {
               HasSubstr("6 ranks do not divide by tp 2 · cp 1 · pp 2 = 4"));
   EXPECT_THAT(refusal({.dp = 0}, 0), HasSubstr("0 ranks do not divide"));
   EXPECT_THAT(refusal({.tp = -2, .dp = -2}, 4), HasSubstr("tp = -2"));
-  EXPECT_THAT(refusal({.tp = 65536, .pp = 65536}, 8), HasSubstr("more ranks than an int"));
+  EXPECT_THAT(refusal({.tp = 65536, .pp = 65536}, 8), HasSubstr("ranks are more than an int"));
   EXPECT_THAT(refusal({.ep = 3, .dp = 4}, 4),
               HasSubstr("4 ranks do not divide by etp 1 · ep 3 · pp 1 = 3"));
   EXPECT_THAT(refusal({.dp = 4}, 4, 4), HasSubstr("rank 4 is out of range (the job has 4 ranks)"));

@@ -152,7 +152,7 @@ TEST(WeightArguments, TensorsWithAnAxisMoreThanMegatronsAreRefused) {
   const auto error = refused(llama().with("model.norm.weight", {1, 8}), {"llama", {}});
   EXPECT_EQ(error.code(), ErrorCode::kUnsupported);
   EXPECT_THAT(error.message(), HasSubstr("'decoder.final_layernorm.weight' has one axis in "
-                                         "Megatron, and 'model.norm.weight' has another one"));
+                                         "Megatron, but 'model.norm.weight' has another one"));
   // On the way to Hugging Face, only the name tells.
   const KeyMap map = KeyMap::from_text(R"(version: 1
 extends: ernie4_5_moe
