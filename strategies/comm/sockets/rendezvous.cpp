@@ -76,6 +76,7 @@ struct Visitor {
   std::optional<int> rank{};  ///< once it is known to be this rank of the job
   Bytes answer{};             ///< to be sent before the connection ends
   std::size_t sent = 0;
+  bool is_ready = true;  ///< something may have come, or can be sent
 
   bool answered() const noexcept { return !answer.empty() && sent == answer.size(); }
 };
@@ -95,7 +96,9 @@ class Host {
         if (deadline.passed()) give_up(deadline);
         wait(deadline.at);
         welcome_visitors();
-        for (Visitor& visitor : visitors_) listen_to(visitor);
+        for (Visitor& visitor : visitors_) {
+          if (visitor.is_ready) listen_to(visitor);
+        }
         drop_strangers();
       }
     } catch (const CheckpointError& error) {
@@ -135,10 +138,16 @@ class Host {
       if (!visitor.rank) until = std::min(until, visitor.since + kMostSilence);
     }
     wait_for(events, until);
+    for (std::size_t i = 0; i < visitors_.size(); ++i)
+      visitors_[i].is_ready = events[i + 1].revents != 0;
   }
 
   void welcome_visitors() {
-    while (posix::Fd socket = accept_from(door_)) visitors_.push_back({std::move(socket)});
+    for (std::size_t count = 0; count < kMostStrangers; ++count) {  // the others wait at the door
+      posix::Fd socket = accept_from(door_);
+      if (!socket) break;
+      visitors_.push_back({std::move(socket)});
+    }
   }
 
   void listen_to(Visitor& visitor) {

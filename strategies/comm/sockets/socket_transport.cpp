@@ -70,7 +70,11 @@ class Arrivals {
   /// Takes new connections, and returns those whose greeting has come.
   std::vector<Arrived> welcome(const posix::Fd& listener) {
     std::vector<Arrived> arrived;
-    while (posix::Fd socket = accept_from(listener)) strangers_.push_back({std::move(socket)});
+    while (strangers_.size() < kMostStrangers) {  // the others wait
+      posix::Fd socket = accept_from(listener);
+      if (!socket) break;
+      strangers_.push_back({std::move(socket)});
+    }
     for (Stranger& stranger : strangers_) {
       const Moved moved =
           receive_some(stranger.socket, MutableByteView(stranger.heard).subspan(stranger.bytes));
@@ -87,8 +91,7 @@ class Arrivals {
     std::erase_if(strangers_, [&](const Stranger& stranger) {
       return !stranger.socket || now - stranger.since > kMostSilence;
     });
-    if (strangers_.size() > kMostStrangers)
-      strangers_.erase(strangers_.begin(), strangers_.end() - kMostStrangers);
+    if (strangers_.size() == kMostStrangers) strangers_.erase(strangers_.begin());
     return arrived;
   }
 
