@@ -31,23 +31,30 @@ const sockaddr* as_sockaddr(const Address& address) {
   return reinterpret_cast<const sockaddr*>(&address.storage);
 }
 
-posix::Fd make_socket(int family) {
-  posix::Fd socket(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  return socket;
-}
-
 /// Messages are sent whole, so waiting for more to send only delays them.
 void send_at_once(const posix::Fd& socket, int family) {
   const int on = 1;
   if (family != AF_UNIX) ::setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
 }
 
-/// Lets this process open as many files as its hard limit allows. Returns whether that is more.
-bool raise_file_limit() {
+/// Lets this process open as many files as its hard limit allows.
+void raise_file_limit() {
   rlimit limit{};
-  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) return false;
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) return;
   limit.rlim_cur = limit.rlim_max;
-  return ::setrlimit(RLIMIT_NOFILE, &limit) == 0;
+  ::setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+posix::Fd make_socket(int family) {
+  const auto make = [&] {
+    return posix::Fd(::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  };
+  posix::Fd socket = make();
+  if (!socket && errno == EMFILE) {
+    raise_file_limit();
+    socket = make();
+  }
+  return socket;
 }
 
 template <typename Call>
@@ -170,13 +177,17 @@ posix::Fd listen_at(const Address& address) {
 }
 
 posix::Fd accept_from(const posix::Fd& listener) {
-  while (true) {
+  for (bool again = true;;) {
     posix::Fd socket(::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (socket) {
       send_at_once(socket, local_address(socket).storage.ss_family);
       return socket;
     }
-    if (errno == EMFILE && raise_file_limit()) continue;
+    if (errno == EMFILE && again) {
+      raise_file_limit();
+      again = false;
+      continue;
+    }
     if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
       throw_error(ErrorCode::kIo,
                   "cannot accept the connection of another rank: {}; a rank needs a file for "
@@ -190,8 +201,6 @@ posix::Fd accept_from(const posix::Fd& listener) {
 
 posix::Fd connect_to(const Address& address) {
   posix::Fd socket = make_socket(address.storage.ss_family);
-  if (!socket && errno == EMFILE && raise_file_limit())
-    socket = make_socket(address.storage.ss_family);
   if (!socket) return {};
   send_at_once(socket, address.storage.ss_family);
   if (::connect(socket.get(), as_sockaddr(address), address.length) != 0 && errno != EINPROGRESS &&
