@@ -194,8 +194,8 @@ posix::Fd accept_from(const posix::Fd& listener) {
                   "each rank that it exchanges messages with (ulimit -n)",
                   reason(errno));
     }
-    // Others are errors of the connection, which has gone before it was taken.
-    if (errno == EAGAIN || errno == EWOULDBLOCK) return {};
+    // Some connections have gone before they were taken; others may wait behind them.
+    if (errno != EINTR && errno != ECONNABORTED) return {};
   }
 }
 
