@@ -35,7 +35,7 @@ namespace config {
 
 struct AnySchema;
 
-/// What a value looks like when it is shown.
+/// The shape of a value when it is shown.
 enum class Kind : std::uint8_t {
   kAny,
   kFlag,

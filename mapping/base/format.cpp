@@ -10,8 +10,8 @@
 namespace dckpt::format_detail {
 namespace {
 
-/// What stands in a field: the least width of an integer, filled up with zeros where it begins with
-/// one, or the decimals of a real number.
+/// The content of a field: the minimum width of an integer, padded with zeros if the width begins
+/// with one, or the decimals of a real number.
 struct Field {
   std::size_t width = 0;
   char fill = ' ';

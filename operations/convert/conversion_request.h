@@ -10,7 +10,7 @@
 
 namespace dckpt {
 
-/// Where a conversion reads and writes.
+/// The places that a conversion reads from and writes to.
 struct Route {
   Location from;  ///< the checkpoint itself, not its training root; under the watch
   Location to;

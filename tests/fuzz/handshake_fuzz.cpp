@@ -1,4 +1,4 @@
-// What strangers say at the sockets of ranks: hellos, greetings, and answers of what is not rank 0.
+// Strangers send hellos, greetings and answers to the sockets of ranks.
 #include <cstddef>
 #include <cstdint>
 

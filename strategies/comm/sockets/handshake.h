@@ -11,14 +11,15 @@
 #include "mapping/base/bytes.h"
 #include "mapping/base/error.h"
 
-// What sockets of ranks say to each other before the first message; pure functions over bytes.
+// The handshakes between sockets of ranks, as pure functions over bytes. They precede the first
+// message.
 //
-//   hello      of a rank to rank 0, which waits at the rendezvous: who it is, and where it listens
-//   answer     of rank 0: the addresses of all ranks and the key of the job, or why there are none
-//   greeting   of a rank to another one, on the connection that is to carry their messages
+//   hello      A rank tells rank 0, at the rendezvous, its rank and the address at which it listens.
+//   answer     Rank 0 replies with the addresses of all ranks and the key of the job, or an error.
+//   greeting   A rank names itself to another one, on the connection that will carry their messages.
 //
 // Hellos and answers are preceded by their length (32 bits, little-endian). Strangers may send
-// anything: lengths are limited, and what is not understood is not an error but not a hello.
+// anything: lengths are limited, and bytes that are not a hello are ignored, not an error.
 namespace dckpt::sockets {
 
 constexpr std::size_t kFrameLength = 4;
@@ -38,7 +39,7 @@ struct Hello {
   std::string token{};
   std::int32_t rank = 0;
   std::int32_t size = 0;
-  std::string address{};  ///< where the rank listens
+  std::string address{};  ///< the address at which the rank listens
 
   friend bool operator==(const Hello&, const Hello&) = default;
 };
@@ -47,7 +48,7 @@ struct Hello {
 struct Answer {
   std::optional<CheckpointError> refusal{};  ///< if set, the rest is empty
   JobKey key{};
-  std::vector<std::string> addresses{};  ///< by rank
+  std::vector<std::string> addresses{};  ///< indexed by rank
 };
 
 struct Greeting {

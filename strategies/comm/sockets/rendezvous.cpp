@@ -191,7 +191,7 @@ class Host {
       visitor.answer = framed(encode(Answer{.refusal = refusal}));
       return send_answer(visitor);
     }
-    const std::string from = remote_address(visitor.socket).text();
+    visitor.rank = hello->rank;  // who causes an error hears of it, too
     if (hello->size != size_) {
       throw_error(ErrorCode::kInvalidArgument,
                   "rank {} belongs to a job of {} ranks, and rank 0 to one of {}; start all "
@@ -211,7 +211,6 @@ class Host {
                   hello->rank, printable(name), printable(hello->address));
     }
     name = hello->address;
-    visitor.rank = hello->rank;
   }
 
   void drop_strangers() {
@@ -248,10 +247,6 @@ class Host {
   void refuse_all(const CheckpointError& error, const Deadline& deadline) {
     const Bytes answer = framed(encode(Answer{.refusal = error}));
     try {
-      for (Visitor& visitor : visitors_) {
-        if (!visitor.rank && visitor.answer.empty() && visitor.heard.size() > kFrameLength)
-          visitor.rank = 0;  // whose hello is the reason
-      }
       answer_all(answer, Clock::now() + grace(deadline.timeout));
     } catch (const CheckpointError&) {  // the error that is to be told is more important
     }

@@ -10,7 +10,7 @@
 #include "strategies/comm/sockets/handshake.h"
 #include "strategies/comm/sockets/socket.h"
 
-// How the ranks of a job find each other.
+// The rendezvous, at which the ranks of a job find each other.
 //
 // Rank 0 waits for connections at the rendezvous, and at nothing else: at the given address of its
 // host, or in the given folder. Each other rank connects there, again and again until its deadline,
@@ -29,7 +29,7 @@
 //                                               deadline of rank 0
 namespace dckpt::sockets {
 
-/// Where ranks meet: a port of rank 0's host, or a folder on the one host of all ranks.
+/// The meeting place: a port of rank 0's host, or a folder on the one host of all ranks.
 struct Rendezvous {
   std::string host{};
   std::uint16_t port = 0;
@@ -54,7 +54,7 @@ class Doorstep {
   ~Doorstep();
 
   const posix::Fd& socket() const noexcept { return socket_; }
-  /// What other ranks are told: see Answer::addresses.
+  /// The name by which other ranks reach it: see Answer::addresses.
   const std::string& name() const noexcept { return name_; }
   /// Returns the address of another rank by the name of its own doorstep. Throws CheckpointError
   /// (corrupt).
@@ -75,7 +75,7 @@ class Doorstep {
 struct Meeting {
   Doorstep doorstep;
   JobKey key{};
-  std::vector<std::string> names{};  ///< of the ranks' doorsteps
+  std::vector<std::string> names{};  ///< the doorsteps' names, indexed by rank
 };
 
 /// Waits until all ranks have come. Throws CheckpointError as described above.

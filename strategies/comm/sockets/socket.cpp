@@ -68,15 +68,6 @@ Moved moved(Call&& call) {
   }
 }
 
-template <typename Name>
-Address address_by(const posix::Fd& socket, Name&& name) {
-  Address address;
-  address.length = sizeof(address.storage);
-  if (name(socket.get(), reinterpret_cast<sockaddr*>(&address.storage), &address.length) != 0)
-    address.length = 0;
-  return address;
-}
-
 }  // namespace
 
 std::string Address::text() const {
@@ -219,11 +210,12 @@ int error_of(const posix::Fd& socket) {
 }
 
 Address local_address(const posix::Fd& socket) {
-  return address_by(socket, ::getsockname);
-}
-
-Address remote_address(const posix::Fd& socket) {
-  return address_by(socket, ::getpeername);
+  Address address;
+  address.length = sizeof(address.storage);
+  if (::getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address.storage), &address.length) !=
+      0)
+    address.length = 0;
+  return address;
 }
 
 Moved send_some(const posix::Fd& socket, ByteView bytes) {

@@ -44,11 +44,10 @@ posix::Fd accept_from(const posix::Fd& listener);
 posix::Fd connect_to(const Address& address);
 /// Returns the error number that a socket has met; 0: none.
 int error_of(const posix::Fd& socket);
-/// Returns the addresses of this end of a connection and of the other one.
+/// Returns the address of this end of a connection.
 Address local_address(const posix::Fd& socket);
-Address remote_address(const posix::Fd& socket);
 
-/// What one attempt to move bytes has done: their number, which may be 0.
+/// The result of one attempt to move bytes. Their number may be 0.
 struct Moved {
   std::size_t bytes = 0;
   bool ended = false;  ///< the other side has closed the connection, or it is lost

@@ -47,8 +47,8 @@ struct JobPlace {
 };
 
 /// Reads the environment variables of this process. The rank and the size come from the first pair
-/// of variables that is set: RANK and WORLD_SIZE (torchrun and many others), SLURM_PROCID and
-/// SLURM_STEP_NUM_TASKS, OMPI_COMM_WORLD_RANK and OMPI_COMM_WORLD_SIZE, PMI_RANK and PMI_SIZE.
+/// of variables that is set: RANK and WORLD_SIZE (torchrun and many others), OMPI_COMM_WORLD_RANK
+/// and OMPI_COMM_WORLD_SIZE, PMI_RANK and PMI_SIZE, SLURM_PROCID and SLURM_STEP_NUM_TASKS.
 ///
 /// The rendezvous is DCKPT_RENDEZVOUS if set; else MASTER_ADDR with MASTER_PORT, or the port after
 /// it under torchrun, whose agent uses MASTER_PORT itself; else, under SLURM, the first host of

@@ -47,8 +47,8 @@ struct Connection {
   posix::Fd socket{};
   bool is_open = false;                 ///< false: it is being made
   bool sends = true;                    ///< false: a message was sent in part
-  Bytes greeting{};                     ///< what has yet to be sent of it
-  std::array<std::byte, kHead> head{};  ///< of the message that arrives
+  Bytes greeting{};                     ///< the part that has yet to be sent
+  std::array<std::byte, kHead> head{};  ///< the head of the arriving message
   std::size_t head_bytes = 0;
   std::uint64_t skipped = 0;  ///< bytes of a message that nobody waits for any more
 };
@@ -110,7 +110,7 @@ struct Traffic {
   struct Sent {
     ByteView bytes;
     std::array<std::byte, kHead> head{};
-    std::size_t head_bytes = 0;  ///< of the head that have been sent
+    std::size_t head_bytes = 0;  ///< bytes of the head already sent
   };
   std::deque<Sent> out{};
   std::deque<MutableByteView> in{};

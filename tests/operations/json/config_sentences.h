@@ -1,6 +1,6 @@
 #pragma once
 
-// What the fields of policies and maps mean, for readers of docs/schemas/config.schema.json.
+// Descriptions of the fields of policies and maps, for docs/schemas/config.schema.json.
 namespace dckpt::json_schema {
 
 struct Sentence {
