@@ -61,10 +61,12 @@ StateDict sample_state(int rank, int ranks) {
   return state;
 }
 
-/// Returns all that a checkpoint stores, by its key.
-Dict contents_of(const Location& checkpoint) {
-  Value contents = load_plain_tensors(checkpoint);
-  const auto reader = open_checkpoint(checkpoint);
+/// Returns all that a checkpoint stores, or that a load planner makes of it, by its key.
+Dict contents_of(const Location& checkpoint, const StrategySpec& planner = {kStoredPlanner}) {
+  LoadOptions options;
+  options.registered_planner = planner;
+  Value contents = load_plain_tensors(checkpoint, options);
+  const auto reader = open_checkpoint(checkpoint, {.planner = planner});
   const std::vector<BytesStorageMetadata>& objects = reader->metadata().objects;
   for (std::size_t i = 0; i < objects.size(); ++i) contents[objects[i].key] = reader->object(i);
   contents["the common state"] = reader->common_state();
@@ -266,6 +268,7 @@ class LoadPlannerChecks : ChecksInScratch {
       });
     });
     check("a load that fails on one rank", [&] { check_errors(); });
+    check("readers without a state", [&] { check_contents(); });
     return std::move(report_);
   }
 
@@ -295,6 +298,17 @@ class LoadPlannerChecks : ChecksInScratch {
     });
     if (!std::exchange(first_, false))
       require_equal(scratch_ / "expected", loaded, "every load gives the same");
+  }
+
+  /// Requires that readers without a state see what loads fill a state with, where it has the keys.
+  void check_contents() {
+    const Dict seen = contents_of(stored(), policy_.load.registered_planner);
+    for (const auto& [key, value] : contents_of(scratch_ / "expected")) {
+      const Value* const same = seen.find(key);
+      if (same != nullptr && value.is_tensor() && !(*same == value))
+        fail(str_format("readers without a state see what loads fill a state with, but {} differs",
+                        quote(key.as_str())));
+    }
   }
 
   /// Returns the state with other elements, so that a tensor which is not filled shows.

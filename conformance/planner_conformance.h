@@ -38,8 +38,9 @@ ConformanceReport check_planner(const SaveOptions& options, const Location& scra
 ///
 /// Covers that one, two and four ranks load the same tensors and objects, each rank by itself and
 /// together, in the background and again, into states that hold other elements before; that
-/// existing memory of the state is filled in place; and that a load which fails on one rank is the
-/// same error on all, after which the next one succeeds.
+/// existing memory of the state is filled in place; that a load which fails on one rank is the
+/// same error on all, after which the next one succeeds; and that readers without a state see the
+/// same tensors (LoadPlanner::contents).
 ConformanceReport check_load_planner(const Policy& policy, const Location& scratch,
                                      const StateOfRank& state = {});
 

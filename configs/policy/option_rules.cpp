@@ -195,7 +195,6 @@ constexpr std::array kRules{
                [](const Policy& policy, const Backend*) {
                  return !policy.load.registered_planner.name.empty() && !policy.load.rename.empty();
                }},
-    OptionRule{kWithoutState, "load.planner", kNoEffect, is_set<&LoadOptions::registered_planner>},
     OptionRule{kWithoutState, "load.padding", kNoEffect, is_set<&LoadOptions::padding>},
     OptionRule{kWithoutState, "load.cast", kNoEffect, is_set<&LoadOptions::cast>},
     OptionRule{kWithoutState, "load.rename", kNoEffect, is_set<&LoadOptions::rename>},
@@ -216,9 +215,6 @@ constexpr std::array kRules{
     OptionRule{kConvert, "save.planner.validate",
                "a conversion always checks that chunks cover their tensors; leave it at true",
                [](const Policy& policy, const Backend*) { return !policy.save.planner.validate; }},
-    OptionRule{kConvert, "load.planner",
-               "a conversion copies what is stored and has no planner; leave it out",
-               is_set<&LoadOptions::registered_planner>},
     OptionRule{kConvert, "load.timeout", "a conversion has no time limit; leave it at none",
                is_set<&LoadOptions::timeout>},
     OptionRule{kConvert, "load.strict", kNoKeys, is_set<&LoadOptions::strict>},

@@ -17,7 +17,8 @@ struct PlannerName {
   PlannerKind rules = PlannerKind::kMegatron;
 };
 
-/// The planners that policies may name; register_planner() adds them. Nothing is locked.
+/// The planners that policies may name; register_planner() adds them to the built-in one that takes
+/// what is stored as it is. Nothing is locked.
 std::vector<PlannerName>& save_planner_names();
 std::vector<std::string>& load_planner_names();
 

@@ -149,10 +149,6 @@ Type<SaveOptions> planner() {
 Type<StrategySpec> load_planner() {
   const auto kind = Type<std::string>(Form{.kind = Kind::kText})
                         .reading([](const Input& in, std::string& into) {
-                          if (load_planner_names().empty())
-                            return in.unfit(
-                                "a planner that the program registers for loads, of which there "
-                                "are none; leave it out");
                           if (read_name(in, load_planner_names())) into = in.node.text;
                         })
                         .showing([](const std::string& name) { return YamlNode::string(name); });

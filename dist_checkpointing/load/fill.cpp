@@ -230,9 +230,14 @@ class Filling {
   std::function<void(std::uint32_t)> on_complete() {
     if (planned_ == nullptr && !load_.watch.follows_tensors()) return {};
     return [&](std::uint32_t destination) {
-      Tensor tensor = filled_tensor(request_, destination);
-      if (planned_ != nullptr && planned_->resolves(tensor)) tensor = planned_->commit(tensor);
-      if (load_.watch.follows_tensors()) load_.watch.ready(request_.keys[destination], tensor);
+      const Tensor tensor = filled_tensor(request_, destination);
+      if (planned_ != nullptr && planned_->fills(tensor)) {
+        const auto complete = planned_->arrived(tensor);
+        if (complete && load_.watch.follows_tensors())
+          load_.watch.ready(complete->key, *complete->data);
+      } else if (load_.watch.follows_tensors()) {
+        load_.watch.ready(request_.keys[destination], tensor);
+      }
     };
   }
 

@@ -40,7 +40,7 @@ StateDict preprocessed(const LoadCall& call, StateDict state) {
 StateDict planned(const LoadCall& call, const OpenedCheckpoint& from, StateDict state) {
   if (from.planned)
     agree(call.comm, "preparing the state dict",
-          [&] { state = from.planned->prepared(state, from.metadata(), call.options, call.comm); });
+          [&] { state = from.planned->prepared(state, from.metadata(), call.comm); });
   return state;
 }
 

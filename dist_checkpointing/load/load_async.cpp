@@ -108,4 +108,12 @@ PendingLoad AsyncLoader::load(StateDict state, const Location& location, const L
   throw_checkpoint_error();
 }
 
+PendingLoad load_async(StateDict state, const Location& location, const LoadOptions& options,
+                       Communicator& comm, LoadHooks hooks) {
+  auto loader = std::make_shared<AsyncLoader>(comm);
+  PendingLoad pending = loader->load(std::move(state), location, options, std::move(hooks));
+  pending.loader_ = std::move(loader);
+  return pending;
+}
+
 }  // namespace dckpt

@@ -22,6 +22,8 @@ struct LoadProgress {
   friend bool operator==(const LoadProgress&, const LoadProgress&) = default;
 };
 
+class AsyncLoader;
+
 /// A background load. Cheap to copy; may outlive the loader; safe to use from several threads.
 class PendingLoad {
  public:
@@ -39,8 +41,11 @@ class PendingLoad {
  private:
   friend class AsyncLoader;
   struct Outcome;
+  friend PendingLoad load_async(StateDict state, const Location& location,
+                                const LoadOptions& options, Communicator& comm, LoadHooks hooks);
   explicit PendingLoad(std::shared_ptr<Outcome> outcome) : outcome_(std::move(outcome)) {}
   std::shared_ptr<Outcome> outcome_;
+  std::shared_ptr<AsyncLoader> loader_{};  ///< of load_async()
 };
 
 /// Loads in the background, one checkpoint after the other, while a trainer builds the model that
@@ -71,5 +76,11 @@ class AsyncLoader {
   LoadPlanCache plans_;
   std::unique_ptr<Running> running_;
 };
+
+/// Starts one background load; the last copy of the result waits for its end. Collective. `comm`
+/// must outlive it.
+[[nodiscard]] PendingLoad load_async(StateDict state, const Location& location,
+                                     const LoadOptions& options, Communicator& comm,
+                                     LoadHooks hooks = {});
 
 }  // namespace dckpt

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "mapping/base/wire_fields.h"
+#include "mapping/geometry/box.h"
 #include "mapping/geometry/shape.h"
 
 namespace dckpt {
@@ -20,8 +21,12 @@ static constexpr auto fields(const ShardedTensor*) {
       Field(&S::global_offset), Field(&S::axis_fragmentations), Field(&S::replica_id),
       Field(&S::prepend_axis_num), Field(&S::allow_shape_mismatch), Field(&S::flattened_range));
 }
+static constexpr auto fields(const Box*) {
+  return std::tuple(Field(&Box::offsets), Field(&Box::sizes));
+}
 static constexpr auto fields(const LoadItem*) {
-  return std::tuple(Field(&LoadItem::target), Field(&LoadItem::wanted), Field(&LoadItem::tensor));
+  using L = LoadItem;
+  return std::tuple(Field(&L::target), Field(&L::wanted), Field(&L::tensor), Field(&L::part));
 }
 
 static void write_to(WireWriter& writer, DType dtype) {

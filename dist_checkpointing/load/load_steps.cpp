@@ -23,6 +23,7 @@
 #include "configs/policy/policy.h"
 #include "dist_checkpointing/open/open.h"
 #include "dist_checkpointing/open/open_together.h"
+#include "dist_checkpointing/open/planned_view.h"
 #include "dist_checkpointing/planner/foreign_code.h"
 #include "dist_checkpointing/planner/planner_registry.h"
 #include "dist_checkpointing/ranks/same_on_all_ranks.h"
@@ -76,10 +77,7 @@ void compare_files(const CheckpointReader& reader, const IntegrityManifest& mani
 std::unique_ptr<PlannedLoad> planned_load(const LoadCall& call) {
   auto planner = make_load_planner(call.options);
   if (!planner) return nullptr;
-  if (call.leaves == Leaves::kPlain)
-    throw_error(ErrorCode::kUnsupported, "load.planner: load_plain() has no planners; use load()");
-  return std::make_unique<PlannedLoad>(std::move(planner), call.options.registered_planner.name,
-                                       plans_globally(call.options));
+  return std::make_unique<PlannedLoad>(std::move(planner), call.location, call.options);
 }
 
 std::vector<std::string> keys_of(const LostData& lost, const Metadata& metadata) {
@@ -173,7 +171,11 @@ OpenedCheckpoint open_for(Call entry, LoadCall& call) {
     compare_files(*reader, manifest, options, call.comm);
     if (call.comm.rank() == 0) tell_of_adapter(*reader, call.report.findings);
     if (unreadable) throw *unreadable;
-    if (entry == Call::kLoad) opened.planned = planned_load(call);
+    if (options.registered_planner.name.empty()) require_planner(*reader);
+    if (entry == Call::kLoad)
+      opened.planned = planned_load(call);
+    else
+      reader = with_planner(std::move(reader), options.registered_planner, call.location);
     if (opened.planned) reader = opened.planned->over(std::move(reader));
     opened.keys = StoredKeys(reader->metadata(), options.rename, excused_loss(*reader, call));
     opened.reader = std::make_unique<RequestedShapes>(std::move(reader));

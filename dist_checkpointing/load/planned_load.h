@@ -1,20 +1,23 @@
 #pragma once
 
-#include <cstdint>
+#include <atomic>
+#include <cstddef>
+#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
 #include <unordered_set>
+#include <utility>
 #include <vector>
 
 #include "configs/policy/options.h"
 #include "dist_checkpointing/planner/load_planner.h"
-#include "mapping/base/problem_list.h"
 #include "mapping/planning/metadata.h"
 #include "mapping/state/sharded_tensor.h"
 #include "strategies/comm/communicator.h"
 #include "strategies/contract/reader.h"
+#include "strategies/storage/location.h"
 
 namespace dckpt {
 
@@ -22,57 +25,86 @@ namespace dckpt {
 /// treatment after reading. Errors name the planner.
 class PlannedLoad {
  public:
-  /// `plans_globally` is true if the planner decides on rank 0 for all ranks.
-  PlannedLoad(std::unique_ptr<LoadPlanner> planner, const std::string& name, bool plans_globally);
+  /// `location` and `options` are those of the load, and must outlive it.
+  PlannedLoad(std::unique_ptr<LoadPlanner> planner, const Location& location,
+              const LoadOptions& options);
 
   /// Returns the state to load in place of `state`, which stays unchanged.
-  StateDict prepared(const StateDict& state, const Metadata& metadata, const LoadOptions& options,
+  StateDict prepared(const StateDict& state, const Metadata& metadata,
                      const Communicator& comm) const;
 
   /// Returns a reader that passes objects through the planner. This object must outlive it.
   std::unique_ptr<CheckpointReader> over(std::unique_ptr<CheckpointReader> reader) const;
 
-  /// Returns the request in place of each wanted tensor, or nothing for one that is left out.
+  /// Returns the requests in place of each wanted tensor: none for one that is left out.
   /// Collective.
-  std::vector<std::optional<ShardedTensor>> plan(const std::vector<ShardedTensor>& wanted,
-                                                 const Metadata& metadata,
-                                                 const LoadOptions& options, Communicator& comm);
+  std::vector<std::vector<ShardedTensor>> plan(const std::vector<ShardedTensor>& wanted,
+                                               const Metadata& metadata, Communicator& comm);
 
   /// Returns whether the data stored under the key was requested only for tensors of other names.
   bool only_for_others(const std::string& key) const {
     return for_others_.contains(key) && !for_itself_.contains(key);
   }
 
-  /// Returns the tensor of the state in place of the requested one, with data if it was loaded.
+  /// Returns the state's tensor if it is filled by parts or resolved, so that its request does not
+  /// tell whether the ranks' parts fit together; null otherwise.
+  const ShardedTensor* filled_tensor(std::size_t target) const {
+    return filled_.contains(target) ? &wanted_[target] : nullptr;
+  }
+
+  bool is_empty(std::size_t target) const { return wanted_[target].numel() == 0; }
+
+  /// Returns the tensor of the state in place of a requested one, with data if it was loaded.
   ShardedTensor restored(std::size_t target, const ShardedTensor& loaded) const;
 
-  /// Returns whether a destination belongs to the planner; only this rank reads it, and it is
-  /// committed once.
-  bool resolves(const Tensor& destination) const { return resolved_.contains(destination.data()); }
-  /// Called in any thread when all data has arrived in `destination`. Returns the filled tensor.
-  Tensor commit(const Tensor& destination);
+  /// Returns whether a destination holds a part of such a tensor, or what it is made of.
+  bool fills(const Tensor& destination) const { return parts_.contains(destination.data()); }
+  /// Returns whether a planner makes the tensor of it: only this rank reads it.
+  bool resolves(const Tensor& destination) const {
+    const auto found = parts_.find(destination.data());
+    return found != parts_.end() && !found->second->items.empty();
+  }
+  /// Called in any thread when all data has arrived in a destination that fills a tensor. Returns
+  /// the state's tensor once it is complete.
+  std::optional<ShardedTensor> arrived(const Tensor& destination);
 
  private:
-  struct Resolved {
-    LoadItem item;
-    Tensor read;         ///< tensor to read into, until it has been committed
-    Tensor destination;  ///< tensor of the state
-    bool committed = false;
+  struct Filled;
+  /// A part of a tensor of the state, and what it is made of, if it is resolved.
+  struct Part {
+    Part(Filled& filled, std::optional<Box> part, Tensor its)
+        : of(filled), box(std::move(part)), memory(std::move(its)) {}
+
+    Filled& of;
+    std::optional<Box> box;
+    Tensor memory;
+    std::vector<LoadItem> items{};
+    std::vector<Tensor> read{};  ///< by item, until they have been committed
+    std::atomic<std::size_t> missing = 0;
+  };
+  /// A tensor of the state that is not read in one piece into its own memory.
+  struct Filled {
+    std::size_t target = 0;
+    Tensor memory;
+    std::deque<Part> parts{};
+    std::atomic<std::size_t> missing = 0;  ///< parts
+    std::atomic<bool> any = false;
   };
 
-  LoadPlan local_plan(const Metadata& metadata, const LoadOptions& options,
-                      const Communicator& comm);
+  LoadPlan local_plan(const Metadata& metadata, const Communicator& comm);
   LoadPlan global_plan(LoadPlan plan, Communicator& comm) const;
-  void check(const LoadPlan& plan) const;
-  ShardedTensor asked_for(const LoadItem& item);
+  ShardedTensor asked_for(const LoadItem& item, bool is_alone);
+  Part& part_of(const LoadItem& item);
+  void add_destination(const Tensor& memory, Part& part);
   void require_own_memory() const;
 
   const std::unique_ptr<LoadPlanner> planner_;
+  const Location& location_;
+  const LoadOptions& options_;
   const std::string who_;  ///< names the planner in errors
-  const bool plans_globally_;
   std::vector<ShardedTensor> wanted_;
-  std::map<const std::byte*, Resolved> resolved_;
-  std::map<std::size_t, const std::byte*> of_target_;
+  std::map<std::size_t, Filled> filled_;        ///< by target
+  std::map<const std::byte*, Part*> parts_;     ///< by destination
   std::unordered_set<std::string> for_others_;  ///< keys that are read for tensors of other names
   std::unordered_set<std::string> for_itself_;
 };

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <optional>
 #include <string>
 #include <utility>
 
@@ -81,6 +82,26 @@ ShardedLeaves sharded_of(const std::vector<Leaf>& leaves, const Predicate& is_me
   return sharded;
 }
 
+/// Returns the leaves of which all ranks' requests have to cover a key: where a planner fills a
+/// tensor, what it reads does not tell, but the tensors of the state do. Those without elements
+/// cover nothing, under whatever key a planner would read them.
+template <typename Predicate>
+ShardedLeaves covering(const OpenedCheckpoint& from, const std::vector<Leaf>& leaves,
+                       const Predicate& is_meant) {
+  ShardedLeaves sharded = sharded_of(leaves, [&](const Leaf& leaf) {
+    return is_meant(leaf) && !(leaf.target && (from.planned->is_empty(*leaf.target) ||
+                                               from.planned->filled_tensor(*leaf.target)));
+  });
+  std::optional<std::size_t> last;
+  for (const Leaf& leaf : leaves) {
+    if (!leaf.target || leaf.was_plain || leaf.target == last || !is_meant(leaf)) continue;
+    last = leaf.target;
+    if (const ShardedTensor* const tensor = from.planned->filled_tensor(*last))
+      sharded.tensors.push_back(tensor);
+  }
+  return sharded;
+}
+
 /// Returns the tensors of the request for a planner.
 std::vector<ShardedTensor> wanted_tensors(std::vector<Leaf>& leaves) {
   std::vector<ShardedTensor> wanted;
@@ -92,19 +113,27 @@ std::vector<ShardedTensor> wanted_tensors(std::vector<Leaf>& leaves) {
   return wanted;
 }
 
-/// Applies a planner's changes to the request, without the tensors that it leaves out.
-void ask_for(LoadCall& load, const std::vector<std::optional<ShardedTensor>>& asked,
-             std::vector<Leaf>& leaves) {
-  const auto is_left_out = [&](const Leaf& leaf) { return leaf.target && !asked[*leaf.target]; };
+/// Applies a planner's changes to the request: a leaf becomes one for each box that is read for it,
+/// and those that the planner leaves out are gone.
+std::vector<Leaf> planned_leaves(LoadCall& load,
+                                 const std::vector<std::vector<ShardedTensor>>& asked,
+                                 std::vector<Leaf> leaves) {
+  std::vector<Leaf> planned;
+  planned.reserve(leaves.size());
   for (Leaf& leaf : leaves) {
-    if (is_left_out(leaf)) {
-      load.report.left_out.push_back(leaf.name);
-    } else if (leaf.target) {
-      leaf.value = *asked[*leaf.target];
-      leaf.name = asked[*leaf.target]->key;
+    if (!leaf.target) {
+      planned.push_back(std::move(leaf));
+      continue;
+    }
+    const std::vector<ShardedTensor>& boxes = asked[*leaf.target];
+    if (boxes.empty()) load.report.left_out.push_back(leaf.name);
+    for (const ShardedTensor& box : boxes) {
+      Leaf& part = planned.emplace_back(leaf);
+      part.value = box;
+      part.name = box.key;
     }
   }
-  std::erase_if(leaves, is_left_out);
+  return planned;
 }
 
 /// Returns the requested leaves that are stored in another form.
@@ -326,9 +355,9 @@ StateRequest request_state(LoadCall& load, const OpenedCheckpoint& from, const S
       compare();
   });
   if (from.planned) {
-    const auto asked = from.planned->plan(wanted, from.metadata(), load.options, load.comm);
+    const auto asked = from.planned->plan(wanted, from.metadata(), load.comm);
     agree(load.comm, "reading the planned request", [&] {
-      ask_for(load, asked, leaves);
+      leaves = planned_leaves(load, asked, std::move(leaves));
       compare();
     });
   }
@@ -343,7 +372,7 @@ StateRequest request_state(LoadCall& load, const OpenedCheckpoint& from, const S
     return leaf.is_stored || (!by_paths && !leaf.stays);
   };
   report_resharded(load, from, sharded_of(leaves, is_any).objects);
-  check_access(load, sharded_of(leaves, is_loaded),
+  check_access(load, covering(from, leaves, is_loaded),
                by_paths ? PlannerKind::kDcp : PlannerKind::kMegatron);
   agree(load.comm, "checking the request against the checkpoint",
         [&] { request_leaves(load, from, request); });
@@ -356,6 +385,11 @@ StateDict merged(LoadCall& load, const OpenedCheckpoint& from, const StateDict& 
   const bool plain = load.leaves == Leaves::kPlain;
   LoadRequest& parts = request.parts;
   std::erase_if(request.leaves, [](const Leaf& leaf) { return leaf.stays; });
+  const auto same_tensor = [](const Leaf& a, const Leaf& b) {
+    return a.target && a.target == b.target;
+  };
+  request.leaves.erase(std::unique(request.leaves.begin(), request.leaves.end(), same_tensor),
+                       request.leaves.end());
   bool drops = false;
   for (Leaf& leaf : request.leaves) {
     fill_leaf(load, from, leaf, objects);

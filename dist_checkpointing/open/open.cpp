@@ -1,4 +1,5 @@
 #include "dist_checkpointing/open/open.h"
+#include "dist_checkpointing/open/planned_view.h"
 
 #include <algorithm>
 #include <array>
@@ -266,6 +267,7 @@ std::unique_ptr<CheckpointReader> open_checkpoint(const Location& location,
   auto reader = open_stored(location, options);
   return with_context({.file = location.display()}, [&] {
     std::string text;
+    reader = with_planner(std::move(reader), options.planner, location);
     return with_map(std::move(reader), options.map, text);
   });
 } catch (...) {

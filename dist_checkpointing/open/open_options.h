@@ -17,6 +17,10 @@ struct OpenOptions {
   bool recover_flattened_shapes = true;
   /// The strategy that opens the checkpoint; see LoadOptions::strategy.
   StrategySpec strategy{.name = std::string(kAutoStrategy)};
+  /// The load planner whose tensors are seen in place of the stored ones. By default, or with
+  /// kStoredPlanner, what is stored is seen as it is; kAutoStrategy is the planner that the
+  /// checkpoint names (SavePlannerEntry::read_by), if it names one.
+  StrategySpec planner{.name = ""};
   /// Gives the checkpoint other keys; see LoadOptions::map.
   KeyMapOptions map{};
 };

@@ -53,10 +53,18 @@ class ItemChecks {
   }
 
  private:
+  static std::string problem_of_origin(const WriteItem& item, std::size_t own) {
+    if (item.added == (item.source >= own)) return "";
+    return str_format("says that it is {}; leave WriteItem::added as it is",
+                      item.added ? "added, but comes from the state" : "the state's, but is added");
+  }
+
   std::string problem_of_object(const WriteItem& item) const {
     const auto found = objects_.find(item.source);
     if (found == objects_.end())
       return str_format("comes from object {}, but this rank has {}", item.source, objects_.size());
+    if (std::string problem = problem_of_origin(item, sources_.own_objects); !problem.empty())
+      return problem;
     const ObjectShard& own = *found->second;
     if (item.key != own.key) {
       if (item.key == kCommonStateKey || own.key == kCommonStateKey)
@@ -90,6 +98,8 @@ class ItemChecks {
     if (item.source >= sources_.tensors.size())
       return str_format("comes from tensor {}, but this rank has {}", item.source,
                         sources_.tensors.size());
+    if (std::string problem = problem_of_origin(item, sources_.own_tensors); !problem.empty())
+      return problem;
     if (item.key == kCommonStateKey || object_keys_.contains(item.key))
       return "stores a tensor under the key of an object of the state";
     const Tensor& tensor = sources_.tensors[item.source];
@@ -97,14 +107,23 @@ class ItemChecks {
         item.chunk.sizes.size() != item.size.size() || !fits(item.chunk, item.size))
       return str_format("is the chunk {}, which is no part of the shape {}", to_string(item.chunk),
                         to_string(item.size));
-    const std::int64_t elements = numel(item.chunk.sizes);
+    if (item.source_shape && !checked_numel(*item.source_shape))
+      return str_format("takes elements in the shape {}, which is none",
+                        to_string(*item.source_shape));
+    const std::int64_t elements = item.source_count();
     if (item.source_begin < 0 || elements > tensor.numel() - item.source_begin)
       return str_format("takes {} from number {} on, but the tensor has {}",
                         counted(elements, "element"), item.source_begin, tensor.numel());
-    const auto nbytes = static_cast<std::uint64_t>(elements) * item_size(item.properties.dtype);
+    const std::int64_t stored = numel(item.chunk.sizes);
+    const auto nbytes = static_cast<std::uint64_t>(stored) * item_size(item.properties.dtype);
     if (item.nbytes != nbytes)
-      return str_format("says {} bytes, but {} elements of {} are {}", item.nbytes, elements,
+      return str_format("says {} bytes, but {} elements of {} are {}", item.nbytes, stored,
                         to_string(item.properties.dtype), nbytes);
+    if (item.source_shape && !planner_.resolves(item))
+      return str_format(
+          "stores the shape {} for elements in the shape {}; resolves() must accept "
+          "it, and resolve_tensor() make this shape",
+          to_string(item.chunk.sizes), to_string(*item.source_shape));
     if (item.properties.dtype != tensor.dtype() && !planner_.resolves(item))
       return str_format(
           "stores {} as {}; resolves() must accept it, and resolve_tensor() convert it",
@@ -142,7 +161,7 @@ void check_whole_tensors(const SavePlan& plan, const ItemSources& sources, Probl
   std::map<std::uint32_t, std::int64_t> elements;  // by source
   for (const WriteItem& item : plan) {
     if (item.kind == WriteItem::Kind::kTensor && item.source < sources.tensors.size())
-      elements[item.source] += numel(item.chunk.sizes);
+      elements[item.source] += item.source_count();
   }
   std::set<std::uint32_t> told;
   for (const WriteItem& item : plan) {

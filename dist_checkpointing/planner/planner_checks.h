@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <span>
 #include <string>
 
@@ -13,6 +14,8 @@ struct ItemSources {
   std::span<const LocalShard> shards;
   std::span<const Tensor> tensors;
   std::span<const Bytes> objects;
+  std::size_t own_tensors = 0;  ///< the planner has added those that follow
+  std::size_t own_objects = 0;
 };
 
 /// Checks that a planner's items are parts of this rank's state and describe their sources

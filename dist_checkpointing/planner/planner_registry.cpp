@@ -18,13 +18,22 @@ std::vector<Entry>& registered() {
   return *entries;
 }
 
+/// Returns the same for loads, among which the built-in one is the first.
+template <>
+std::vector<LoadPlannerEntry>& registered<LoadPlannerEntry>() {
+  class Stored final : public DefaultLoadPlanner {};
+  static auto* const entries = new std::vector<LoadPlannerEntry>{
+      load_planner_entry<Stored>(kStoredPlanner, "what is stored, as it is")};
+  return *entries;
+}
+
 template <typename Entry>
 void add(Entry entry) {
   if (entry.name.empty() || !entry.make)
     throw_error(ErrorCode::kInvalidArgument,
                 "cannot register planner {}: name and factory are both required",
                 quote(entry.name));
-  if (parse_planner_kind(entry.name))
+  if (parse_planner_kind(entry.name) || entry.name == kStoredPlanner)
     throw_error(ErrorCode::kInvalidArgument,
                 "cannot register planner {}: it is a built-in kind; choose "
                 "another name",
@@ -123,6 +132,11 @@ std::unique_ptr<SavePlanner> make_save_planner(const SaveOptions& options) {
     throw_error(ErrorCode::kInvalidArgument,
                 "save.planner.options: are for registered planners, and none is named");
   return builtin(options.planner.kind);
+}
+
+std::string read_by(const SaveOptions& options) {
+  if (options.registered_planner.name.empty()) return "";
+  return find_save_planner(options.registered_planner).read_by;
 }
 
 OverriddenSteps overridden_steps(const SaveOptions& options) {

@@ -36,6 +36,9 @@ struct SavePlannerEntry {
   /// read_options(schema, planner, kSavePlannerOptions).
   std::function<std::unique_ptr<SavePlanner>(const StrategySpec& planner)> make{};
   OverriddenSteps overrides{};
+  /// Name of the load planner that turns what is stored into what was saved. The checkpoint records
+  /// it, and loads without it are refused. Empty if any reader may take what is stored as it is.
+  std::string read_by{};
 };
 
 /// Throws CheckpointError (invalid argument) if a planner is given options and has none.
@@ -116,6 +119,10 @@ LoadPlannerEntry load_planner_entry(
   return entry;
 }
 
+/// The built-in load planner that takes what is stored as it is, even if the checkpoint names
+/// another one.
+inline constexpr const char* kStoredPlanner = "stored";
+
 inline constexpr const char* kSavePlannerOptions = "save.planner.options";
 inline constexpr const char* kLoadPlannerOptions = "load.planner.options";
 
@@ -132,6 +139,8 @@ std::span<const LoadPlannerEntry> load_planners();
 /// Returns the planner that `options` names, or the built-in one of its kind. Throws
 /// CheckpointError (unsupported) that lists the existing ones and suggests the nearest name.
 std::unique_ptr<SavePlanner> make_save_planner(const SaveOptions& options);
+/// Returns SavePlannerEntry::read_by of that planner; empty unless it is registered.
+std::string read_by(const SaveOptions& options);
 /// Returns the overridden steps of that planner: none unless it is registered.
 OverriddenSteps overridden_steps(const SaveOptions& options);
 /// Returns null if `options` names none.

@@ -28,7 +28,8 @@ void require_fit(const WriteItem& item, const Tensor& resolved) {
 WriteItem item_in_state(const WriteItem& item, DType dtype) {
   WriteItem in_state = item;
   in_state.properties.dtype = dtype;
-  in_state.nbytes = static_cast<std::uint64_t>(numel(item.chunk.sizes)) * item_size(dtype);
+  if (item.source_shape) in_state.chunk = whole(*item.source_shape);
+  in_state.nbytes = static_cast<std::uint64_t>(item.source_count()) * item_size(dtype);
   return in_state;
 }
 
@@ -38,14 +39,14 @@ bool ResolvedSource::resolves(const WriteItem& item) const {
 
 void ResolvedSource::tensor(const WriteItem& item, const std::function<void(ByteView)>& sink) {
   if (!resolves(item)) return source_.tensor(item, sink);
-  Tensor data = Tensor::empty(dtypes_[item.source], item.chunk.sizes);
+  Tensor data = Tensor::empty(dtypes_[item.source], item.source_shape.value_or(item.chunk.sizes));
   const MutableByteView bytes = data.bytes();
   std::size_t filled = 0;
   const auto take = [&](ByteView piece) {
     std::copy(piece.begin(), piece.end(), bytes.begin() + static_cast<std::ptrdiff_t>(filled));
     filled += piece.size();
   };
-  if (data.dtype() == item.properties.dtype)
+  if (data.dtype() == item.properties.dtype && !item.source_shape)
     source_.tensor(item, take);
   else
     source_.tensor(item_in_state(item, data.dtype()), take);

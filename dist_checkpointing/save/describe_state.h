@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <utility>
@@ -27,6 +28,8 @@ struct DescribedState {
   std::vector<LocalShard> shards;
   std::vector<Tensor> tensors;      ///< by TensorShard::source
   std::vector<Bytes> object_bytes;  ///< by ObjectShard::source
+  std::size_t own_tensors = 0;      ///< a planner has added those that follow
+  std::size_t own_objects = 0;
   /// The unsharded part, on the rank that writes it, unless it is stored as an object.
   std::optional<Value> common;
   Value own_common;  ///< unsharded part on this rank; none under DCP's rules, which have no common

@@ -31,7 +31,7 @@ const std::string& key_of(const LocalShard& shard) {
 
 /// Returns the path of a leaf under a new key: the steps at the beginning and at the end that the
 /// key still has, and the rest of the key as one step between them.
-KeyPath renamed_path(const KeyPath& path, std::string key) {
+KeyPath path_of_renamed(const KeyPath& path, std::string key) {
   std::vector<std::string> names;
   for (const PathElement& step : path) names.push_back(dotted_name(KeyPath{step}));
   std::size_t first = 0;  // steps that stay at the beginning
@@ -91,7 +91,7 @@ KeyPaths with_planned_keys(const KeyPaths& paths, const SavePlan& items,
       continue;
     }
     for (const std::string_view stored : found->second)
-      all.emplace_back(stored, stored == key ? path : renamed_path(path, std::string(stored)));
+      all.emplace_back(stored, stored == key ? path : path_of_renamed(path, std::string(stored)));
   }
   return all;
 }

@@ -16,6 +16,7 @@
 #include "dist_checkpointing/save/common_comparison.h"
 #include "dist_checkpointing/save/key_paths.h"
 #include "dist_checkpointing/save/plain_comparison.h"
+#include "dist_checkpointing/save/planned_state.h"
 #include "dist_checkpointing/save/replica_comparison.h"
 #include "dist_checkpointing/save/save_steps.h"
 #include "dist_checkpointing/save/write_checkpoint.h"
@@ -61,38 +62,6 @@ StateDict prepared(StateDict state, const SaveHooks& hooks, int rank) {
   return state;
 }
 
-/// Throws for contents that the strategy would have to leave out.
-void check_contents(const DescribedState& described, const SaveStrategyEntry& strategy) {
-  if (strategy.conventions.megatron_fsdp)
-    throw_error(ErrorCode::kUnsupported,
-                "strategy {} is for conversions, which make the keys of "
-                "Megatron-FSDP; save as 'torch_dist' and convert, or as 'dcp' "
-                "if the state has these keys",
-                quote(strategy.name));
-  const auto refuse = [&](const std::string& what, const std::string& key) {
-    throw_error(
-        ErrorCode::kUnsupported, {.key = key},
-        "strategy {} does not store {}; save with another strategy, or leave them out of the state",
-        quote(strategy.name), what);
-  };
-  if (strategy.arrange)
-    throw_error(ErrorCode::kUnsupported,
-                "strategy {} is for conversions only; save with torch_dist, then convert the "
-                "checkpoint (dckpt convert --to {})",
-                quote(strategy.name), strategy.name);
-  if (!strategy.capabilities.objects) {
-    for (const LocalShard& shard : described.shards) {
-      if (const auto* const object = std::get_if<ObjectShard>(&shard))
-        refuse("objects", object->key);
-    }
-  }
-  if (!strategy.capabilities.common_state && described.common &&
-      !described.common->as_dict().empty()) {
-    const Value& first = described.common->as_dict().begin()->first;
-    refuse("values that are not sharded", first.is_str() ? first.as_str() : "");
-  }
-}
-
 /// Throws for tensors that the strategy would have to join or split.
 void require_chunks(const Metadata& metadata, const SaveStrategyEntry& strategy) {
   if (strategy.capabilities.equal_chunks) {
@@ -115,15 +84,6 @@ void require_chunks(const Metadata& metadata, const SaveStrategyEntry& strategy)
   }
 }
 
-/// Runs a step of the planner. The errors of a registered planner get its name, and those of the
-/// others stay as they are.
-template <typename Step>
-auto of_planner(const SaveOptions& options, int rank, Step&& step) {
-  const std::string& name = options.registered_planner.name;
-  return run_foreign(planner_text(name), name.empty() ? ErrorContext{} : ErrorContext{.rank = rank},
-                     std::forward<Step>(step));
-}
-
 /// Returns how rank 0 decides: with a registered planner, by its global plan, which is checked. The
 /// built-in planners are not called, as their rules are those of PlanAgreement.
 PlanAgreement::Decision decision_of(SavePlanner& planner, const SaveOptions& options, int rank,
@@ -143,25 +103,11 @@ PlanAgreement::Decision decision_of(SavePlanner& planner, const SaveOptions& opt
           std::move(key), compares};
 }
 
-/// Requires the common state's item. A planner may leave out other items, but readers of this form
-/// need it.
-void require_common_state(std::span<const LocalShard> shards, const SavePlan& items) {
-  const bool has_one = std::ranges::any_of(shards, [](const LocalShard& shard) {
-    const auto* const object = std::get_if<ObjectShard>(&shard);
-    return object != nullptr && object->key == kCommonStateKey;
-  });
-  if (has_one && std::ranges::none_of(
-                     items, [](const WriteItem& item) { return item.key == kCommonStateKey; }))
-    throw_error(ErrorCode::kMismatch, {.key = kCommonStateKey},
-                "the planner's local plan lacks the object of the common state, without "
-                "which no reader opens the checkpoint; keep its item");
-}
-
 /// Requires a torch.save file, since readers decode objects before load planners see them.
 void require_readable(const WriteItem& item, ByteView bytes) {
   if (failure_of([&] { load_torch_bytes(bytes, item.key); }))
     throw_error(ErrorCode::kMismatch, {.key = item.key},
-                "resolve_object() returned {} that are not a torch.save file, "
+                "transform_object() returned {} that are not a torch.save file, "
                 "as every reader expects one; change the value in it",
                 counted(bytes.size(), "byte"));
 }
@@ -170,7 +116,7 @@ void require_readable(const WriteItem& item, ByteView bytes) {
 void finish_items(const SaveOptions& options, SavePlanner& planner, DescribedState& described,
                   PlannedSave& mine) {
   if (options.registered_planner.name.empty()) return;
-  const ItemSources sources{described.shards, described.tensors, described.object_bytes};
+  const ItemSources sources = sources_of(described);
   if (overridden_steps(options).finish_plan) {
     SavePlan finished = planner.finish_plan(mine.items);
     check_finished_plan(mine.items, finished, sources, planner);
@@ -187,8 +133,8 @@ void finish_items(const SaveOptions& options, SavePlanner& planner, DescribedSta
       resolves = true;
       continue;
     }
-    Bytes bytes =
-        resolved([&] { return planner.resolve_object(item, described.object_bytes[item.source]); });
+    Bytes bytes = resolved(
+        [&] { return planner.transform_object(item, described.object_bytes[item.source]); });
     require_readable(item, bytes);
     item.nbytes = bytes.size();
     item.source = static_cast<std::uint32_t>(described.object_bytes.size());
@@ -216,12 +162,12 @@ class SaveNegotiation {
   void propose(const StateDict& state) {
     require_target_name(call_.target);
     agreed_.mine.strategy = make_save_strategy(options_);
-    planner_ = make_save_planner(options_);
-    const StateDict to_save = prepared(state, call_.hooks, call_.comm.rank());
-    described_ = describe_state(to_save, options_, call_.comm.rank());
-    check_contents(described_, save_strategy());
-    local_ = agreement_.create_local_plan(
-        of_planner(options_, call_.comm.rank(), [&] { return planned(to_save); }));
+    planner_ = {make_save_planner(options_), planner_text(options_.registered_planner.name)};
+    PlannedState planned =
+        plan_rank(prepared(state, call_.hooks, call_.comm.rank()), *planner_, call_.target,
+                  options_, {call_.comm.rank(), call_.comm.size()});
+    described_ = std::move(planned.described);
+    local_ = agreement_.create_local_plan(std::move(planned.items));
   }
 
   /// Compares values that should be the same on all ranks. Collective.
@@ -283,6 +229,9 @@ class SaveNegotiation {
       tell_differing_replicas(*decided_.global->replicas, hashes, call_.findings);
   }
 
+  /// Tells the planner of the exception that is being handled.
+  void fail() noexcept { planner_.failed(); }
+
   AgreedSave agreed() && {
     agreed_.mine.planner = std::move(planner_);
     agreed_.tensors = std::move(described_.tensors);
@@ -297,22 +246,6 @@ class SaveNegotiation {
 
   bool compares_replicas() const {
     return call_.comm.size() > 1 && options_.check_replicas != CheckReplicas::kOff;
-  }
-
-  /// Returns the planner's local plan.
-  SavePlan planned(const StateDict& to_save) {
-    const Communicator& comm = call_.comm;
-    planner_->set_up_planner({to_save, described_.shards, options_, comm.rank(), comm.size()});
-    SavePlan items = planner_->create_local_plan();
-    planner_->forget_setup();
-    if (overridden_steps(options_).local_plan) {
-      check_local_plan(items, {described_.shards, described_.tensors, described_.object_bytes},
-                       *planner_);
-      set_grid_keys(items);
-      require_common_state(described_.shards, items);
-      described_.paths = with_planned_keys(described_.paths, items, described_.shards);
-    }
-    return items;
   }
 
   void begin_checkpoint() {
@@ -334,7 +267,7 @@ class SaveNegotiation {
   SaveCall& call_;
   const SaveOptions& options_;
   const PlanAgreement agreement_;
-  std::unique_ptr<SavePlanner> planner_;
+  EndedPlanner planner_;
   DescribedState described_;
   LocalPlan local_;
   DecidedPlan decided_;  ///< set on rank 0
@@ -342,13 +275,9 @@ class SaveNegotiation {
   AgreedSave agreed_;
 };
 
-}  // namespace
-
-AgreedSave plan_save(SaveCall& call, const StateDict& state, SavePlanCache& cache) {
-  const PhaseLabel label("planning the save");
-  std::optional<PhaseClock::Scope> planning(std::in_place, &call.phases, Phase::kPlan);
+/// Agrees on the save with the other ranks.
+void negotiate(SaveCall& call, const StateDict& state, SaveNegotiation& negotiation) {
   Communicator& comm = call.comm;
-  SaveNegotiation negotiation(call, cache);
   require_same_call(call);
   agree(comm, "describing the state dict", [&] { negotiation.propose(state); });
   if (call.options.planner.validate) negotiation.compare_plain();
@@ -371,6 +300,20 @@ AgreedSave plan_save(SaveCall& call, const StateDict& state, SavePlanCache& cach
           return Bytes();
         });
   refuse_findings();
+}
+
+}  // namespace
+
+AgreedSave plan_save(SaveCall& call, const StateDict& state, SavePlanCache& cache) {
+  const PhaseLabel label("planning the save");
+  std::optional<PhaseClock::Scope> planning(std::in_place, &call.phases, Phase::kPlan);
+  SaveNegotiation negotiation(call, cache);
+  try {
+    negotiate(call, state, negotiation);
+  } catch (...) {
+    negotiation.fail();
+    throw;
+  }
   AgreedSave agreed = std::move(negotiation).agreed();
   planning.reset();
   agreed.mine.report.plan = call.phases.end(Phase::kPlan);

@@ -10,11 +10,17 @@ SaveReport save(const StateDict& state, const Location& location, const SaveOpti
                 Communicator& comm, SavePlanCache& cache, const SaveHooks& hooks) try {
   SaveCall call(location, options, comm, hooks);
   auto [planned, tensors, object_bytes, plans, checkpoint] = plan_save(call, state, cache);
-  StateSource source(std::move(tensors), std::move(object_bytes));
-  const WrittenByRank written = write_save(call, planned, source);
-  SaveReport report = publish_save(call, planned, written, std::move(checkpoint));
-  cache.commit(std::move(plans));
-  return report;
+  try {
+    StateSource source(std::move(tensors), std::move(object_bytes));
+    const WrittenByRank written = write_save(call, planned, source);
+    SaveReport report = publish_save(call, planned, written, std::move(checkpoint));
+    planned.planner.published();
+    cache.commit(std::move(plans));
+    return report;
+  } catch (...) {
+    planned.planner.failed();
+    throw;
+  }
 } catch (...) {
   throw_checkpoint_error();
 }

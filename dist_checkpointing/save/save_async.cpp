@@ -255,10 +255,12 @@ struct AsyncSaver::Job {
            const std::function<void(Communicator&)>& published) noexcept {
     try {
       SaveReport report = finish(std::move(checkpoint));
+      planned.planner.published();
       if (published) published(call.comm);
       source->finish();
       outcome->promise.set_value(std::move(report));
     } catch (...) {
+      planned.planner.failed();
       source->finish();
       outcome->promise.set_exception(std::current_exception());
       log_failure(std::current_exception(), call.comm.rank());

@@ -31,6 +31,7 @@
 #include "mapping/base/error.h"
 #include "mapping/base/log.h"
 #include "mapping/planning/save/plan_agreement.h"
+#include "strategies/comm/agree.h"
 #include "strategies/comm/phase_label.h"
 #include "strategies/contract/common_state.h"
 #include "strategies/registry/registry.h"
@@ -72,7 +73,9 @@ SaveReport publish(SaveCall& call, const PlannedSave& planned, PlannedCheckpoint
   metadata.paths = std::move(checkpoint.paths);
   add_paths(metadata, paths);
   if (!metadata.paths.empty()) sort_paths(metadata, checkpoint.global->plan.path_order);
-  metadata.storage_meta = StorageMeta{call.target.absolute(), std::move(checkpoint.save_id)};
+  metadata.storage_meta = StorageMeta{call.target.absolute(), std::move(checkpoint.save_id), {}};
+  if (std::string planner = read_by(call.options); !planner.empty())
+    metadata.storage_meta->load_planner = std::move(planner);
   std::optional<CommonState> common;
   if (checkpoint.common) common.emplace(*std::move(checkpoint.common));
   SaveReport report = sum_of(reports);
@@ -105,6 +108,32 @@ SaveReport publish(SaveCall& call, const PlannedSave& planned, PlannedCheckpoint
 }
 
 }  // namespace
+
+EndedPlanner& EndedPlanner::operator=(EndedPlanner&& other) noexcept {
+  if (this == &other) return *this;
+  give_up();
+  planner_ = std::move(other.planner_);
+  who_ = std::move(other.who_);
+  return *this;
+}
+
+void EndedPlanner::give_up() noexcept {
+  if (!planner_) return;
+  const CheckpointError why(ErrorCode::kCancelled, "the save was given up before its end");
+  end(&why);
+}
+
+void EndedPlanner::failed() noexcept {
+  if (!planner_) return;
+  if (const auto failure = failure_of([] { throw; })) end(&*failure);
+}
+
+void EndedPlanner::end(const CheckpointError* failure) noexcept {
+  const std::unique_ptr<SavePlanner> planner = std::move(planner_);
+  const auto thrown = failure_of(
+      [&] { run_foreign(who_ + ": end_save()", {}, [&] { planner->end_save(failure); }); });
+  if (thrown) log_warning(thrown->what());
+}
 
 SaveCall::SaveCall(const Location& location, SaveOptions given, Communicator& ranks,
                    const SaveHooks& trainers)

@@ -43,12 +43,39 @@ struct SaveCall {
   Findings findings{};  ///< findings of rank 0
 };
 
+/// A planner that is told once how its save has ended, at the latest when it is destroyed.
+class EndedPlanner {
+ public:
+  EndedPlanner() = default;
+  EndedPlanner(std::unique_ptr<SavePlanner> planner, std::string who)
+      : planner_(std::move(planner)), who_(std::move(who)) {}
+  EndedPlanner(EndedPlanner&&) = default;
+  EndedPlanner& operator=(EndedPlanner&& other) noexcept;
+  ~EndedPlanner() { give_up(); }
+
+  SavePlanner& operator*() const noexcept { return *planner_; }
+  SavePlanner* operator->() const noexcept { return planner_.get(); }
+
+  void published() noexcept {
+    if (planner_) end(nullptr);
+  }
+  /// Passes on the exception that is being handled.
+  void failed() noexcept;
+
+ private:
+  void give_up() noexcept;
+  void end(const CheckpointError* failure) noexcept;
+
+  std::unique_ptr<SavePlanner> planner_;
+  std::string who_;
+};
+
 /// The items that this rank writes, and their destination.
 struct PlannedSave {
   std::unique_ptr<const SaveStrategy> strategy;
   WriteTarget target;
   SavePlan items;
-  std::unique_ptr<const SavePlanner> planner;
+  EndedPlanner planner;
   std::vector<DType> dtypes;  ///< dtypes of the state's tensors, if the planner resolves some
   SavePlan unresolved;        ///< `items` as they are in the state, if the planner resolves some
   KeyPaths paths;             ///< paths of the keys of `items`, under DCP's rules

@@ -15,6 +15,7 @@
 #include <array>
 #include <fstream>
 #include <iterator>
+#include <tuple>
 #include <unordered_map>
 
 namespace example {
@@ -63,10 +64,21 @@ struct Part {
 class Cipher {
  public:
   explicit Cipher(const std::string& key_file) : key_(key_of(key_file)) {
-    suffix_ = ".aes-" + dckpt::sha256_hex(key_).substr(0, 8);
+    suffix_ = ".aes-" + dckpt::sha256_hex(key_).substr(0, 8) + ".";
   }
 
-  std::string stored_name(const std::string& key) const { return key + suffix_; }
+  std::string stored_name(const std::string& key, dckpt::DType dtype) const {
+    return key + suffix_ + std::string(to_string(dtype));
+  }
+
+  /// Returns name and dtype of what is encrypted under a stored name.
+  std::optional<std::pair<std::string, dckpt::DType>> plain_name(const std::string& stored) const {
+    const std::size_t at = stored.rfind(suffix_);
+    if (at == std::string::npos) return std::nullopt;
+    const auto dtype = dckpt::parse_dtype(stored.substr(at + suffix_.size()));
+    if (!dtype) return std::nullopt;
+    return std::pair(stored.substr(0, at), *dtype);
+  }
 
   /// Encrypts plaintext and decrypts ciphertext.
   void apply(const std::string& save_id, const std::string& stored_name, const Part& part,
@@ -164,7 +176,7 @@ class SaveEncrypted final : public dckpt::MCoreSavePlanner {
       if (item.flattened_shape)
         refuse("encrypted tensors keep their shapes; save with flattened: boxes",
                {.key = item.key});
-      item.key = cipher_.stored_name(item.key);
+      item.key = cipher_.stored_name(item.key, item.properties.dtype);
       item.properties.dtype = *stored;
       encrypted_.insert(item.key);
     }
@@ -195,6 +207,15 @@ class LoadEncrypted final : public dckpt::MCoreLoadPlanner {
  public:
   explicit LoadEncrypted(const EncryptionOptions& options) : cipher_(options.key_file) {}
 
+  std::vector<dckpt::TensorStorageMetadata> contents(const dckpt::LoadSetup& setup) const override {
+    std::vector<dckpt::TensorStorageMetadata> seen = setup.metadata.tensors;
+    for (dckpt::TensorStorageMetadata& tensor : seen) {
+      const auto plain = cipher_.plain_name(tensor.key);
+      if (plain) std::tie(tensor.key, tensor.properties.dtype) = *plain;
+    }
+    return seen;
+  }
+
   dckpt::LoadPlan create_local_plan() override {
     const dckpt::Metadata& metadata = setup().metadata;
     std::unordered_map<std::string_view, const dckpt::TensorStorageMetadata*> stored;
@@ -202,7 +223,7 @@ class LoadEncrypted final : public dckpt::MCoreLoadPlanner {
       stored.emplace(tensor.key, &tensor);
     dckpt::LoadPlan plan = MCoreLoadPlanner::create_local_plan();
     for (dckpt::LoadItem& item : plan) {
-      const std::string name = cipher_.stored_name(item.tensor.key);
+      const std::string name = cipher_.stored_name(item.tensor.key, item.wanted);
       const auto found = stored.find(name);
       if (found == stored.end()) continue;
       if (found->second->global_shape() != item.tensor.global_shape)
@@ -247,12 +268,14 @@ class LoadEncrypted final : public dckpt::MCoreLoadPlanner {
 void register_encryption() {
   const dckpt::config::Schema<EncryptionOptions> schema{{dckpt::config::field(
       "key_file", &EncryptionOptions::key_file, dckpt::config::text("a file with 32 bytes"))}};
-  dckpt::register_planner(dckpt::save_planner_entry<SaveEncrypted>(
+  dckpt::SavePlannerEntry save = dckpt::save_planner_entry<SaveEncrypted>(
       "encrypted", "tensors are encrypted with AES-256",
       [schema](const dckpt::StrategySpec& planner) {
         return std::make_unique<SaveEncrypted>(
             dckpt::read_options(schema, planner, dckpt::kSavePlannerOptions));
-      }));
+      });
+  save.read_by = "encrypted";
+  dckpt::register_planner(std::move(save));
   dckpt::register_planner(dckpt::load_planner_entry<LoadEncrypted>(
       "encrypted", "tensors are decrypted", [schema](const dckpt::StrategySpec& planner) {
         return std::make_unique<LoadEncrypted>(

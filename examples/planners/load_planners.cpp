@@ -1,8 +1,8 @@
 #include "load_planners.h"
 
 #include <algorithm>
-#include <cmath>
-#include <unordered_map>
+#include <string_view>
+#include <unordered_set>
 
 namespace example {
 namespace {
@@ -31,108 +31,119 @@ class LoadWithoutKeys final : public dckpt::MCoreLoadPlanner {
 };
 
 /// Loads `q.weight`, `k.weight` and `v.weight` from a checkpoint that has them as consecutive rows
-/// of `qkv.weight`, in any sharding of both.
-class SplitQkv final : public dckpt::MCoreLoadPlanner {
+/// of `qkv.weight`, and the other way round, in any sharding of both.
+class Qkv final : public dckpt::MCoreLoadPlanner {
  public:
   dckpt::LoadPlan create_local_plan() override {
-    dckpt::LoadPlan plan = MCoreLoadPlanner::create_local_plan();
-    for (dckpt::LoadItem& item : plan) {
-      dckpt::ShardedTensor& tensor = item.tensor;
-      for (const int part : {0, 1, 2}) {
-        const std::string name = std::string(".") + "qkv"[part] + ".weight";
-        if (!tensor.key.ends_with(name)) continue;
-        tensor.key.replace(tensor.key.size() - name.size(), name.size(), ".qkv.weight");
-        tensor.global_offset[0] += part * tensor.global_shape[0];
-        tensor.global_shape[0] *= 3;
-        tensor.axis_fragmentations.reset();
-        break;
-      }
-    }
-    return plan;
-  }
-};
-
-struct Int8Options {
-  int steps = 64;  ///< steps per 1.0
-};
-
-/// Stores weights of float32 as whole numbers of steps from -127 to 127.
-class SaveInt8 final : public dckpt::MCoreSavePlanner {
- public:
-  explicit SaveInt8(const Int8Options& options) : options_(options) {}
-  dckpt::SavePlan create_local_plan() override {
-    dckpt::SavePlan plan = MCoreSavePlanner::create_local_plan();
-    for (dckpt::WriteItem& item : plan) {
-      if (item.kind != dckpt::WriteItem::Kind::kTensor || item.key.starts_with("optimizer.") ||
-          item.properties.dtype != dckpt::DType::kFloat32)
-        continue;
-      item.properties.dtype = dckpt::DType::kInt8;
-      item.nbytes /= sizeof(float);
-    }
-    return plan;
-  }
-  bool resolves(const dckpt::WriteItem& item) const override {
-    return item.kind == dckpt::WriteItem::Kind::kTensor &&
-           item.properties.dtype == dckpt::DType::kInt8;
-  }
-  dckpt::Tensor resolve_tensor(const dckpt::WriteItem&, dckpt::Tensor data) const override {
-    if (data.dtype() == dckpt::DType::kInt8) return data;
-    dckpt::Tensor steps = dckpt::Tensor::empty(dckpt::DType::kInt8, data.shape());
-    const auto in_steps = [&](float x) {
-      return static_cast<std::int8_t>(
-          std::clamp(std::round(x * static_cast<float>(options_.steps)), -127.F, 127.F));
-    };
-    std::transform(data.data<float>(), data.data<float>() + data.numel(), steps.data<std::int8_t>(),
-                   in_steps);
-    return steps;
-  }
-
- private:
-  Int8Options options_;
-};
-
-/// Loads int8 weights into tensors of float32.
-class LoadInt8 final : public dckpt::MCoreLoadPlanner {
- public:
-  explicit LoadInt8(const Int8Options& options) : options_(options) {}
-  dckpt::LoadPlan create_local_plan() override {
-    std::unordered_map<std::string_view, dckpt::DType> stored;
+    std::unordered_set<std::string_view> stored;
     for (const dckpt::TensorStorageMetadata& tensor : setup().metadata.tensors)
-      stored.emplace(tensor.key, tensor.properties.dtype);
-    dckpt::LoadPlan plan = MCoreLoadPlanner::create_local_plan();
-    for (dckpt::LoadItem& item : plan) {
-      const auto found = stored.find(item.tensor.key);
-      if (found != stored.end() && found->second == dckpt::DType::kInt8 &&
-          item.wanted == dckpt::DType::kFloat32)
-        item.tensor.dtype = dckpt::DType::kInt8;
+      stored.insert(tensor.key);
+    dckpt::LoadPlan plan;
+    for (dckpt::LoadItem& item : MCoreLoadPlanner::create_local_plan()) {
+      split(item, stored);
+      if (stored.contains(item.tensor.key) || item.tensor.flattened_range || !fuse(item, plan))
+        plan.push_back(std::move(item));
     }
     return plan;
   }
-  bool resolves(const dckpt::LoadItem& item) const override {
-    return item.tensor.dtype != item.wanted;
+
+ private:
+  /// Reads one of the three from its rows of the joined tensor, if that is stored.
+  static void split(dckpt::LoadItem& item, const std::unordered_set<std::string_view>& stored) {
+    dckpt::ShardedTensor& tensor = item.tensor;
+    for (const int part : {0, 1, 2}) {
+      const std::string name = std::string(".") + "qkv"[part] + ".weight";
+      if (!tensor.key.ends_with(name)) continue;
+      const std::string joined =
+          tensor.key.substr(0, tensor.key.size() - name.size()) + ".qkv.weight";
+      if (!stored.contains(joined)) continue;
+      tensor.key = joined;
+      tensor.global_offset[0] += part * tensor.global_shape[0];
+      tensor.global_shape[0] *= 3;
+      tensor.axis_fragmentations.reset();
+      return;
+    }
   }
-  dckpt::Tensor commit_tensor(const dckpt::LoadItem&, dckpt::Tensor read) const override {
-    dckpt::Tensor weights = dckpt::Tensor::empty(dckpt::DType::kFloat32, read.shape());
-    std::transform(read.data<std::int8_t>(), read.data<std::int8_t>() + read.numel(),
-                   weights.data<float>(), [&](std::int8_t steps) {
-                     return static_cast<float>(steps) / static_cast<float>(options_.steps);
-                   });
-    return weights;
+
+  /// Fills the rows of a joined tensor from those of the three that they are made of.
+  static bool fuse(const dckpt::LoadItem& item, dckpt::LoadPlan& plan) {
+    const std::string_view name = ".qkv.weight";
+    const dckpt::ShardedTensor& joined = item.tensor;
+    if (!joined.key.ends_with(name) || joined.global_shape[0] % 3 != 0) return false;
+    const std::int64_t each = joined.global_shape[0] / 3;
+    const std::int64_t first = joined.global_offset[0];
+    const std::int64_t end = first + joined.local_shape[0];
+    for (const int part : {0, 1, 2}) {
+      const std::int64_t from = std::max(first, part * each);
+      const std::int64_t to = std::min(end, (part + 1) * each);
+      if (from >= to) continue;
+      dckpt::LoadItem rows = item;
+      dckpt::ShardedTensor& tensor = rows.tensor;
+      tensor.key.replace(tensor.key.size() - name.size(), name.size(),
+                         std::string(".") + "qkv"[part] + ".weight");
+      tensor.axis_fragmentations.reset();
+      tensor.global_shape[0] = each;
+      tensor.global_offset[0] = from - part * each;
+      tensor.local_shape[0] = to - from;
+      rows.part = dckpt::Box{dckpt::Shape(tensor.local_shape.size(), 0), tensor.local_shape};
+      rows.part->offsets[0] = from - first;
+      plan.push_back(std::move(rows));
+    }
+    return first < end;
+  }
+};
+
+struct BaseOptions {
+  std::string from{};
+  std::vector<std::string> keys{};
+};
+
+/// Loads frozen parameters from the checkpoint of the base model, and everything else from that of
+/// the run, which has been saved without them.
+class LoadWithBase final : public dckpt::MCoreLoadPlanner {
+ public:
+  explicit LoadWithBase(BaseOptions options) : options_(std::move(options)) {}
+
+  dckpt::StateDict prepare_state(dckpt::StateDict state, const dckpt::LoadSetup&) override {
+    dckpt::StateDict frozen = dckpt::Value::dict();
+    state = dckpt::map_leaves(std::move(state), [&](dckpt::Value leaf) {
+      if (leaf.is(dckpt::Value::Kind::kShardedTensor) && is_frozen(leaf.as_sharded_tensor().key)) {
+        dckpt::ShardedTensor& tensor = leaf.mutable_sharded_tensor();
+        if (!tensor.data) tensor.data = dckpt::Tensor::empty(tensor.dtype, tensor.data_shape());
+        frozen[std::to_string(frozen.size())] = tensor;  // shares the memory that is filled
+      }
+      return leaf;
+    });
+    // Each rank loads its own shards; whether they cover the whole is the base model's affair.
+    dckpt::load(frozen, options_.from, {.validate_access_integrity = false});
+    return state;
+  }
+  dckpt::LoadPlan create_local_plan() override {
+    dckpt::LoadPlan plan = MCoreLoadPlanner::create_local_plan();
+    std::erase_if(plan, [&](const dckpt::LoadItem& item) { return is_frozen(item.tensor.key); });
+    return plan;
   }
 
  private:
-  Int8Options options_;
+  bool is_frozen(const std::string& key) const {
+    return std::ranges::any_of(options_.keys,
+                               [&](const std::string& prefix) { return key.starts_with(prefix); });
+  }
+
+  BaseOptions options_;
 };
 
 }  // namespace
 
 void register_load_planners() {
   using dckpt::config::field;
-  const dckpt::config::Schema<LoadWithoutOptions> without{{field(
-      "keys", &LoadWithoutOptions::keys,
-      dckpt::config::list_of(dckpt::config::text("a prefix of keys"), "a list of prefixes"))}};
-  const dckpt::config::Schema<Int8Options> int8{
-      {field("steps", &Int8Options::steps, dckpt::config::integer(1, 1 << 20))}};
+  const auto keys =
+      dckpt::config::list_of(dckpt::config::text("a prefix of keys"), "a list of prefixes");
+  const dckpt::config::Schema<LoadWithoutOptions> without{
+      {field("keys", &LoadWithoutOptions::keys, keys)}};
+  const dckpt::config::Schema<BaseOptions> base{
+      {field("from", &BaseOptions::from, dckpt::config::text("the base model's checkpoint")),
+       field("keys", &BaseOptions::keys, keys)}};
 
   dckpt::register_planner(
       dckpt::LoadPlannerEntry{.name = "without",
@@ -141,24 +152,15 @@ void register_load_planners() {
                                 return std::make_unique<LoadWithoutKeys>(dckpt::read_options(
                                     without, planner, dckpt::kLoadPlannerOptions));
                               }});
-  dckpt::register_planner(dckpt::LoadPlannerEntry{
-      .name = "split_qkv",
-      .about = "q, k and v from a joined tensor",
-      .make = [](const dckpt::StrategySpec&) { return std::make_unique<SplitQkv>(); }});
   dckpt::register_planner(
-      dckpt::SavePlannerEntry{.name = "int8_weights",
-                              .about = "float32 weights as int8",
-                              .make = [int8](const dckpt::StrategySpec& planner) {
-                                return std::make_unique<SaveInt8>(
-                                    dckpt::read_options(int8, planner, dckpt::kSavePlannerOptions));
-                              }});
-  dckpt::register_planner(
-      dckpt::LoadPlannerEntry{.name = "int8_weights",
-                              .about = "float32 weights from int8",
-                              .make = [int8](const dckpt::StrategySpec& planner) {
-                                return std::make_unique<LoadInt8>(
-                                    dckpt::read_options(int8, planner, dckpt::kLoadPlannerOptions));
-                              }});
+      dckpt::load_planner_entry<Qkv>("qkv", "q, k and v from a joined tensor, and back"));
+  dckpt::register_planner(dckpt::load_planner_entry<LoadWithBase>(
+      "with_base", "frozen parameters from a base model's checkpoint",
+      [base](const dckpt::StrategySpec& planner) {
+        return std::make_unique<LoadWithBase>(
+            dckpt::read_options(base, planner, dckpt::kLoadPlannerOptions));
+      }));
+  register_int8();
 }
 
 }  // namespace example

@@ -4,7 +4,10 @@
 
 namespace example {
 
-/// Registers `without`, `split_qkv` and `int8_weights` for loads, and the last also for saves.
+/// Registers `without`, `qkv` and `with_base` for loads, and what register_int8() does.
 void register_load_planners();
+
+/// Registers `int8_weights` for saves and for loads.
+void register_int8();
 
 }  // namespace example

@@ -9,6 +9,7 @@
 #include "dist_checkpointing/planner/load_planner.h"
 #include "dist_checkpointing/planner/planner_registry.h"
 #include "dist_checkpointing/planner/save_planner.h"
+#include "dist_checkpointing/save/state_plan.h"
 #include "mapping/base/hash.h"
 #include "mapping/planning/load/distribution.h"
 #include "mapping/planning/load/read_plan.h"

@@ -79,10 +79,13 @@ struct BytesStorageMetadata {
   std::uint32_t order = UINT32_MAX;  ///< see Metadata
 };
 
-/// DCP's StorageMeta, without its load_id and modules.
+/// DCP's StorageMeta, without its load_id; an entry of its modules names the planner.
 struct StorageMeta {
   std::optional<std::string> checkpoint_id{};
   std::optional<std::string> save_id{};
+  /// The registered load planner without which what is stored cannot be read as what was saved
+  /// (SavePlannerEntry::read_by).
+  std::optional<std::string> load_planner{};
 };
 
 /// The contents of a checkpoint, without the common state. Tensors and objects keep the order of

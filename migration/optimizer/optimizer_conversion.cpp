@@ -22,12 +22,12 @@
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/problem_list.h"
+#include "mapping/base/renamed_path.h"
 #include "mapping/megatron/optimizer_keys.h"
 #include "migration/optimizer/optimizer_buckets.h"
 #include "strategies/tensor_io/lost_data.h"
 #include "strategies/views/gathered_state.h"
 #include "strategies/views/rearranged_reader.h"
-#include "strategies/views/renamed_path.h"
 
 namespace dckpt {
 namespace {

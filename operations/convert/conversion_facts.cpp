@@ -131,6 +131,8 @@ ConversionFacts conversion_facts(const Route& route, const ConversionRequest& re
     }
   }
   facts.note("main parameters", yes_or_no(source.main_parameters));
+  facts.note("load planner",
+             quote(source.planner.name + " " + to_yaml_text(source.planner.options.tree())));
   for (const double weight : source.weights) facts.note("weight", std::to_string(weight));
   if (source.merge_adapter) {
     facts.note("adapter", quote(source.merge_adapter->absolute()));

@@ -22,6 +22,9 @@ namespace DCKPT_API dckpt {
 struct ConvertSource {
   /// The strategy that reads the source; see LoadOptions::strategy.
   StrategySpec strategy{.name = std::string(kAutoStrategy)};
+  /// The load planner whose tensors are converted; see OpenOptions::planner. The other
+  /// models are read by those that they name.
+  StrategySpec planner{.name = std::string(kAutoStrategy)};
   /// Selects an iteration of a training root; empty: the latest.
   std::optional<IterationName> iteration{};
   /// Gives the source other keys, as load.map of a policy does. All later steps see these keys.

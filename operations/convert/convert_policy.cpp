@@ -16,6 +16,7 @@ PolicyForConversion policy_for_conversion(const Policy& policy, bool names_forma
   PolicyForConversion result;
   ConvertOptions& options = result.options;
   options.source.strategy = load.strategy;
+  if (!load.registered_planner.name.empty()) options.source.planner = load.registered_planner;
   const bool own_strategy = save.strategy != usual.save.strategy;
   const bool served_by_another = canonical(save).strategy != save.strategy;  // compat decides
   if (names_format && own_strategy && !served_by_another) {

@@ -12,6 +12,7 @@
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/problem_list.h"
+#include "mapping/base/renamed_path.h"
 #include "mapping/megatron/optimizer_keys.h"
 #include "mapping/planning/chunk_geometry.h"
 #include "mapping/planning/validate.h"
@@ -19,7 +20,6 @@
 #include "strategies/contract/common_state.h"
 #include "strategies/formats/torch_archive/lazy_tensor.h"
 #include "strategies/views/rearranged_reader.h"
-#include "strategies/views/renamed_path.h"
 
 namespace dckpt {
 

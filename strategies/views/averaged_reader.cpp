@@ -8,8 +8,8 @@
 #include "mapping/geometry/flat_range.h"
 #include "mapping/state/tensor.h"
 #include "strategies/contract/forwarding_reader.h"
+#include "strategies/contract/made_chunk.h"
 #include "strategies/tensor_io/read_tensors.h"
-#include "strategies/views/made_chunk.h"
 
 namespace dckpt {
 namespace {

@@ -9,7 +9,7 @@
 #include "mapping/base/error.h"
 #include "mapping/geometry/cast.h"
 #include "strategies/contract/forwarding_reader.h"
-#include "strategies/views/made_chunk.h"
+#include "strategies/contract/made_chunk.h"
 
 namespace dckpt {
 namespace {

@@ -8,7 +8,7 @@
 #include "mapping/base/error.h"
 #include "mapping/geometry/cast.h"
 #include "strategies/contract/forwarding_reader.h"
-#include "strategies/views/made_chunk.h"
+#include "strategies/contract/made_chunk.h"
 #include "strategies/views/scale_tiles.h"
 
 namespace dckpt {

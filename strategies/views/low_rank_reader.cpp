@@ -9,10 +9,10 @@
 #include "mapping/geometry/cast.h"
 #include "mapping/state/tensor.h"
 #include "strategies/contract/forwarding_reader.h"
+#include "strategies/contract/made_chunk.h"
+#include "strategies/contract/recent_tiles.h"
 #include "strategies/tensor_io/read_tensors.h"
 #include "strategies/views/converted_reader.h"
-#include "strategies/views/made_chunk.h"
-#include "strategies/views/recent_tiles.h"
 
 namespace dckpt {
 namespace {

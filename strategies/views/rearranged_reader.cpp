@@ -11,9 +11,9 @@
 #include "mapping/base/error.h"
 #include "mapping/planning/load/distribution.h"
 #include "strategies/contract/common_state.h"
+#include "strategies/contract/made_chunk.h"
 #include "strategies/storage/forwarding.h"
 #include "strategies/tensor_io/read_tensors.h"
-#include "strategies/views/made_chunk.h"
 
 namespace dckpt {
 namespace {

@@ -7,8 +7,8 @@
 #include <vector>
 
 #include "strategies/contract/reader.h"
+#include "strategies/contract/recent_tiles.h"
 #include "strategies/views/quantized_weights.h"
-#include "strategies/views/recent_tiles.h"
 
 namespace dckpt {
 

@@ -172,8 +172,14 @@ Json plan_save(const Json& job) {
     const StateDict state = value_of(tree);
     const DescribedState described = describe_state(state, options, rank);
     planners.push_back(make_save_planner(options));
-    planners.back()->set_up_planner(
-        {state, described.shards, options, rank, static_cast<int>(job.at("ranks").size())});
+    planners.back()->set_up_planner({.state = state,
+                                     .shards = described.shards,
+                                     .tensors = described.tensors,
+                                     .objects = described.object_bytes,
+                                     .location = Location("unwritten"),
+                                     .options = options,
+                                     .rank = rank,
+                                     .ranks = static_cast<int>(job.at("ranks").size())});
     plans.push_back(planners.back()->create_local_plan());
     const SavePlan& plan = plans.back();
     Json items = Json::array(), paths = Json::object();

@@ -74,7 +74,7 @@ FLOORS = {
     "migration/optimizer": MAPS,
     "migration/megatron_fsdp": MAPS + ["migration/optimizer"],
     "migration/registration": MAPS + ["strategies", "migration"],
-    "dist_checkpointing/open": job(),
+    "dist_checkpointing/open": job("planner"),
     "dist_checkpointing/ranks": job(),
     "dist_checkpointing/planner": job(),
     # A checkpoint has passed check_stored() before another is deleted for its sake.

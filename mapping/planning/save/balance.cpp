@@ -107,7 +107,7 @@ class WriterChooser {
     const bool empty = numel(planned.boxes.sizes(item.box)) == 0;
     if (!empty && (forbidden || held_twice(planned, writers))) report_duplicate(planned, writers);
     if (options_.redundant()) return write_all(planned, writers);
-    if (options_.split_replicas && planned.bytes(item.box) >= kSplitBytes)
+    if (options_.split_replicas && !planned.reshaped && planned.bytes(item.box) >= kSplitBytes)
       return split(planned, std::move(writers));
     std::uint32_t chosen = writers.front();
     for (const std::uint32_t writer : writers) {

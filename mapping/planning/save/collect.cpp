@@ -11,8 +11,10 @@ namespace {
 /// Describes a key or an item.
 template <typename Planned>
 std::string describe(const Planned& planned) {
+  const std::string_view added = planned.added ? " that its planner adds" : "";
   if (planned.kind == WriteItem::Kind::kObject)
-    return planned.size.empty() ? "an object" : "an object of a grid " + to_string(planned.size);
+    return (planned.size.empty() ? "an object" : "an object of a grid " + to_string(planned.size)) +
+           std::string(added);
   std::string text =
       str_format("a tensor {} {}", to_string(planned.properties.dtype),
                  to_string(planned.flattened_shape ? *planned.flattened_shape : planned.size));
@@ -20,7 +22,7 @@ std::string describe(const Planned& planned) {
     text += planned.flattened_shape
                 ? str_format(" (flattened, stored as {})", to_string(planned.size))
                 : " (flattened)";
-  return text;
+  return text.append(added);
 }
 
 }  // namespace
@@ -75,6 +77,7 @@ void ItemCollector::add_item(std::uint32_t number, const WriteItem& item) {
     planned.flattened_shape = item.flattened_shape;
     planned.flattened = item.flattened;
     planned.grid_key = item.grid_key;
+    planned.added = item.added;
     planned.boxes = BoxList(item.chunk.dims());
   } else if (!planned.disagrees) {
     compare(planned, item);
@@ -94,6 +97,7 @@ void ItemCollector::add_item(std::uint32_t number, const WriteItem& item) {
   }
   const std::size_t box = planned.boxes.size();
   planned.boxes.push_back(item.chunk);
+  planned.reshaped |= item.source_shape.has_value();
   planned.has_empty |= item.kind == WriteItem::Kind::kTensor && item.nbytes == 0;
   if (box > 0 && compare_boxes(planned.boxes, box - 1, box) >= 0) planned.ascending = false;
   if (!item.main_replica && planned.replicas.empty()) planned.replicas.assign(box, false);
@@ -106,11 +110,13 @@ void ItemCollector::add_item(std::uint32_t number, const WriteItem& item) {
 void ItemCollector::compare(PlannedKey& planned, const WriteItem& item) {
   const bool both_objects =
       planned.kind == WriteItem::Kind::kObject && item.kind == WriteItem::Kind::kObject;
-  const bool same = (both_objects && planned.size == item.size) ||
-                    (!both_objects && planned.kind == item.kind &&
-                     planned.properties.dtype == item.properties.dtype &&
-                     planned.size == item.size && planned.flattened_shape == item.flattened_shape &&
-                     (!compare_flattened_ || planned.flattened == item.flattened));
+  const bool same =
+      planned.added == item.added &&
+      ((both_objects && planned.size == item.size) ||
+       (!both_objects && planned.kind == item.kind &&
+        planned.properties.dtype == item.properties.dtype && planned.size == item.size &&
+        planned.flattened_shape == item.flattened_shape &&
+        (!compare_flattened_ || planned.flattened == item.flattened)));
   if (same) return;
   planned.disagrees = true;
   const bool uneven = planned.flattened_shape && planned.flattened_shape == item.flattened_shape &&

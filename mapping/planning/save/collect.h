@@ -22,6 +22,8 @@ struct PlannedKey {
   std::optional<Shape> flattened_shape{};
   bool flattened = false;
   std::string grid_key{};
+  bool added = false;      ///< by a planner
+  bool reshaped = false;   ///< a planner stores a part in another shape than the state's
   bool disagrees = false;  ///< reported: ranks disagree on the key, or a part lies outside
 
   BoxList boxes;

@@ -65,6 +65,14 @@ struct WriteItem {
   TensorProperties properties{};
   std::optional<Shape> flattened_shape{};  ///< the tensor's own shape, when stored reformulated
   bool flattened = false;                  ///< from a flattened range
+  /// The shape in which a planner takes the source's elements, if it stores them in another one
+  /// (SavePlanner::resolve_tensor).
+  std::optional<Shape> source_shape{};
+
+  bool added = false;  ///< by a planner, and not of the state
+
+  /// The number of the source's elements that a tensor item takes.
+  std::int64_t source_count() const { return numel(source_shape ? *source_shape : chunk.sizes); }
 
   friend bool operator==(const WriteItem&, const WriteItem&) = default;
 };

@@ -1,6 +1,6 @@
 // The messages. Numbers are LEB128 and never negative.
 //
-//   local plan   "DCP2", the number of strings and items, the strings (keys, each once), the items.
+//   local plan   "DCP3", the number of strings and items, the strings (keys, each once), the items.
 //                A plan of 256 items is a few kilobytes.
 //   proposal     one byte of rules, one byte that says what follows, and a local plan or the 16
 //                bytes of its fingerprint
@@ -21,7 +21,7 @@
 namespace dckpt {
 namespace {
 
-constexpr std::string_view kMagic = "DCP2";
+constexpr std::string_view kMagic = "DCP3";
 constexpr std::size_t kReservedItems = std::size_t{1}
                                        << 16;  // the most reserved on a message's word
 
@@ -31,7 +31,9 @@ constexpr std::uint64_t kPinned = 4;
 constexpr std::uint64_t kReformulated = 8;
 constexpr std::uint64_t kFlattened = 16;
 constexpr std::uint64_t kReplica = 32;
-constexpr std::uint64_t kAllFlags = 63;
+constexpr std::uint64_t kReshaped = 64;
+constexpr std::uint64_t kAdded = 128;
+constexpr std::uint64_t kAllFlags = 255;
 
 enum ProposalKind : std::uint8_t { kPlan = 0, kSamePlan = 1 };
 enum AnswerKind : std::uint8_t { kItems = 0, kSameItems = 1 };
@@ -63,10 +65,13 @@ void decode_tensor(WireReader& reader, std::uint64_t flags, WriteItem& item) {
   item.chunk.sizes = read_shape(reader);
   item.flattened = (flags & kFlattened) != 0;
   if (flags & kReformulated) item.flattened_shape = read_shape(reader);
+  if (flags & kReshaped) item.source_shape = read_shape(reader);
   if (!checked_numel(item.size) || !fits(item.chunk, item.size))
     reader.malformed("a chunk lies outside its tensor");
   if (item.flattened_shape && !checked_numel(*item.flattened_shape))
     reader.malformed("an original shape is too large");
+  if (item.source_shape && !checked_numel(*item.source_shape))
+    reader.malformed("the shape of a source is too large");
   const auto bytes = checked_mul(static_cast<std::uint64_t>(numel(item.chunk.sizes)),
                                  static_cast<std::uint64_t>(item_size(dtype)));
   if (!bytes) reader.malformed("a chunk is too large");
@@ -106,7 +111,8 @@ Bytes encode_plan(const SavePlan& plan) {
     writer.number(
         (is_object ? kIsObject : 0U) | (item.properties.requires_grad ? kRequiresGrad : 0U) |
         (item.properties.pin_memory ? kPinned : 0U) | (item.flattened_shape ? kReformulated : 0U) |
-        (item.flattened ? kFlattened : 0U) | (item.main_replica ? 0U : kReplica));
+        (item.flattened ? kFlattened : 0U) | (item.main_replica ? 0U : kReplica) |
+        (item.source_shape ? kReshaped : 0U) | (item.added ? kAdded : 0U));
     writer.number(numbers[i]);
     writer.number(item.source);
     if (is_object) {
@@ -122,6 +128,7 @@ Bytes encode_plan(const SavePlan& plan) {
     write_shape(writer, item.chunk.offsets);
     write_shape(writer, item.chunk.sizes);
     if (item.flattened_shape) write_shape(writer, *item.flattened_shape);
+    if (item.source_shape) write_shape(writer, *item.source_shape);
   }
   return out;
 }
@@ -130,7 +137,7 @@ SavePlan decode_plan(ByteView bytes) {
   const std::string what = "a save plan from another rank";
   if (!as_text(bytes).starts_with(kMagic))
     throw_error(ErrorCode::kCorrupt,
-                what + " does not begin with 'DCP2'; all ranks must run the same version");
+                what + " does not begin with 'DCP3'; all ranks must run the same version");
   WireReader reader(bytes.subspan(kMagic.size()), what);
   const std::size_t key_count = reader.count();
   const std::size_t item_count = reader.count();
@@ -145,6 +152,7 @@ SavePlan decode_plan(ByteView bytes) {
     if (key >= keys.size()) reader.malformed("a key number is out of range");
     item.key = keys[key];
     item.main_replica = (flags & kReplica) == 0;
+    item.added = (flags & kAdded) != 0;
     item.source = static_cast<std::uint32_t>(reader.number(UINT32_MAX));
     item.kind = (flags & kIsObject) ? WriteItem::Kind::kObject : WriteItem::Kind::kTensor;
     item.kind == WriteItem::Kind::kTensor ? decode_tensor(reader, flags, item)

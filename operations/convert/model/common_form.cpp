@@ -12,12 +12,12 @@
 #include "mapping/base/checked.h"
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
+#include "mapping/base/renamed_path.h"
 #include "mapping/state/flatten.h"
 #include "mapping/state/sharded_object.h"
 #include "mapping/state/tree.h"
 #include "strategies/contract/forwarding_reader.h"
 #include "strategies/formats/torch_archive/torch_file.h"
-#include "strategies/views/renamed_path.h"
 
 namespace dckpt {
 namespace {

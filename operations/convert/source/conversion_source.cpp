@@ -74,8 +74,9 @@ Draft open_source(const Route& route, const ConversionRequest& request, ConvertR
   if (source.merge_adapter) adapter = adapter_to_merge(*source.merge_adapter, request);
   const std::uint64_t memory = request.limits.memory - (adapter ? adapter->memory : 0);
   Draft draft{.route = route,
-              .reader = open_checkpoint(
-                  route.from, {.iteration = source.iteration, .strategy = source.strategy}),
+              .reader = open_checkpoint(route.from, {.iteration = source.iteration,
+                                                     .strategy = source.strategy,
+                                                     .planner = source.planner}),
               .keys = source.keys,
               .adapter = std::move(adapter),
               .beside = files_beside(route.from),

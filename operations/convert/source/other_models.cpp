@@ -18,7 +18,8 @@ std::vector<OtherModel> open_others(const std::vector<Location>& models,
                                     const ConversionRequest& request, Findings& findings) {
   std::vector<OtherModel> others;
   for (const Location& model : models) {
-    others.push_back({open_checkpoint(model), model.display()});
+    others.push_back({open_checkpoint(model, {.planner = {.name = std::string(kAutoStrategy)}}),
+                      model.display()});
     compare_beside(*others.back().reader, request.checks, request.readers);
     append(findings, others.back().reader->info().findings);
   }

@@ -26,6 +26,8 @@ inline constexpr std::string_view kMegatronModule =
 /// ignore it.
 inline constexpr std::string_view kCommonPaths = "dckpt_common_paths";
 /// The attribute that this library adds to each _StorageInfo, for StorageInfo::crc.
+/// Begins the entry of StorageMeta.modules that names StorageMeta::load_planner.
+inline constexpr std::string_view kLoadPlannerModule = "dckpt.load.planner:";
 inline constexpr std::string_view kRecordCrc = "dckpt_crc32";
 /// The attribute of the first _StorageInfo that binds common.pt, for Metadata::common_crc. It is
 /// not an attribute of Metadata, because Megatron writes the Metadata that it has loaded again,

@@ -222,6 +222,14 @@ class MetadataReader {
       meta.checkpoint_id = graph_.path(place, "checkpoint_id");
     if (const Id save = graph_.find(fields, "save_id"); graph_.is_text(save))
       meta.save_id = std::string(graph_.text(save, "save_id"));
+    const Id modules = graph_.find(fields, "modules");
+    if (modules == MetadataGraph::kAbsent || graph_.kind(modules) != Kind::kList) return;
+    for (const Id module : graph_.nodes().children(modules)) {
+      if (!graph_.is_text(module)) continue;
+      const std::string_view name = graph_.text(module, "modules");
+      if (name.starts_with(dcp::kLoadPlannerModule))
+        meta.load_planner = std::string(name.substr(dcp::kLoadPlannerModule.size()));
+    }
   }
 
   MetadataGraph graph_;

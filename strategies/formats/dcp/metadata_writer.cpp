@@ -175,7 +175,11 @@ class MetadataWriter {
                      [&] { optional_text(metadata_.storage_meta->checkpoint_id); });
       out_.attribute("save_id", [&] { optional_text(metadata_.storage_meta->save_id); });
       out_.attribute("load_id", [&] { out_.none(); });
-      out_.attribute("modules", [&] { out_.empty_list(); });
+      out_.attribute("modules", [&] {
+        const auto& planner = metadata_.storage_meta->load_planner;
+        if (!planner) return out_.empty_list();
+        out_.list([&] { out_.text(std::string(dcp::kLoadPlannerModule) + *planner); });
+      });
     });
   }
 

@@ -402,8 +402,9 @@ class WrongSetup final : public MCoreSavePlanner {
       if (tensor != nullptr && tensor->key == "decoder.norm")
         tensor->global_shape = tensor->box.sizes = {1000};
     }
-    MCoreSavePlanner::set_up_planner(
-        {setup.state, shards_, setup.options, setup.rank, setup.ranks});
+    SaveSetup other = setup;
+    other.shards = shards_;
+    MCoreSavePlanner::set_up_planner(other);
   }
 
  private:
@@ -421,7 +422,7 @@ class WrongObjects final : public MCoreSavePlanner {
   bool resolves(const WriteItem& item) const override {
     return item.kind == WriteItem::Kind::kObject;
   }
-  Bytes resolve_object(const WriteItem& item, Bytes) const override {
+  Bytes transform_object(const WriteItem& item, Bytes) const override {
     EXPECT_NE(item.key, kCommonStateKey);
     return Bytes(3);
   }

@@ -7,6 +7,7 @@
 
 #include "configs/policy/policy.h"
 #include "dist_checkpointing/open/open.h"
+#include "dist_checkpointing/planner/planner_registry.h"
 #include "dist_checkpointing/ranks/shared_work.h"
 #include "mapping/base/error.h"
 #include "tools/dckpt/render/output_file.h"
@@ -23,14 +24,33 @@ void require_one_rank(const Communicator& ranks, const std::string& command) {
 }
 
 OpenOptions CheckpointArgument::open_options() const {
-  OpenOptions options{.iteration = iteration, .map = map};
-  if (!policy.empty()) options.strategy = Policy::find(policy).load.strategy;
+  OpenOptions options{.iteration = iteration, .planner = {.name = planner}, .map = map};
+  if (policy.empty()) return options;
+  const LoadOptions named = Policy::find(policy).load;
+  options.strategy = named.strategy;
+  if (!named.registered_planner.name.empty()) options.planner = named.registered_planner;
   return options;
 }
 
 std::unique_ptr<CheckpointReader> CheckpointArgument::open() const {
   const OpenOptions options = open_options();
   return with_context({.file = path}, [&] { return open_checkpoint(path, options); });
+}
+
+std::unique_ptr<CheckpointReader> CheckpointArgument::open_shown() const {
+  CheckpointArgument as_stored = *this;
+  as_stored.planner.clear();
+  auto reader = as_stored.open();
+  const auto& meta = reader->metadata().storage_meta;
+  if (!meta || !meta->load_planner || open_options().planner.name != kAutoStrategy) return reader;
+  if (std::ranges::find(load_planners(), *meta->load_planner, &LoadPlannerEntry::name) !=
+      load_planners().end())
+    return open();
+  print_note(
+      str_format("the load planner {} reads the checkpoint, and this program does not have "
+                 "it: what is stored is shown as it is",
+                 quote(*meta->load_planner)));
+  return reader;
 }
 
 std::unique_ptr<CheckpointReader> CheckpointArgument::open(Communicator& ranks) const {

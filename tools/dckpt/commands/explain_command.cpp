@@ -145,6 +145,7 @@ Command add_explain(ProgramSpec& program) {
       "  dckpt explain iter_0001000 decoder.final_layernorm.weight\n"
       "  dckpt explain iter_0001000 optimizer.state.exp_avg.output_layer.weight --json\n"
       "  dckpt explain llama model.layers.0.mlp.up_proj.weight --map auto");
+  options->checkpoint.planner.clear();  // looks at what is stored
   add_checkpoint(command, options->checkpoint);
   add_map(command, options->checkpoint.map);
   add_backend(command, options->checkpoint);

@@ -387,7 +387,7 @@ void print_rest(const CheckpointSummary& summary) {
 std::unique_ptr<CheckpointReader> open_inspected(const InspectArguments& options,
                                                  const Resume& resume) {
   try {
-    return options.checkpoint.open();
+    return options.checkpoint.open_shown();
   } catch (const CheckpointError&) {
     if (resume) print_note("a run that starts here takes: " + resume_text(*resume));
     throw;
@@ -420,8 +420,13 @@ int run_inspect(const InspectArguments& options) {
   const Resume resume = says_resume ? Resume(root->resume) : std::nullopt;
   if (root && !options.json) print_root(*root, options.checkpoint.path, options.all);
   const auto reader = open_inspected(options, resume);
-  const CheckpointSummary summary = with_context({.file = options.checkpoint.path},
-                                                 [&] { return inspect(*reader, options.inspect); });
+  CheckpointSummary summary = with_context({.file = options.checkpoint.path},
+                                           [&] { return inspect(*reader, options.inspect); });
+  CheckpointArgument stored = options.checkpoint;
+  stored.planner.clear();
+  if (const auto files_of = stored.open(); files_of->metadata().storage_meta != std::nullopt &&
+                                           files_of->metadata().storage_meta->load_planner)
+    summary.files = inspect(*files_of).files;  // what a planner makes is nowhere in them
   if (options.json) {
     print_json(to_json(summary, options.inspect.chunks, root ? &*root : nullptr,
                        !options.checkpoint.policy.empty()));

@@ -28,7 +28,8 @@ const PhaseReport& report_of(Phase phase, const SaveReport& report) {
 
 }  // namespace
 
-int show_timing(const CheckpointArgument& checkpoint, bool json) {
+int show_timing(CheckpointArgument checkpoint, bool json) {
+  checkpoint.planner.clear();
   const auto reader = checkpoint.open();
   const std::optional<SaveReport> report = find_report(reader->storage());
   if (!report)

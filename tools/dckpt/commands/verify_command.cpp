@@ -325,6 +325,7 @@ Command add_verify(ProgramSpec& program) {
       "  dckpt verify iter_0001000 --deep --threads 8\n"
       "  dckpt verify --fleet roots.txt --state roots.state --max-rate 100MiB --deep\n"
       "  dckpt verify iter_0001000 --json | jq '.problems'");
+  options->checkpoint.planner.clear();  // looks at what is stored
   add_checkpoint(command, options->checkpoint, false);
   add_backend(command, options->checkpoint);
   command.add_flag("--nan", options->verify.nan,

@@ -1,4 +1,4 @@
-#include "strategies/views/made_chunk.h"
+#include "strategies/contract/made_chunk.h"
 
 #include "mapping/base/checked.h"
 #include "mapping/base/error.h"

@@ -1,4 +1,4 @@
-#include "strategies/views/renamed_path.h"
+#include "mapping/base/renamed_path.h"
 
 #include <algorithm>
 #include <cstdint>
