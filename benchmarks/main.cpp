@@ -25,6 +25,7 @@
 #include "benchmarks/pool.h"
 #include "benchmarks/sparse.h"
 #include "benchmarks/transfer_planning.h"
+#include "benchmarks/transports.h"
 #include "mapping/base/text.h"
 
 namespace {
@@ -184,11 +185,6 @@ int main(int argc, char** argv) {
                  "threads|processes]\n";
     return 2;
   }
-  if (options->ranks == RankKind::kProcesses && !can_run_processes()) {
-    std::cerr << "--ranks processes: dckpt was built without libtorch or without Gloo's headers; "
-                 "--ranks threads works\n";
-    return 2;
-  }
   // The repeats of the two benchmarks of a run alternate in random order, so that a slow minute
   // hits both.
   std::string program = argv[0], interleave = "--benchmark_enable_random_interleaving=true";
@@ -207,6 +203,7 @@ int main(int argc, char** argv) {
     run_in_folder(kSparse, measure_sparse, *options, results);
     run_in_folder(kPool, measure_pool, *options, results);
     run_in_folder(kLargePool, measure_large_pool, *options, results);
+    run_in_folder(kTransports, measure_transports, *options, results);
     run_gpu(*options, results);
     if (made) std::filesystem::remove_all(options->directory);
     if (options->json != "-") results.write_table(std::cout);

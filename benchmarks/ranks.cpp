@@ -12,10 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "strategies/comm/sockets/socket_communicator.h"
 #include "strategies/comm/threads.h"
-#ifdef DCKPT_BENCH_GLOO
-#include "strategies/comm/c10d/process_group.h"
-#endif
 
 namespace dckpt::bench {
 namespace {
@@ -28,8 +26,6 @@ Bytes run_threads(int ranks, const std::function<Bytes(Communicator&)>& body) {
   });
   return result;
 }
-
-#ifdef DCKPT_BENCH_GLOO
 
 /// Returns a port that was free a moment ago.
 int free_port() {
@@ -47,15 +43,10 @@ int free_port() {
 }
 
 /// Runs a forked rank until it exits. Rank 0 writes its result into `channel`.
-[[noreturn]] void be_rank(int rank, int ranks, int port, int channel,
+[[noreturn]] void be_rank(const Connect& connect, int rank, int ranks, int port, int channel,
                           const std::function<Bytes(Communicator&)>& body) {
   try {
-    ::setenv("RANK", std::to_string(rank).c_str(), 1);
-    ::setenv("WORLD_SIZE", std::to_string(ranks).c_str(), 1);
-    ::setenv("MASTER_ADDR", "127.0.0.1", 1);
-    ::setenv("MASTER_PORT", std::to_string(port).c_str(), 1);
-    ::setenv("GLOO_SOCKET_IFNAME", "lo", 0);
-    const auto comm = gloo_from_environment(std::chrono::minutes(5));
+    const auto comm = connect(port, rank, ranks);
     const Bytes result = body(*comm);
     comm->barrier();  // other ranks may still communicate with this one
     if (rank == 0 &&
@@ -68,14 +59,17 @@ int free_port() {
   }
 }
 
-Bytes run_processes(int ranks, const std::function<Bytes(Communicator&)>& body) {
+}  // namespace
+
+Bytes run_processes(const Connect& connect, int ranks,
+                    const std::function<Bytes(Communicator&)>& body) {
   const int port = free_port();
   std::array<int, 2> channel{};
   if (::pipe(channel.data()) != 0) throw std::runtime_error("cannot make a pipe");
   std::vector<pid_t> children;
   for (int rank = 0; rank < ranks; ++rank) {
     const pid_t child = ::fork();
-    if (child == 0) be_rank(rank, ranks, port, channel[1], body);
+    if (child == 0) be_rank(connect, rank, ranks, port, channel[1], body);
     if (child > 0) children.push_back(child);
   }
   ::close(channel[1]);
@@ -93,28 +87,12 @@ Bytes run_processes(int ranks, const std::function<Bytes(Communicator&)>& body) 
   return result;
 }
 
-#else
-
-Bytes run_processes(int, const std::function<Bytes(Communicator&)>&) {
-  throw std::runtime_error(
-      "ranks as processes need libtorch and Gloo's headers when dckpt is built");
-}
-
-#endif
-
-}  // namespace
-
-bool can_run_processes() noexcept {
-#ifdef DCKPT_BENCH_GLOO
-  return true;
-#else
-  return false;
-#endif
-}
-
 Bytes run_ranks_as(RankKind kind, int ranks, const std::function<Bytes(Communicator&)>& body) {
-  return kind == RankKind::kThreads || ranks == 1 ? run_threads(ranks, body)
-                                                  : run_processes(ranks, body);
+  if (kind == RankKind::kThreads || ranks == 1) return run_threads(ranks, body);
+  const auto connect = [](int port, int rank, int size) {
+    return socket_communicator("127.0.0.1:" + std::to_string(port), rank, size);
+  };
+  return run_processes(connect, ranks, body);
 }
 
 }  // namespace dckpt::bench
