@@ -231,6 +231,11 @@ class SharedMemoryTransport final : public Transport {
  public:
   SharedMemoryTransport(std::shared_ptr<Transport> network, int rank)
       : network_(std::move(network)), rank_(rank) {}
+  SharedMemoryTransport(const SharedMemoryTransport&) = delete;
+  SharedMemoryTransport& operator=(const SharedMemoryTransport&) = delete;
+  ~SharedMemoryTransport() override {  // a rank may be a thread, whose process goes on
+    for_all_channels([](Channel& channel) { channel.say_farewell("its communicator has ended"); });
+  }
 
   void exchange(std::span<const Outgoing> outgoing, std::span<const Incoming> incoming,
                 const Deadline& deadline) override {
@@ -341,7 +346,7 @@ class SharedMemoryTransport final : public Transport {
     int idle = 0;
     std::chrono::microseconds nap = kShortestNap;
     auto next_life_sign = Clock::now() + kLifeSign;
-    std::optional<int> ended;  // a peer; its earlier messages are still in the ring
+    std::optional<CheckpointError> lost;  // earlier messages of that rank are still in the ring
     std::optional<Clock::time_point> last_look;
     while (!moving.empty()) {
       std::size_t moved = 0;
@@ -359,22 +364,23 @@ class SharedMemoryTransport final : public Transport {
         if (idle >= kYields) for_all_channels([](Channel& channel) { channel.say_waiting({}); });
         idle = 0;
         nap = kShortestNap;
-        ended.reset();
+        lost.reset();
         continue;
       }
       if (++idle < kYields) {
         ::sched_yield();
         continue;
       }
+      const bool has_looked_again = lost.has_value();
       for (const Moving& one : moving) {
-        const std::string why = one.channel->farewell();
-        if (!why.empty())
-          throw_error(ErrorCode::kUnavailable, "rank {} has given up: {}", one.peer,
-                      printable(why));
+        if (const std::string why = one.channel->farewell(); !why.empty()) {
+          lost.emplace(ErrorCode::kUnavailable,
+                       str_format("rank {} has given up: {}", one.peer, printable(why)));
+          break;
+        }
       }
-      if (ended)
-        throw_error(ErrorCode::kUnavailable, {.rank = *ended},
-                    "lost the connection to rank {}: its process has ended", *ended);
+      if (has_looked_again) throw CheckpointError(*lost);
+      if (lost) continue;
       const Moving& silent = awaited(moving);
       const std::optional<int> other = culprit(silent);
       // Of two ranks whose time is up together, the second one still hears the farewell of the
@@ -392,7 +398,11 @@ class SharedMemoryTransport final : public Transport {
         const auto found = std::find_if(moving.begin(), moving.end(), [](const Moving& one) {
           return one.channel->other_has_ended();
         });
-        if (found != moving.end()) ended = found->peer;
+        if (found != moving.end())
+          lost.emplace(
+              ErrorCode::kUnavailable,
+              str_format("lost the connection to rank {}: its process has ended", found->peer),
+              ErrorContext{.rank = found->peer});
       }
       std::this_thread::sleep_for(nap);
       nap = std::min(nap * 2, kLongestNap);

@@ -116,8 +116,10 @@ TEST(SharedMemory, WhereMemoryCannotBeSharedTheNetworkCarriesAll) {
 /// one that it did.
 std::vector<std::string> errors_without(int absent, int size, std::chrono::milliseconds timeout) {
   std::vector<std::string> errors(static_cast<std::size_t>(size));
+  std::shared_ptr<Transport> kept;
   run_transports(size, [&](const std::shared_ptr<Transport>& network, int rank) {
     const auto transport = with_shared_memory(network, rank);
+    if (rank == absent) kept = transport;  // it is silent, but has not ended
     point_to_point(transport, rank, size, std::chrono::minutes(10))
         ->all_to_all(std::vector<Bytes>(static_cast<std::size_t>(size)));
     if (rank == absent) return;
@@ -136,6 +138,47 @@ TEST(SharedMemory, ARankThatDoesNotComeIsNamedByAllThatWait) {
   EXPECT_EQ(errors[0], "barrier: waited 2000 ms for rank 3");
   for (const int rank : {1, 2, 4})
     EXPECT_THAT(errors[static_cast<std::size_t>(rank)], HasSubstr("for rank 3")) << rank;
+}
+
+TEST(SharedMemory, ARankWhoseCommunicatorEndsIsNoticedAtOnce) {
+  std::vector<std::string> errors(3);
+  run_transports(3, [&](const std::shared_ptr<Transport>& network, int rank) {
+    const auto comm =
+        point_to_point(with_shared_memory(network, rank), rank, 3, std::chrono::minutes(10));
+    comm->barrier();
+    if (rank == 2) return;  // the thread ends, and the process goes on
+    try {
+      comm->barrier();
+    } catch (const CheckpointError& error) {
+      errors[static_cast<std::size_t>(rank)] = error.message();
+    }
+  });
+  for (const int rank : {0, 1}) {
+    EXPECT_THAT(errors[static_cast<std::size_t>(rank)],
+                HasSubstr("rank 2 has given up: its communicator has ended"));
+  }
+}
+
+TEST(SharedMemory, TheLastMessageOfARankThatHasEndedIsReceived) {
+  std::barrier both(2);
+  run_transports(2, [&](const std::shared_ptr<Transport>& network, int rank) {
+    const Deadline deadline = Deadline::after(std::chrono::minutes(10));
+    auto transport = with_shared_memory(network, rank);
+    for (const int seed : {1, 2}) {
+      if (seed == 2 && rank == 1) both.arrive_and_wait();
+      const Bytes sent = pattern(100, seed);
+      Bytes got(100);
+      const Transport::Outgoing outgoing{1, sent};
+      const Transport::Incoming incoming{0, got};
+      rank == 0 ? transport->exchange({&outgoing, 1}, {}, deadline)
+                : transport->exchange({}, {&incoming, 1}, deadline);
+      if (rank == 1) {
+        EXPECT_TRUE(got == sent);
+      }
+    }
+    transport.reset();
+    if (rank == 0) both.arrive_and_wait();
+  });
 }
 
 TEST(SharedMemory, ARankThatGivesUpTellsWhyAtOnce) {
