@@ -181,7 +181,11 @@ class SocketTransport final : public Transport {
       const auto greeting = encode(Greeting{meeting_.key, rank_, peer});
       with.greeting.assign(greeting.begin(), greeting.end());
       with.socket = connect_to(address);
-      if (!with.socket) throw_lost(peer, std::strerror(errno));
+      if (!with.socket) {
+        const int error = errno;
+        connections_.erase(found);
+        throw_lost(peer, error);
+      }
     }
     return with;
   }
@@ -199,9 +203,9 @@ class SocketTransport final : public Transport {
   bool opens(int peer, Connection& with) {
     pollfd writable{with.socket.get(), POLLOUT, 0};
     if (::poll(&writable, 1, 0) != 1) return false;
-    if (const int error = error_of(with.socket)) throw_lost(peer, std::strerror(error));
+    if (const int error = error_of(with.socket)) throw_lost(peer, error);
     const Moved moved = send_some(with.socket, with.greeting);
-    if (moved.ended) throw_lost(peer, std::strerror(errno));
+    if (moved.ended) throw_lost(peer, errno);
     with.greeting.erase(with.greeting.begin(),
                         with.greeting.begin() + static_cast<std::ptrdiff_t>(moved.bytes));
     with.is_open = with.greeting.empty();
@@ -218,7 +222,7 @@ class SocketTransport final : public Transport {
       Traffic::Sent& sent = traffic.out.front();
       const Moved moved =
           send_some(with.socket, ByteView(sent.head).subspan(sent.head_bytes), sent.bytes);
-      if (moved.ended) throw_lost(peer, std::strerror(errno));
+      if (moved.ended) throw_lost(peer, errno);
       if (moved.bytes == 0) return moves;
       moves = true;
       const std::size_t of_head = std::min(moved.bytes, kHead - sent.head_bytes);
@@ -280,8 +284,7 @@ class SocketTransport final : public Transport {
   static std::size_t take(int peer, Connection& with, MutableByteView into) {
     errno = 0;
     const Moved moved = receive_some(with.socket, into);
-    if (moved.ended)
-      throw_lost(peer, errno == 0 ? "it has ended or given up" : std::strerror(errno));
+    if (moved.ended) throw_lost(peer, errno);
     return moved.bytes;
   }
 
@@ -354,9 +357,10 @@ class SocketTransport final : public Transport {
                 ranks_text(silent.empty() ? deaf : silent));
   }
 
-  [[noreturn]] static void throw_lost(int peer, const std::string& why) {
+  [[noreturn]] static void throw_lost(int peer, int error) {
+    const bool is_closed = error == 0 || error == EPIPE || error == ECONNRESET;
     throw_error(ErrorCode::kUnavailable, {.rank = peer}, "lost the connection to rank {}: {}", peer,
-                why);
+                is_closed ? "it has ended or given up" : std::strerror(error));
   }
 
   Meeting meeting_;  ///< with the names of `ranks_`

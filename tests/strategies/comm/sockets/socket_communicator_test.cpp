@@ -18,6 +18,7 @@
 #include "strategies/comm/sockets/handshake.h"
 #include "strategies/comm/sockets/rendezvous.h"
 #include "strategies/comm/sockets/socket.h"
+#include "strategies/comm/sockets/socket_transport.h"
 #include "tests/strategies/comm/communicator_conformance.h"
 #include "tests/support/temp_dir.h"
 
@@ -26,6 +27,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::AnyOf;
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 std::string free_port() {
@@ -188,6 +190,28 @@ TEST(Sockets, ARankThatEndsIsNoticedAtOnce) {
   });
   EXPECT_THAT(message_of(errors[0]), HasSubstr("lost the connection to rank 2"));
   EXPECT_THAT(message_of(errors[1]), HasSubstr("rank 2"));
+}
+
+TEST(Sockets, ARankThatCannotBeReachedIsAnErrorEachTime) {
+  const TempDir folder;
+  std::vector<std::string> errors;
+  run(2, [&](int rank) {
+    const Deadline deadline = Deadline::after(std::chrono::seconds(20));
+    sockets::Meeting meeting = sockets::meet(
+        sockets::parse_rendezvous(folder.path().string() + "/"), rank, 2, "", deadline);
+    if (rank == 0) return;
+    meeting.names[0] = "nobody.sock";
+    const auto transport = sockets::socket_transport(std::move(meeting), rank);
+    for (int attempt = 0; attempt < 2; ++attempt) {
+      try {
+        const Transport::Outgoing outgoing{0, as_bytes("text")};
+        transport->exchange({&outgoing, 1}, {}, deadline);
+      } catch (const CheckpointError& error) {
+        errors.push_back(error.message());
+      }
+    }
+  });
+  EXPECT_THAT(errors, ElementsAre(HasSubstr("lost the connection"), HasSubstr("lost the")));
 }
 
 TEST(Sockets, AThousandRanksConnectAndGather) {

@@ -1,5 +1,6 @@
-// Ranks as processes, of which one is killed, stopped or ends while the others communicate: all
-// others must end with an error that names it, and soon.
+// Ranks as processes, of which one is killed, stopped, ends or sleeps while the others communicate:
+// all others must end with an error that names it, and soon. A rank that is merely late is no
+// fault.
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -9,6 +10,7 @@
 
 #include <array>
 #include <chrono>
+#include <map>
 #include <string>
 #include <thread>
 #include <tuple>
@@ -28,9 +30,17 @@ using ::testing::ContainsRegex;
 using ::testing::Each;
 using ::testing::HasSubstr;
 
-enum class Fault { kKilled, kStopped, kEnds };
-constexpr milliseconds kTimeout{1500};
-constexpr int kRoundBefore = 20;  // rounds of messages before the fault
+enum class Fault { kKilled, kStopped, kEnds, kSleeps, kLate };
+
+/// Many processes take a while to get their share of the processors.
+milliseconds timeout(int size) {
+  return milliseconds(size > 4 ? 4000 : 1500);
+}
+
+/// Rounds of messages before the fault, and as many after it.
+int half_of_rounds(int size) {
+  return size > 4 ? 3 : 20;
+}
 
 /// One rank in a process of its own; what it writes at its end can be read here.
 struct RankProcess {
@@ -53,17 +63,23 @@ std::string communicate(const std::string& at, int rank, int size, bool shared_m
                         Fault fault) {
   try {
     const auto comm = socket_communicator(
-        at, rank, size, {.timeout = kTimeout, .token = "faults", .shared_memory = shared_memory});
-    for (int round = 0;; ++round) {
-      if (round == kRoundBefore && rank == victim) {
-        if (fault == Fault::kEnds) return "ended";
-        ::raise(fault == Fault::kKilled ? SIGKILL : SIGSTOP);
-        return "went on";
+        at, rank, size,
+        {.timeout = timeout(size), .token = "faults", .shared_memory = shared_memory});
+    for (int round = 0; round < 2 * half_of_rounds(size); ++round) {
+      if (round == half_of_rounds(size) && rank == victim) {
+        switch (fault) {
+          case Fault::kKilled: ::raise(SIGKILL); break;
+          case Fault::kStopped: ::raise(SIGSTOP); break;
+          case Fault::kEnds: return "ended";
+          case Fault::kSleeps: std::this_thread::sleep_for(2 * timeout(size)); break;
+          case Fault::kLate: std::this_thread::sleep_for(timeout(size) / 2); break;
+        }
       }
       (void)comm->all_gather(as_bytes("some text of rank " + std::to_string(rank)));
       std::vector<Bytes> parts(static_cast<std::size_t>(size), Bytes(1000));
       (void)comm->all_to_all(std::move(parts));
     }
+    return "done";
   } catch (const CheckpointError& error) {
     return std::string(to_string(error.code())) + ": " + error.message();
   }
@@ -93,20 +109,33 @@ std::vector<RankProcess> start(int size, bool shared_memory, int victim, Fault f
   return ranks;
 }
 
+/// Returns what the ranks say at their end.
+std::vector<std::string> words_of(std::vector<RankProcess>& ranks, int victim, Fault fault) {
+  std::vector<std::string> said(ranks.size());
+  const auto at = static_cast<std::size_t>(victim);
+  for (std::size_t rank = 0; rank < ranks.size(); ++rank) {
+    if (rank != at) said[rank] = ranks[rank].wait();
+  }
+  if (fault == Fault::kStopped) ::kill(ranks[at].process, SIGKILL);
+  said[at] = ranks[at].wait();
+  return said;
+}
+
 class SocketFaults : public ::testing::TestWithParam<std::tuple<int, bool, Fault>> {};
 
 TEST_P(SocketFaults, AllOtherRanksNameTheOneAtFault) {
   const auto [size, shared_memory, fault] = GetParam();
+  std::map<int, std::vector<RankProcess>> jobs;
   for (const int victim : {0, 1, size - 1}) {
-    if (victim == 1 && size == 2) continue;
-    std::vector<RankProcess> ranks = start(size, shared_memory, victim, fault);
-    std::vector<std::string> said;
-    for (int rank = 0; rank < size; ++rank) {
-      if (rank != victim) said.push_back(ranks[static_cast<std::size_t>(rank)].wait());
+    if (victim != 1 || size == 4) jobs[victim] = start(size, shared_memory, victim, fault);
+  }
+  for (auto& [victim, ranks] : jobs) {
+    std::vector<std::string> said = words_of(ranks, victim, fault);
+    if (fault == Fault::kSleeps) {
+      EXPECT_THAT(said[static_cast<std::size_t>(victim)],
+                  AllOf(HasSubstr("unavailable: "), HasSubstr("given up")));
     }
-    RankProcess& faulty = ranks[static_cast<std::size_t>(victim)];
-    ::kill(faulty.process, SIGKILL);
-    faulty.wait();
+    said.erase(said.begin() + victim);
     EXPECT_THAT(said, Each(AllOf(HasSubstr("unavailable: "),
                                  ContainsRegex("rank " + std::to_string(victim) + "([^0-9]|$)"))))
         << "victim " << victim;
@@ -116,9 +145,22 @@ TEST_P(SocketFaults, AllOtherRanksNameTheOneAtFault) {
 INSTANTIATE_TEST_SUITE_P(Few, SocketFaults,
                          ::testing::Combine(::testing::Values(2, 4), ::testing::Bool(),
                                             ::testing::Values(Fault::kKilled, Fault::kStopped,
-                                                              Fault::kEnds)));
+                                                              Fault::kEnds, Fault::kSleeps)));
 INSTANTIATE_TEST_SUITE_P(Many, SocketFaults,
-                         ::testing::Values(std::tuple(64, false, Fault::kKilled)));
+                         ::testing::Combine(::testing::Values(64), ::testing::Values(false),
+                                            ::testing::Values(Fault::kKilled, Fault::kStopped,
+                                                              Fault::kEnds, Fault::kSleeps)));
+
+class LateRanks : public ::testing::TestWithParam<std::tuple<int, bool>> {};
+
+TEST_P(LateRanks, AreAwaitedUntilTheDeadline) {
+  const auto [size, shared_memory] = GetParam();
+  std::vector<RankProcess> ranks = start(size, shared_memory, size - 1, Fault::kLate);
+  EXPECT_THAT(words_of(ranks, size - 1, Fault::kLate), Each("done"));
+}
+
+INSTANTIATE_TEST_SUITE_P(SocketFaults, LateRanks,
+                         ::testing::Combine(::testing::Values(2, 4, 64), ::testing::Bool()));
 
 }  // namespace
 }  // namespace dckpt::socket_faults_test
