@@ -1,5 +1,5 @@
-// The trainer of docs/tutorial.md: `trainer RANKS ITERATIONS` fits a matrix that is cut by rows;
-// resumes where the last run stopped.
+// The trainer of docs/tutorial.md: `trainer ITERATIONS` fits a matrix that is cut by rows over the
+// processes of a job; resumes where the last run stopped.
 #include <dckpt/dist_checkpointing.h>
 
 #include <cstdio>
@@ -78,8 +78,7 @@ void train(dckpt::Communicator& comm, std::uint64_t iterations) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 3) return std::fprintf(stderr, "usage: trainer RANKS ITERATIONS\n"), 2;
-  const int ranks = std::atoi(argv[1]);
-  const std::uint64_t iterations = std::strtoull(argv[2], nullptr, 10);
-  dckpt::run_ranks(ranks, [&](dckpt::Communicator& comm) { train(comm, iterations); });
+  if (argc != 2) return std::fprintf(stderr, "usage: trainer ITERATIONS\n"), 2;
+  const auto comm = dckpt::sockets_from_environment();  // RANK, WORLD_SIZE, … of the launcher
+  train(*comm, std::strtoull(argv[1], nullptr, 10));
 }
