@@ -81,6 +81,15 @@ std::optional<Hello> decode_hello(ByteView bytes) {
   }
 }
 
+std::optional<std::string> token_in(ByteView hello) {
+  if (hello.size() < kHelloMagic.size()) return std::nullopt;
+  try {
+    return WireReader(hello.subspan(kHelloMagic.size()), "hello").text();
+  } catch (const CheckpointError&) {
+    return std::nullopt;
+  }
+}
+
 Bytes encode(const Answer& answer) {
   Bytes bytes = to_bytes(kAnswerMagic);
   WireWriter writer(bytes);

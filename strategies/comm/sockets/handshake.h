@@ -69,6 +69,8 @@ Bytes encode(const Hello& hello);
 /// Returns an empty result for bytes that no rank of any version sends. Throws CheckpointError
 /// (unsupported) for a hello of another version.
 std::optional<Hello> decode_hello(ByteView bytes);
+/// Returns the token in a hello, which stands at the same place in all versions.
+std::optional<std::string> token_in(ByteView hello);
 
 Bytes encode(const Answer& answer);
 /// Throws CheckpointError (corrupt) for what rank 0 does not send to a job of `size` ranks.

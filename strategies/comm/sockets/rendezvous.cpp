@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <poll.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -25,6 +26,7 @@ using std::chrono::milliseconds;
 constexpr milliseconds kShortestPause{5};
 constexpr milliseconds kLongestPause{500};
 constexpr milliseconds kLongestConnect{5'000};
+constexpr int kMostAttempts = 200;  // to lock a folder
 constexpr const char* kDoor = "rendezvous.sock";
 
 milliseconds left(Clock::time_point until) {
@@ -177,9 +179,20 @@ class Host {
     if (visitor.socket) hear(visitor);
   }
 
+  /// Returns an empty result for strangers. Throws CheckpointError for a rank of another version.
+  std::optional<Hello> understand(ByteView bytes) {
+    try {
+      return decode_hello(bytes);
+    } catch (const CheckpointError&) {
+      const std::optional<std::string> token = token_in(bytes);
+      if (token && same_secret(*token, token_)) throw;
+      return std::nullopt;
+    }
+  }
+
   /// Takes a hello that has arrived.
   void hear(Visitor& visitor) {
-    const auto hello = decode_hello(ByteView(visitor.heard).subspan(kFrameLength));
+    const auto hello = understand(ByteView(visitor.heard).subspan(kFrameLength));
     if (!hello) return void(visitor.socket = {});
     if (!same_secret(hello->token, token_)) {
       ++refused_;
@@ -361,6 +374,8 @@ posix::Fd open_door(const Rendezvous& rendezvous, Address& at) {
       return listen_at(address);
     } catch (const CheckpointError& error) {
       if (!failure) failure = error;
+      // Another program is at this address, where the other ranks would look first.
+      if (error.code() == ErrorCode::kAlreadyExists) break;
     }
   }
   throw_error(failure->code(),
@@ -369,8 +384,14 @@ posix::Fd open_door(const Rendezvous& rendezvous, Address& at) {
               failure->message());
 }
 
-/// Waits in a folder. A socket that an ended job has left there gives way.
+/// Waits in a folder. A socket that an ended job has left there gives way; of jobs that find one at
+/// the same time, one after the other looks.
 posix::Fd open_door(const posix::Fd& folder, const Rendezvous& rendezvous) {
+  const posix::Fd locked(::openat(folder.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  for (int attempt = 0; locked && ::flock(locked.get(), LOCK_EX | LOCK_NB) != 0; ++attempt) {
+    if (attempt == kMostAttempts) break;  // by somebody else, for other reasons
+    std::this_thread::sleep_for(kShortestPause);
+  }
   const Address address = address_in(folder, kDoor);
   while (true) {
     try {

@@ -21,6 +21,7 @@
 // connections end. Ranks connect to each other only when they first exchange a message.
 //
 //   a stranger (other bytes, none, too many)    is dropped; the ranks do not learn of it
+//   another version with another token          is a stranger
 //   a rank with another token                   is refused; the others go on waiting
 //   another version or size, a rank twice,      all ranks that have come get the same error; those
 //   a rank outside of the size                  that come later find nobody until their deadline

@@ -54,6 +54,14 @@ TEST(Handshake, EveryCutOrChangedHelloIsNoHelloOrOfAnotherVersion) {
   }
 }
 
+TEST(Handshake, TheTokenIsKnownInEveryVersion) {
+  Bytes newer = encode(Hello{"token", 1, 2, "10.0.0.3:1"});
+  newer[13] = std::byte{'2'};
+  newer.resize(newer.size() - 3);  // whatever follows
+  EXPECT_EQ(token_in(newer), "token");
+  EXPECT_EQ(token_in(ByteView(newer).first(16)), std::nullopt);
+}
+
 TEST(Handshake, GreetingsOfOthersAreNone) {
   const auto greeting = encode(Greeting{key(), 7, 2});
   EXPECT_FALSE(decode_greeting(ByteView(greeting).first(kGreetingBytes - 1)));

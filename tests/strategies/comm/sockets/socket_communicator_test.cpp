@@ -1,6 +1,7 @@
 #include "strategies/comm/sockets/socket_communicator.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
@@ -8,13 +9,20 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <barrier>
 #include <exception>
+#include <functional>
+#include <string>
+#include <string_view>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
+#include "strategies/comm/point_to_point.h"
 #include "strategies/comm/sockets/handshake.h"
 #include "strategies/comm/sockets/rendezvous.h"
 #include "strategies/comm/sockets/socket.h"
@@ -153,6 +161,135 @@ TEST(Sockets, ARankWithAnotherTokenIsRefusedAndTheRightOneIsAwaited) {
   EXPECT_EQ(message_of(errors[0]), "");
   EXPECT_THAT(message_of(errors[1]), HasSubstr("its token is another one"));
   EXPECT_EQ(message_of(errors[2]), "");
+}
+
+/// Says hello as rank 1 of 2 of a build with another protocol, until somebody is there to hear it.
+posix::Fd speak_another_version(const std::string& at, const std::string& token) {
+  Bytes hello = sockets::framed(sockets::encode(sockets::Hello{token, 1, 2, "127.0.0.1:1"}));
+  hello[sockets::kFrameLength + std::string_view("dckpt-hello-0").size()] = std::byte{'9'};
+  while (true) {
+    posix::Fd socket = sockets::connect_to(*sockets::parse_address(at));
+    if (socket && sockets::send_some(socket, hello).bytes == hello.size()) return socket;
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+}
+
+TEST(Sockets, ARankOfAnotherVersionIsAnErrorOfAll) {
+  const std::string at = free_port();
+  const auto errors = run(3, [&](int i) {
+    if (i == 2) {
+      const posix::Fd socket = speak_another_version(at, "a");
+      std::byte answer{};
+      while (!sockets::receive_some(socket, {&answer, 1}).ended) std::this_thread::yield();
+    } else {
+      (void)socket_communicator(at, i, 3, quick("a"));
+    }
+  });
+  for (const int rank : {0, 1}) {
+    EXPECT_THAT(message_of(errors[static_cast<std::size_t>(rank)]),
+                AnyOf(HasSubstr("version 09 of the protocol, this one 01"),
+                      HasSubstr("waited")));  // by one that came too late
+  }
+  EXPECT_THAT(message_of(errors[0]), HasSubstr("version 09"));
+}
+
+TEST(Sockets, AnotherVersionWithAnotherTokenIsAStranger) {
+  const std::string at = free_port();
+  posix::Fd stranger;
+  std::atomic<bool> has_come = false;
+  const auto errors = run(3, [&](int i) {
+    if (i == 2) {
+      stranger = speak_another_version(at, "b");
+      has_come = true;
+      return;
+    }
+    while (i == 1 && !has_come) std::this_thread::yield();
+    socket_communicator(at, i, 2, {.timeout = std::chrono::seconds(20), .token = "a"})->barrier();
+  });
+  for (const auto& error : errors) EXPECT_EQ(message_of(error), "");
+}
+
+TEST(Sockets, OnlyOneRankZeroWaitsAtAPlace) {
+  const TempDir folder;
+  for (const auto& [place, expected] :
+       {std::pair(free_port(), "Address already in use"),
+        std::pair(folder.path().string() + "/", "another job meets in the folder")}) {
+    std::atomic<bool> refused = false;
+    const auto errors = run(3, [&, at = place](int i) {
+      while (i == 2 && !refused) std::this_thread::yield();
+      try {
+        (void)socket_communicator(at, i == 2 ? 1 : 0, 2, {.timeout = std::chrono::seconds(20)});
+      } catch (const CheckpointError&) {
+        refused = true;
+        throw;
+      }
+    });
+    const bool first_waits = errors[0] == nullptr;
+    EXPECT_THAT(message_of(errors[first_waits ? 1 : 0]), HasSubstr(expected));
+    EXPECT_EQ(message_of(errors[first_waits ? 0 : 1]), "");
+    EXPECT_EQ(message_of(errors[2]), "");
+  }
+}
+
+TEST(Sockets, OfJobsThatFindADeadSocketOneTakesItsPlace) {
+  for (int attempt = 0; attempt < 30; ++attempt) {
+    const TempDir folder;
+    {
+      const posix::Fd directory(::open(folder.path().c_str(), O_PATH | O_DIRECTORY));
+      (void)sockets::listen_at(*sockets::in_directory(directory, "rendezvous.sock"));
+    }
+    constexpr int kJobs = 4;
+    std::atomic<int> refused = 0;
+    std::barrier begin(kJobs);
+    const auto errors = run(kJobs + 1, [&](int i) {
+      if (i == kJobs) {
+        while (refused < kJobs - 1) std::this_thread::yield();
+      } else {
+        begin.arrive_and_wait();
+      }
+      try {
+        (void)socket_communicator(folder.path().string() + "/", i == kJobs ? 1 : 0, 2, quick());
+      } catch (const CheckpointError&) {
+        ++refused;
+        throw;
+      }
+    });
+    EXPECT_EQ(std::ranges::count(errors, nullptr), 2) << "attempt " << attempt;
+  }
+}
+
+TEST(Sockets, AHostMayBeANameOrAnAddressOfIpv6) {
+  std::string port = free_port();
+  port.erase(0, port.find(':'));
+  std::vector<std::string> places = {"localhost" + port};
+  try {
+    places.push_back(
+        sockets::local_address(sockets::listen_at(*sockets::parse_address("[::1]:0"))).text());
+  } catch (const CheckpointError&) {  // this machine has none
+  }
+  for (const std::string& at : places) {
+    run_on(
+        at, 3, [](Communicator& comm) { EXPECT_EQ(comm.all_gather({}).size(), 3U); },
+        std::chrono::seconds(20), false);
+  }
+}
+
+TEST(Sockets, StrangersAtTheDoorOfARankAreNotNoticed) {
+  const std::string at = free_port();
+  std::vector<posix::Fd> strangers;
+  const auto errors = run(2, [&](int rank) {
+    const Deadline deadline = Deadline::after(std::chrono::seconds(20));
+    sockets::Meeting meeting = sockets::meet(sockets::parse_rendezvous(at), rank, 2, "", deadline);
+    for (std::size_t i = 0; rank == 1 && i < 2 * sockets::kMostStrangers; ++i) {
+      strangers.push_back(sockets::connect_to(*sockets::parse_address(meeting.names[0])));
+      const Bytes rubbish(i % 3 * sockets::kGreetingBytes, std::byte{'x'});  // none, a greeting
+      if (!rubbish.empty()) (void)sockets::send_some(strangers.back(), rubbish);
+    }
+    const auto comm = point_to_point(sockets::socket_transport(std::move(meeting), rank), rank, 2,
+                                     std::chrono::seconds(20));
+    for (int round = 0; round < 10; ++round) comm->barrier();
+  });
+  for (const auto& error : errors) EXPECT_EQ(message_of(error), "");
 }
 
 TEST(Sockets, StrangersAtTheRendezvousAreNotNoticed) {
