@@ -1,8 +1,9 @@
 // Messages over sockets.
 //
 // Two ranks connect when they first exchange a message: the one with the higher rank connects, and
-// begins with a greeting; the other one accepts in whichever exchange it is by then. Each message
-// is preceded by its length (64 bits, little-endian), so that a message of another length than the
+// begins with a greeting; the other one accepts in whichever exchange it is by then. The first rank
+// of a group is connected with all others from the start, and notices if one ends. Each message is
+// preceded by its length (64 bits, little-endian), so that a message of another length than the
 // expected one is an error and does not become part of the next message.
 //
 //   an exchange ends early    what it has not received of a message is skipped later; a message
@@ -166,11 +167,27 @@ class SocketTransport final : public Transport {
     std::vector<std::string> names;
     for (const Bytes& name : group.all_gather(as_bytes(doorstep.name())))
       names.emplace_back(as_text(name));
-    return std::make_shared<SocketTransport>(Meeting{std::move(doorstep), key, std::move(names)},
-                                             rank_, std::vector(members.begin(), members.end()));
+    auto made =
+        std::make_shared<SocketTransport>(Meeting{std::move(doorstep), key, std::move(names)},
+                                          rank_, std::vector(members.begin(), members.end()));
+    made->connect_with_first(Deadline::after(group.timeout()));
+    return made;
   }
 
  private:
+  /// Connects the first rank with all others, so that it notices if one ends.
+  void connect_with_first(const Deadline& deadline) {
+    Bytes signs(ranks_.size());
+    if (rank_ != ranks_.front()) {
+      const Outgoing sign{ranks_.front(), ByteView(signs).first(1)};
+      return exchange({&sign, 1}, {}, deadline);
+    }
+    std::vector<Incoming> incoming;
+    for (std::size_t i = 1; i < ranks_.size(); ++i)
+      incoming.push_back({ranks_[i], MutableByteView(signs).subspan(i, 1)});
+    exchange({}, incoming, deadline);
+  }
+
   Connection& connection(int peer) {
     const auto [found, is_new] = connections_.try_emplace(peer);
     Connection& with = found->second;

@@ -329,6 +329,20 @@ TEST(Sockets, ARankThatEndsIsNoticedAtOnce) {
   EXPECT_THAT(message_of(errors[1]), HasSubstr("rank 2"));
 }
 
+TEST(Sockets, ARankThatEndsBeforeTheFirstMessageOfItsGroupIsNoticedAtOnce) {
+  const std::string at = free_port();
+  const auto begin = std::chrono::steady_clock::now();
+  const auto errors = run(4, [&](int rank) {
+    const auto comm = socket_communicator(
+        at, rank, 4, {.timeout = std::chrono::seconds(60), .shared_memory = false});
+    const auto group = comm->split(rank == 0 ? 0 : 1);
+    if (rank > 0 && rank < 3) group->barrier();
+  });
+  EXPECT_THAT(message_of(errors[1]), HasSubstr("lost the connection to rank 3"));
+  EXPECT_THAT(message_of(errors[2]), HasSubstr("rank 3"));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
+}
+
 TEST(Sockets, ARankThatCannotBeReachedIsAnErrorEachTime) {
   const TempDir folder;
   std::vector<std::string> errors;
