@@ -38,7 +38,12 @@ std::vector<MessageHeader> MessageExchange::announce(std::span<const Announced> 
   for (std::size_t i = 0; i < from.size(); ++i)
     incoming.push_back(
         {group_.job_rank(from[i]), std::as_writable_bytes(std::span(&theirs[i], 1))});
-  move(outgoing, incoming);
+  try {
+    move(outgoing, incoming);
+  } catch (const CheckpointError&) {  // of a rank that takes no more headers, but may have said why
+    for (std::size_t i = 0; i < from.size(); ++i) hear(from[i], theirs[i]);
+    throw;
+  }
   for (std::size_t i = 0; i < from.size(); ++i) check(from[i], theirs[i]);
   return theirs;
 }
@@ -117,9 +122,13 @@ void MessageExchange::move(std::span<const Transport::Outgoing> outgoing,
   with_operation([&] { group_.transport->exchange(outgoing, incoming, call_.deadline); });
 }
 
-void MessageExchange::check(int from, const MessageHeader& header) {
+void MessageExchange::hear(int from, const MessageHeader& header) {
   if (const auto last = farewell_in(std::as_bytes(std::span(&header, 1))))
     throw last_words_.has_given_up(from, *last, call_.operation);
+}
+
+void MessageExchange::check(int from, const MessageHeader& header) {
+  hear(from, header);
   if (!is_sound({group_.job_rank(from), group_.job_rank(group_.rank)}, header)) throw garbled(from);
   if (header.operation == call_.operation && header.number == call_.number) return;
   throw misuse(

@@ -92,6 +92,8 @@ class MessageExchange {
  private:
   void move(std::span<const Transport::Outgoing> outgoing,
             std::span<const Transport::Incoming> incoming);
+  /// Throws the error of a rank that has said farewell in place of its header.
+  void hear(int from, const MessageHeader& header);
   void check(int from, const MessageHeader& header);
   void make_room(Receiving& receiving, const MessageHeader& header) const;
   CheckpointError garbled(int from) const;

@@ -212,8 +212,8 @@ class SocketTransport final : public Transport {
     Connection& with = connection(peer);
     if (!with.socket) return false;
     if (!with.is_open && !opens(peer, with)) return false;
-    const bool sent = send(peer, with, traffic);
-    return receive(peer, with, traffic) || sent;
+    const bool received = receive(peer, with, traffic);
+    return send(peer, with, traffic) || received;
   }
 
   /// Completes a connection that this rank makes.

@@ -14,6 +14,7 @@
 #include <barrier>
 #include <exception>
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <thread>
@@ -22,6 +23,7 @@
 
 #include "mapping/base/error.h"
 #include "mapping/base/format.h"
+#include "strategies/comm/message_header.h"
 #include "strategies/comm/point_to_point.h"
 #include "strategies/comm/sockets/handshake.h"
 #include "strategies/comm/sockets/rendezvous.h"
@@ -327,6 +329,35 @@ TEST(Sockets, ARankThatEndsIsNoticedAtOnce) {
   });
   EXPECT_THAT(message_of(errors[0]), HasSubstr("lost the connection to rank 2"));
   EXPECT_THAT(message_of(errors[1]), HasSubstr("rank 2"));
+}
+
+TEST(Sockets, TheReasonOfARankThatTakesNothingMoreIsHeard) {
+  const std::string at = free_port();
+  std::barrier both(2);
+  const auto errors = run(2, [&](int rank) {
+    const Deadline deadline = Deadline::after(std::chrono::seconds(20));
+    auto transport = sockets::socket_transport(
+        sockets::meet(sockets::parse_rendezvous(at), rank, 2, "", deadline), rank);
+    Bytes in(1), out(1);
+    const Transport::Outgoing outgoing{1 - rank, out};
+    const Transport::Incoming incoming{1 - rank, in};
+    transport->exchange({&outgoing, 1}, {&incoming, 1}, deadline);
+    if (rank == 0) {
+      transport->exchange({&outgoing, 1}, {}, deadline);  // never received: the connection is reset
+      both.arrive_and_wait();
+      both.arrive_and_wait();
+      point_to_point(std::move(transport), 0, 2, std::chrono::seconds(20))
+          ->all_to_all(std::vector<Bytes>(2));
+    } else {
+      both.arrive_and_wait();
+      const MessageHeader farewell = header_of({Farewell::Kind::kFailed, "no memory"});
+      const Transport::Outgoing last{0, std::as_bytes(std::span(&farewell, 1))};
+      transport->exchange({&last, 1}, {}, deadline);
+      transport.reset();
+      both.arrive_and_wait();
+    }
+  });
+  EXPECT_THAT(message_of(errors[0]), HasSubstr("rank 1 has given up: no memory"));
 }
 
 TEST(Sockets, ARankThatEndsBeforeTheFirstMessageOfItsGroupIsNoticedAtOnce) {
