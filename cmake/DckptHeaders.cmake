@@ -15,11 +15,9 @@ dckpt_headers_need(DckptMpi_FOUND mpi)
 dckpt_headers_need(DCKPT_FORMATS_LIBRARY formats)
 dckpt_headers_need(DCKPT_MAPS maps)
 dckpt_headers_need(DCKPT_OPERATIONS cli convert inspect json operations testing upkeep)
-set(dckpt_staged_headers "${PROJECT_BINARY_DIR}/installed_headers")
-
 function(dckpt_stage_headers)
   set(SOURCE "${PROJECT_SOURCE_DIR}")
-  set(STAGE "${dckpt_staged_headers}")
+  set(STAGE "${DCKPT_USERS_INCLUDES}")
   set(PUBLIC_HEADERS ${DCKPT_PUBLIC_HEADERS})
   include("${PROJECT_SOURCE_DIR}/cmake/StageHeaders.cmake")
   list(TRANSFORM reached PREPEND "${PROJECT_SOURCE_DIR}/")
@@ -28,8 +26,8 @@ endfunction()
 if(PROJECT_IS_TOP_LEVEL)  # tests look behind the public headers
   set(DCKPT_USERS_INCLUDES "${PROJECT_SOURCE_DIR};${PROJECT_SOURCE_DIR}/include")
 else()
+  set(DCKPT_USERS_INCLUDES "${PROJECT_BINARY_DIR}/users_headers")
   dckpt_stage_headers()
-  set(DCKPT_USERS_INCLUDES "${dckpt_staged_headers}")
 endif()
 
 # Their reference: cmake --build … --target docs

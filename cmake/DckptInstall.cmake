@@ -25,12 +25,19 @@ install(DIRECTORY docs DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT tool
         FILES_MATCHING PATTERN "*.md" PATTERN "*.svg" PATTERN "*.png" PATTERN "*.schema.json")
 install(DIRECTORY examples DESTINATION "${CMAKE_INSTALL_DOCDIR}" COMPONENT development)
 
+add_library(dckpt_built_with OBJECT cmake/built_with.cpp)
+target_compile_features(dckpt_built_with PRIVATE cxx_std_20)
+target_link_libraries(dckpt_built_with PRIVATE Boost::headers)
+target_compile_options(dckpt_built_with PRIVATE -E -P)  # its object is text
+add_dependencies(dckpt_installed dckpt_built_with)
+set(_package_headers "${PROJECT_BINARY_DIR}/installed_headers")
 install(CODE "
   set(SOURCE [[${PROJECT_SOURCE_DIR}]])
-  set(STAGE [[${dckpt_staged_headers}]])
+  set(STAGE [[${_package_headers}]])
+  set(BUILT_WITH [[$<TARGET_OBJECTS:dckpt_built_with>]])
   set(PUBLIC_HEADERS [[${DCKPT_PUBLIC_HEADERS}]])
   include([[${PROJECT_SOURCE_DIR}/cmake/StageHeaders.cmake]])" COMPONENT development)
-install(DIRECTORY "${dckpt_staged_headers}/dckpt" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT development)
+install(DIRECTORY "${_package_headers}/dckpt" DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}" COMPONENT development)
 
 set(_modules "")
 macro(dckpt_export name)  # and the find modules of what it needs
