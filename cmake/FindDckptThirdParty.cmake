@@ -36,4 +36,9 @@ endforeach()
 
 include(FindPackageHandleStandardArgs)
 set(DckptThirdParty_COMPONENTS_SEARCHED TRUE)
-find_package_handle_standard_args(DckptThirdParty REQUIRED_VARS DckptThirdParty_COMPONENTS_SEARCHED HANDLE_COMPONENTS)
+set(_reason "")
+if(DCKPT_STATIC_DEPENDENCIES)
+  set(_reason "static programs need an archive (.a) of each: where ISA-L has none, build dckpt with DCKPT_ISAL=OFF")
+endif()
+find_package_handle_standard_args(DckptThirdParty REQUIRED_VARS DckptThirdParty_COMPONENTS_SEARCHED HANDLE_COMPONENTS
+                                  REASON_FAILURE_MESSAGE "${_reason}")
