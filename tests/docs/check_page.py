@@ -157,6 +157,13 @@ def missing_names():
             yield package
 
 
+def missing_headers():
+    named = (ROOT / "docs/stability.md").read_text(encoding="utf-8")
+    for header in sorted((ROOT / "include/dckpt").glob("*.h")):
+        if not re.search(rf"[`/]{re.escape(header.name)}`", named):
+            yield f"{header.name}, and whether it is stable,"
+
+
 def main():
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--bin", required=True, type=pathlib.Path)
@@ -168,6 +175,8 @@ def main():
     problems += [f"{page}: the link {link} leads nowhere" for link in broken_links(page)]
     if page == "docs/building.md":
         problems += [f"{page}: {name} is not there" for name in missing_names()]
+    if page == "docs/stability.md":
+        problems += [f"{page}: {name} is not there" for name in missing_headers()]
     with tempfile.TemporaryDirectory(prefix="dckpt-docs-") as scratch:
         folder = pathlib.Path(scratch)
         path = f"{options.bin.resolve()}:{os.environ['PATH']}"
