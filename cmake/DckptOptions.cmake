@@ -1,4 +1,8 @@
 include(CMakeDependentOption)
+if(SKBUILD AND PROJECT_IS_TOP_LEVEL)  # a wheel, see pyproject.toml
+  set(CMAKE_INSTALL_BINDIR "${SKBUILD_SCRIPTS_DIR}")
+  set(CMAKE_INSTALL_DATAROOTDIR "${SKBUILD_DATA_DIR}/share")
+endif()
 include(GNUInstallDirs)
 # Build options and the flags that all targets share.
 option(DCKPT_OPERATIONS "Build what people do with checkpoints (inspect, convert, doctor, …), the tool included" ON)

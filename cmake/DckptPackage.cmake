@@ -3,6 +3,8 @@
 #   dckpt_VERSION_ARCH.deb             the tool, policies, maps, documentation
 #   libdckpt-dev_VERSION_ARCH.deb      headers, static libraries, packages for CMake and pkg-config
 #   dckpt-VERSION-linux-ARCH.tar.gz    what the first holds, to be unpacked anywhere
+#
+# pyproject.toml makes the source archive and the wheel.
 if(NOT PROJECT_IS_TOP_LEVEL)
   return()
 endif()
@@ -45,12 +47,12 @@ set(CPACK_DEBIAN_DEVELOPMENT_PACKAGE_DEPENDS
 
 # Debian wants the license of each package at this place, and binaries hold libraries that ask for
 # their notices.
-install(FILES LICENSE DESTINATION share/doc/dckpt RENAME copyright COMPONENT tool EXCLUDE_FROM_ALL)
-install(FILES LICENSE DESTINATION share/doc/libdckpt-dev RENAME copyright COMPONENT development EXCLUDE_FROM_ALL)
+install(FILES LICENSE DESTINATION "${CMAKE_INSTALL_DATAROOTDIR}/doc/dckpt" RENAME copyright COMPONENT tool EXCLUDE_FROM_ALL)
+install(FILES LICENSE DESTINATION "${CMAKE_INSTALL_DATAROOTDIR}/doc/libdckpt-dev" RENAME copyright COMPONENT development EXCLUDE_FROM_ALL)
 if(DCKPT_STATIC_DEPENDENCIES)
   foreach(_library libzstd-dev libre2-dev libyaml-cpp-dev libssl-dev zlib1g-dev libisal-dev libboost${Boost_VERSION_MAJOR}.${Boost_VERSION_MINOR}-dev
                    nlohmann-json3-dev libxxhash-dev libc6-dev gcc-12-base)
-    install(FILES /usr/share/doc/${_library}/copyright DESTINATION share/doc/dckpt/third_party
+    install(FILES /usr/share/doc/${_library}/copyright DESTINATION "${CMAKE_INSTALL_DATAROOTDIR}/doc/dckpt/third_party"
             RENAME ${_library} COMPONENT tool OPTIONAL EXCLUDE_FROM_ALL)
   endforeach()
 endif()
