@@ -5,7 +5,8 @@
 # 1. the tarball is unpacked and run on a minimal system;
 # 2. apt installs the tool's package there;
 # 3. apt installs the development package on a system with a compiler, where README's example is
-#    built through CMake and through pkg-config, and the tool verifies what it saves.
+#    built through CMake, through pkg-config and without shared libraries, and the tool verifies what
+#    it saves.
 #
 # The systems are made once, below ${DCKPT_CACHE:-~/.cache/dckpt}, and copied for each run. Needs root,
 # and a Debian or Ubuntu whose package archive can be reached; without these it says so and exits with 77.
@@ -158,4 +159,8 @@ inside "$root" '
 g++ -std=c++20 quickstart.cpp $(pkg-config --cflags --libs dckpt) -o quickstart
 ./quickstart by_pkg_config
 dckpt verify by_pkg_config'
+inside "$root" '
+g++ -std=c++20 -static quickstart.cpp $(pkg-config --static --cflags --libs dckpt) -o quickstart
+./quickstart static
+dckpt verify static'
 echo "the packages work on a bare machine"
