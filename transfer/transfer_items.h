@@ -52,7 +52,7 @@ class TransferBoxes {
   }
   Box box(std::uint32_t number) const {
     const ShapeView both = extents(number);
-    return {to_shape(both.first(both.size() / 2)), to_shape(both.last(both.size() / 2))};
+    return {Shape(both.first(both.size() / 2)), Shape(both.last(both.size() / 2))};
   }
 
   /// Returns the number of a box if it is that of `last`, the box before it of the same tensor, or

@@ -35,7 +35,7 @@ Options parse(int argc, char** argv) {
 
 // Returns a tensor without copying: `elements` must outlive it.
 dckpt::Tensor tensor(float* elements, const dckpt::Shape& shape) {
-  return {dckpt::DType::kFloat32, shape, dckpt::row_major_strides(shape), elements, nullptr};
+  return dckpt::Tensor::wrap(dckpt::DType::kFloat32, shape, elements);
 }
 
 // Describes this rank's state as parts of the whole model, which is all that dckpt knows of the

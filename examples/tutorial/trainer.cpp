@@ -35,7 +35,7 @@ struct Model {
 
 // No copy: `values` must outlive the tensor.
 dckpt::Tensor tensor(std::vector<float>& values, const dckpt::Shape& shape) {
-  return {dckpt::DType::kFloat32, shape, dckpt::row_major_strides(shape), values.data(), nullptr};
+  return dckpt::Tensor::wrap(dckpt::DType::kFloat32, shape, values.data());
 }
 
 dckpt::StateDict sharded_state(Model& model, const dckpt::Communicator& comm) {

@@ -17,7 +17,7 @@ bool is_valid(const Box& box) noexcept {
 }
 
 Box whole(ShapeView shape) {
-  return {Shape(shape.size(), 0), to_shape(shape)};
+  return {Shape(shape.size(), 0), Shape(shape)};
 }
 
 bool fits(const Box& box, ShapeView shape) noexcept {

@@ -56,9 +56,7 @@ class BoxList {
   ShapeView sizes(std::size_t index) const noexcept {
     return {data_.data() + index * dims_ * 2 + dims_, dims_};
   }
-  Box operator[](std::size_t index) const {
-    return {to_shape(offsets(index)), to_shape(sizes(index))};
-  }
+  Box operator[](std::size_t index) const { return {Shape(offsets(index)), Shape(sizes(index))}; }
 
   friend bool operator==(const BoxList&, const BoxList&) = default;
 

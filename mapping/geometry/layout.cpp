@@ -151,7 +151,7 @@ std::vector<std::size_t> order_of(const MeshLayout& layout) {
 /// Returns all combinations of one run per axis, the last axis fastest.
 std::vector<LocalPiece> pieces_of(const std::vector<Runs>& axes, ShapeView global_shape,
                                   ShapeView local_shape) {
-  LocalPiece piece{{Shape(axes.size(), 0), to_shape(local_shape)}, Shape(axes.size(), 0)};
+  LocalPiece piece{{Shape(axes.size(), 0), Shape(local_shape)}, Shape(axes.size(), 0)};
   if (numel(local_shape) == 0) {
     for (std::size_t axis = 0; axis < axes.size(); ++axis)
       piece.box.offsets[axis] = axes[axis].empty() ? global_shape[axis] : axes[axis].front().global;

@@ -1,11 +1,13 @@
 #pragma once
 
 #include <boost/container/small_vector.hpp>
+#include <concepts>
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
 #include <span>
 #include <string>
+#include <type_traits>
 
 #include "mapping/base/api.h"
 
@@ -19,6 +21,13 @@ class Shape : public boost::container::small_vector<std::int64_t, 6> {
   // of them where it inlines them.
   Shape() noexcept;
   Shape(std::initializer_list<std::int64_t> extents);
+  /// Copies the integers of a span, a vector or an array.
+  template <typename Range>
+  requires requires(const Range& range) {
+    requires std::integral<std::remove_cvref_t<decltype(*range.data())>>;
+    range.size();
+  }
+  Shape(const Range& extents) : small_vector(extents.begin(), extents.end()) {}
   Shape(const Shape& other);
   Shape(Shape&& other) noexcept;
   Shape& operator=(const Shape& other);
@@ -31,10 +40,6 @@ using ShapeView = std::span<const std::int64_t>;
 
 /// The largest number of axes that is read from a file or accepted from a caller.
 inline constexpr std::size_t kMaxDims = 64;
-
-inline Shape to_shape(ShapeView view) {
-  return Shape(view.begin(), view.end());
-}
 
 /// Returns the product of the extents; 1 for no axes. Empty if an extent is negative or the product
 /// does not fit in int64.

@@ -44,7 +44,7 @@ std::optional<StridedView> ChunkGeometry::find_reformulated(const Box& box) cons
 std::optional<Shape> regular_chunk(const TensorStorageMetadata& tensor) {
   if (tensor.flattened_shape || tensor.chunks.size() == 0 || numel(tensor.size) == 0)
     return std::nullopt;
-  const Shape cell = to_shape(tensor.chunks.sizes(0));
+  const Shape cell = Shape(tensor.chunks.sizes(0));
   for (std::size_t chunk = 0; chunk < tensor.chunks.size(); ++chunk) {
     if (!equal(tensor.chunks.sizes(chunk), cell)) return std::nullopt;
     for (std::size_t axis = 0; axis < cell.size(); ++axis) {

@@ -5,7 +5,7 @@
 namespace dckpt {
 
 Shape reformulated_size(ShapeView shape, ShapeView fragmentation) {
-  Shape size = to_shape(fragmentation);
+  Shape size = Shape(fragmentation);
   std::int64_t cell = 1;
   for (std::size_t axis = 0; axis < shape.size(); ++axis) cell *= shape[axis] / fragmentation[axis];
   size.push_back(cell);

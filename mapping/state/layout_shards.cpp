@@ -38,7 +38,7 @@ std::vector<ShardedTensor> sharded_tensors_from_layout(const std::string& key, c
       Tensor view = local;
       for (std::size_t axis = 0; axis < view.dim(); ++axis)
         view = view.narrow(axis, piece.local_offsets[axis], piece.box.sizes[axis]);
-      shards.push_back(ShardedTensor::from_box(key, std::move(view), to_shape(global_shape),
+      shards.push_back(ShardedTensor::from_box(key, std::move(view), Shape(global_shape),
                                                piece.box.offsets, {.replica_id = part->replica}));
     }
     return shards;

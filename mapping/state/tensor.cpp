@@ -55,9 +55,8 @@ std::shared_ptr<std::byte> allocate(std::uint64_t bytes, bool zeroed) {
 
 Tensor allocated(DType dtype, Shape shape, bool zeroed) {
   auto memory = allocate(checked_nbytes(dtype, shape), zeroed);
-  Shape strides = row_major_strides(shape);
   std::byte* const data = memory.get();
-  return Tensor(dtype, std::move(shape), std::move(strides), data, std::move(memory));
+  return Tensor::wrap(dtype, std::move(shape), data, std::move(memory));
 }
 
 /// Returns the type by which C++ accesses elements of `dtype`: itself, or the integer that holds
@@ -97,6 +96,11 @@ Tensor::Tensor(DType dtype, Shape shape, Shape strides, void* data,
   }
 }
 
+Tensor Tensor::wrap(DType dtype, Shape shape, void* data, std::shared_ptr<const void> owner) {
+  Shape strides = row_major_strides(shape);
+  return Tensor(dtype, std::move(shape), std::move(strides), data, std::move(owner));
+}
+
 Tensor Tensor::empty(DType dtype, Shape shape) {
   return allocated(dtype, std::move(shape), false);
 }
@@ -116,8 +120,7 @@ Tensor Tensor::from_bytes(DType dtype, Shape shape, ByteView bytes) {
 }
 
 Tensor Tensor::meta(DType dtype, Shape shape) {
-  Shape strides = row_major_strides(shape);
-  return Tensor(dtype, std::move(shape), std::move(strides), nullptr, nullptr);
+  return wrap(dtype, std::move(shape), nullptr);
 }
 
 Tensor Tensor::in_file(DType dtype, Shape shape, Shape strides, FileRange range) {

@@ -45,6 +45,10 @@ class Tensor {
   /// large.
   static Tensor empty(DType dtype, Shape shape);
   static Tensor zeros(DType dtype, Shape shape);
+  /// Wraps row-major elements in CPU memory, which `owner` keeps alive, or the caller if it is
+  /// null.
+  static Tensor wrap(DType dtype, Shape shape, void* data,
+                     std::shared_ptr<const void> owner = nullptr);
   /// Copies raw row-major elements; `bytes` must have the exact size.
   static Tensor from_bytes(DType dtype, Shape shape, ByteView bytes);
   /// A dtype and a shape without elements.

@@ -3,12 +3,14 @@
 #include <bit>
 #include <complex>
 #include <concepts>
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -49,6 +51,25 @@ struct BigInt {
   std::string to_decimal()
       const;  ///< hexadecimal ("0x…") beyond 4300 digits, as decimal takes quadratic time
   friend bool operator==(const BigInt&, const BigInt&) = default;
+};
+
+/// A path as the standard library has it, which is a range of paths.
+template <typename T>
+concept FilePath = requires(const T& path) {
+  { path.native() } -> std::same_as<const std::string&>;
+  path.root_path();
+};
+
+/// A span, a vector or another range whose elements can be values; neither text nor bytes, nor a
+/// ValueList, which Value::list() takes.
+template <typename T>
+concept ListOfValues =
+    !FilePath<T> && !std::same_as<T, ValueList> &&
+    !std::convertible_to<const T&, std::string_view> && requires(const T& items) {
+  requires !std::same_as<std::remove_cvref_t<decltype(*items.begin())>, T>;
+  requires std::convertible_to<decltype(*items.begin()), Value>;
+  requires !std::same_as<std::remove_cvref_t<decltype(*items.begin())>, std::byte>;
+  items.end();
 };
 
 /// A tree of Python's value kinds, so that nothing in a checkpoint is lost, plus Megatron's sharded
@@ -94,12 +115,20 @@ class Value {
       if (value > static_cast<T>(INT64_MAX)) *this = beyond_int64(value);
     }
   }
+  /// An enumerator as its number.
+  template <typename T>
+  requires(std::is_enum_v<T> && !std::same_as<T, std::byte>) Value(T value)
+      : Value(+static_cast<std::underlying_type_t<T>>(value)) {}
   Value(double value) noexcept : kind_(Kind::kFloat), scalar_(std::bit_cast<std::int64_t>(value)) {}
   Value(std::complex<double> value);
   Value(const char* text) : Value(std::string(text)) {}
   Value(std::string_view text) : Value(std::string(text)) {}
   /// Str: UTF-8, with lone surrogates as three bytes each, as in Python's surrogatepass.
   Value(std::string text);
+  template <FilePath T>
+  Value(const T& path) : Value(path.native()) {}
+  template <ListOfValues T>
+  Value(const T& items);  ///< a list
   Value(BigInt value);
   Value(Tensor tensor);
   Value(TorchStorage storage);
@@ -227,6 +256,9 @@ class Value {
     Boxed boxed_;          // the others, by kind: the object that as_…() returns
   };
 };
+
+template <ListOfValues T>
+Value::Value(const T& items) : Value(list(ValueList(items.begin(), items.end()))) {}
 
 const char* to_string(Value::Kind kind) noexcept;
 

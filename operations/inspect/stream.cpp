@@ -9,7 +9,7 @@
 namespace dckpt {
 
 PieceWalker::PieceWalker(ShapeView shape, std::size_t item_size, std::uint64_t limit)
-    : shape_(to_shape(shape)), at_(shape.size(), 0) {
+    : shape_(Shape(shape)), at_(shape.size(), 0) {
   done_ = numel(shape) == 0;
   if (done_ || shape_.empty()) return;
   const std::uint64_t elements = std::max<std::uint64_t>(limit / item_size, 1);
@@ -68,7 +68,7 @@ std::optional<Tensor> TensorStream::next() {
   const DType dtype = reader_.metadata().tensors[tensor_].properties.dtype;
   const std::size_t bytes = static_cast<std::size_t>(numel(box->sizes)) * item_size(dtype);
   if (buffer_.size() < bytes) buffer_.resize(bytes);
-  const Tensor piece(dtype, box->sizes, row_major_strides(box->sizes), buffer_.data(), nullptr);
+  const Tensor piece = Tensor::wrap(dtype, box->sizes, buffer_.data());
   const WantedShard wanted{
       .tensor = static_cast<std::uint32_t>(tensor_), .destination = 0, .box = *box};
   read_tensors(reader_, plan_reads(reader_.metadata(), {&wanted, 1}), {&piece, 1}, read_);

@@ -175,12 +175,13 @@ Value json_value(const T& value) {
     return value.json;
   } else if constexpr (std::is_enum_v<T>) {
     return to_string(value);
-  } else if constexpr (std::constructible_from<Value, const T&>) {
-    return Value(value);
-  } else {
+  } else if constexpr (requires { value.begin(); } &&
+                       !std::convertible_to<const T&, std::string_view>) {
     ValueList list;
     for (const auto& member : value) list.push_back(json_value(member));
     return Value::list(std::move(list));
+  } else {
+    return Value(value);
   }
 }
 

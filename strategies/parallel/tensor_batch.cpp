@@ -52,8 +52,7 @@ ReadStats TensorBatch::read(const CheckpointReader& reader, Bytes& memory,
   if (memory.size() < size) memory = Bytes(size);
   for (std::size_t i = 0; i < slabs_.size(); ++i) {
     Tensor& slab = destinations_[slab_at_.at(slabs_[i])];
-    slab = Tensor(slab.dtype(), slab.shape(), row_major_strides(slab.shape()),
-                  memory.data() + offsets[i], nullptr);
+    slab = Tensor::wrap(slab.dtype(), slab.shape(), memory.data() + offsets[i]);
   }
   ReadStats stats = read_tensors(reader, items_, destinations_, options);
   if (!device_items_.empty()) stats += devices->read(reader, device_items_, destinations_, options);

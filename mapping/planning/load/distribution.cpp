@@ -258,7 +258,7 @@ class LoadDistributor {
     // These parts are best read together with their neighbors.
     const bool small =
         bytes_of(front.tensor,
-                 {{}, to_shape(metadata_.tensors[front.tensor].chunks.sizes(front.chunk))}) <=
+                 {{}, Shape(metadata_.tensors[front.tensor].chunks.sizes(front.chunk))}) <=
         limits_.small_chunk;
     const auto rest = std::stable_partition(parts.begin(), parts.end(), [&](const Part& part) {
       return small || has_short_runs(part, geometry);

@@ -28,7 +28,7 @@ class WantedParts {
   ShapeView sizes(std::size_t i) const noexcept {
     return {extents_.data() + entries_[i].at + entries_[i].dims, entries_[i].dims};
   }
-  Box box(std::size_t i) const { return {to_shape(offsets(i)), to_shape(sizes(i))}; }
+  Box box(std::size_t i) const { return {Shape(offsets(i)), Shape(sizes(i))}; }
 
   /// Encodes a message for other ranks: small numbers, no keys.
   Bytes encode() const;

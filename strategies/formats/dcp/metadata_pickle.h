@@ -93,7 +93,7 @@ class MetadataPickle : public pickle::PickleWriter {
   void repeated_torch_size(ShapeView numbers) {
     if (last_size_ != sizes_.end() && equal(last_size_->first, numbers))
       return get(last_size_->second);
-    const Shape key = to_shape(numbers);
+    const Shape key = Shape(numbers);
     last_size_ = sizes_.find(key);
     if (last_size_ != sizes_.end()) return get(last_size_->second);
     last_size_ = sizes_.emplace(key, torch_size(numbers)).first;

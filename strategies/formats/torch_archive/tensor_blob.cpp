@@ -194,7 +194,7 @@ std::shared_ptr<const TensorBlobWriter> TensorBlobWriters::at(DType dtype, Shape
                                                               std::uint64_t file_offset) {
   TensorBlobOptions options = impl_->options;
   options.file_offset = file_offset % std::max(options.alignment, kMemberAlignment);
-  const Impl::Key key{dtype, to_shape(shape), options.file_offset};
+  const Impl::Key key{dtype, Shape(shape), options.file_offset};
   {
     const std::shared_lock lock(impl_->mutex);
     const auto known = impl_->writers.find(key);

@@ -82,7 +82,7 @@ TEST(BoxList, GivesBackWhatWasAdded) {
   ASSERT_EQ(list.size(), 2u);
   EXPECT_EQ(list[0], (Box{{0, 1}, {2, 3}}));
   EXPECT_EQ(list[1], (Box{{4, 5}, {6, 7}}));
-  EXPECT_THAT(to_shape(list.sizes(1)), ::testing::ElementsAre(6, 7));
+  EXPECT_THAT(Shape(list.sizes(1)), ::testing::ElementsAre(6, 7));
 }
 
 TEST(BoxList, CountsBoxesOfZeroDimTensors) {
