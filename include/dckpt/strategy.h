@@ -8,6 +8,7 @@
 #include "dckpt/dist_checkpointing.h"
 #include "mapping/base/wire.h"
 #include "strategies/contract/forwarding_reader.h"
+#include "strategies/device/callback_runtime.h"
 #include "strategies/device/runtime.h"
 #include "strategies/formats/torch_archive/torch_file.h"
 #include "strategies/registry/registry.h"

@@ -3,6 +3,7 @@
 #include <cstddef>
 
 #include "mapping/base/format.h"
+#include "mapping/state/callback_elements.h"
 #include "mapping/state/dlpack.h"
 
 namespace dckpt {
@@ -22,6 +23,10 @@ bool has_shared_elements(const Tensor& tensor) {
 std::string unfit_to_load_into(const Tensor& tensor) {
   if (is_save_only(tensor)) {
     return "was imported through DLPack to be saved only; import it with DlpackUse::kLoad";
+  }
+  if (tensor.device().kind == Device::Kind::kCallbacks && tensor.numel() > 0 &&
+      !find_callback_elements(tensor.data(), 0)->callbacks.write) {
+    return "has no callback `write` that takes its elements";
   }
   if (has_shared_elements(tensor)) {
     return str_format(

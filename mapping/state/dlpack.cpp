@@ -220,6 +220,11 @@ Managed* exported(const Tensor& tensor) {
                 "cannot export {} as DLPack: it is only described and has no "
                 "elements",
                 to_string(tensor));
+  if (tensor.device().kind == Device::Kind::kCallbacks)
+    throw_error(ErrorCode::kUnsupported,
+                "cannot export {} as DLPack: its elements are not in memory, but reached through "
+                "callbacks",
+                to_string(tensor));
   const DLDataType type = exported_type(tensor);
   auto content = std::make_unique<Exported<Managed>>(
       Exported<Managed>{tensor, tensor.shape(), tensor.strides()});

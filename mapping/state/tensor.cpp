@@ -143,6 +143,11 @@ void Tensor::require_elements(DType accessed) const {
                 "the elements of " + dckpt::to_string(*this) +
                     " are accessed, but it is only described and has none");
   }
+  if (device_.kind == Device::Kind::kCallbacks) {
+    throw_error(ErrorCode::kInvalidArgument,
+                "the elements of " + dckpt::to_string(*this) +
+                    " are accessed in memory, but they are reached through callbacks alone");
+  }
 }
 
 MutableByteView Tensor::bytes() {

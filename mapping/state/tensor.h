@@ -15,7 +15,11 @@
 namespace DCKPT_API dckpt {
 
 struct Device {
-  enum class Kind : std::uint8_t { kCpu, kCuda };
+  enum class Kind : std::uint8_t {
+    kCpu,
+    kCuda,
+    kCallbacks,  ///< no memory: functions give and take the elements (callback_tensor.h)
+  };
   Kind kind = Kind::kCpu;
   int index = 0;
   friend bool operator==(const Device&, const Device&) = default;
@@ -41,14 +45,14 @@ class Tensor {
   Tensor(DType dtype, Shape shape, Shape strides, void* data, std::shared_ptr<const void> owner,
          Device device = {});
 
-  /// Allocates uninitialized CPU memory. Throws CheckpointError on a shape that is negative or too
-  /// large.
-  static Tensor empty(DType dtype, Shape shape);
-  static Tensor zeros(DType dtype, Shape shape);
   /// Wraps row-major elements in CPU memory, which `owner` keeps alive, or the caller if it is
   /// null.
   static Tensor wrap(DType dtype, Shape shape, void* data,
                      std::shared_ptr<const void> owner = nullptr);
+  /// Allocates uninitialized CPU memory. Throws CheckpointError on a shape that is negative or too
+  /// large.
+  static Tensor empty(DType dtype, Shape shape);
+  static Tensor zeros(DType dtype, Shape shape);
   /// Copies raw row-major elements; `bytes` must have the exact size.
   static Tensor from_bytes(DType dtype, Shape shape, ByteView bytes);
   /// A dtype and a shape without elements.

@@ -52,6 +52,10 @@ Device device_from_torch(const at::Tensor& tensor) {
 
 at::Device device_to_torch(const Tensor& tensor) {
   if (tensor.device().kind == Device::Kind::kCpu) return at::kCPU;
+  if (tensor.device().kind == Device::Kind::kCallbacks)
+    throw_error(ErrorCode::kUnsupported,
+                "a tensor whose elements are reached through callbacks cannot be a torch tensor: " +
+                    to_string(tensor));
   return {at::kCUDA, static_cast<at::DeviceIndex>(tensor.device().index)};
 }
 

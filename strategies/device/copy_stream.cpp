@@ -41,7 +41,10 @@ class Pause {
 }  // namespace
 
 CopyStream::CopyStream(const Device& device)
-    : device_(registered(device)), index_(device.index), produced_(device_->runtime, index_) {
+    : device_(registered(device)),
+      kind_(device.kind),
+      index_(device.index),
+      produced_(device_->runtime, index_) {
   DeviceRuntime& runtime = *device_->runtime;
   stream_ = runtime.create_stream(index_);
   try {
@@ -95,10 +98,16 @@ void CopyStream::wait_for(const CopyEvent& event) const {
     if (std::chrono::floor<std::chrono::milliseconds>(std::chrono::steady_clock::now() - begin) <
         timeout)
       continue;
+    const double seconds = std::chrono::duration<double>(timeout).count();
+    if (kind_ == Device::Kind::kCallbacks)
+      throw_error(ErrorCode::kUnavailable,
+                  "a callback of a tensor has not moved its piece within {} s; the limit is set "
+                  "with register_callbacks()",
+                  seconds);
     throw_error(ErrorCode::kUnavailable,
                 "{} device {} has not copied a piece within {} s: a kernel of the stream before "
                 "it may hang; DeviceSettings::timeout is the limit",
-                device_->runtime->name(), index_, std::chrono::duration<double>(timeout).count());
+                device_->runtime->name(), index_, seconds);
   }
 }
 

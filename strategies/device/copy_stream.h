@@ -38,6 +38,7 @@ class CopyStream {
   void wait_for_producer();
 
   const std::shared_ptr<RegisteredDevice> device_;
+  const Device::Kind kind_;
   const int index_;
   const CopyEvent produced_;  ///< reached when the thread's kernels have ended
   std::atomic<bool> is_produced_ = false;

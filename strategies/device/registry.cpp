@@ -4,17 +4,21 @@
 #include <mutex>
 #include <utility>
 
+#include "strategies/device/callback_runtime.h"
+
 namespace dckpt {
 namespace {
 
 struct Devices {
-  std::mutex mutex;
+  std::mutex mutex{};
   std::map<Device::Kind, std::shared_ptr<RegisteredDevice>> runtimes;
 };
 
 Devices& devices() {
-  static Devices* const all = new Devices;  // outlives the static objects that save in their
-                                            // destructors
+  // Outlives the static objects that save in their destructors.
+  static Devices* const all = new Devices{
+      .runtimes = {{Device::Kind::kCallbacks,
+                    std::make_shared<RegisteredDevice>(callback_runtime(), DeviceSettings())}}};
   return *all;
 }
 
@@ -35,6 +39,8 @@ std::shared_ptr<RegisteredDevice> find_device(Device::Kind kind) {
 
 std::string unreachable(const Device& device) {
   if (device.kind == Device::Kind::kCpu || find_device(device.kind)) return {};
+  if (device.kind == Device::Kind::kCallbacks)
+    return "is reached through callbacks, whose runtime was removed; call register_callbacks()";
   return "is in CUDA memory, which this program cannot reach: link dckpt::cuda and call "
          "register_cuda() of <dckpt/cuda.h> first, or copy the tensor to the CPU";
 }

@@ -50,7 +50,7 @@ StateCopier::StateCopier(const SavePlan& plan, std::vector<Tensor> tensors, Stag
     bytes_->total += item.nbytes;
     const Device device = state_->device_of(item);
     if (device.kind != Device::Kind::kCpu) {
-      pool.lock_pages_for(device);
+      if (device.kind != Device::Kind::kCallbacks) pool.lock_pages_for(device);
       has_devices_ = true;
     }
   }
