@@ -8,6 +8,7 @@
 #include "mapping/state/flatten.h"
 #include "mapping/state/layout_shards.h"
 #include "mapping/state/optimizer.h"
+#include "mapping/state/optimizer_slots.h"
 #include "mapping/state/record.h"
 #include "mapping/state/sharded_object.h"
 #include "mapping/state/sharded_tensor.h"
