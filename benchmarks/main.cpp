@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "benchmarks/background.h"
+#include "benchmarks/describing.h"
 #ifdef DCKPT_BENCH_CUDA
 #include "benchmarks/gpu.h"
 #endif
@@ -128,6 +129,8 @@ void run_planning(const Options& options, Results& results) {
       add(workload.name, options.repeats,
           [workload, &results] { return measure_transfer_planning(workload, results); });
   }
+  if (wanted(kDescribing))
+    add(kDescribing, options.repeats, [&results] { return measure_describing(results); });
   if (wanted(kOverlapCheck))
     add(std::string(kOverlapCheck), options.repeats,
         [&results] { return measure_overlap_check(results); });
