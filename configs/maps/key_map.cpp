@@ -26,7 +26,7 @@ TextPlace place_of_row(const YamlNode& root, const MapRow& row) {
   const YamlNode* const rows = root.find("tensors");
   if (rows == nullptr) return root.place;
   for (const YamlNode& node : rows->values) {
-    const YamlNode* key = node.find("megatron");
+    const YamlNode* key = node.find(row.of_trainer ? "left" : "megatron");
     if (key != nullptr && !key->values.empty()) key = &key->values.front();
     if (key != nullptr && key->text == row.megatron && node.place.line == row.written.place.line &&
         node.place.column == row.written.place.column)
@@ -89,6 +89,9 @@ class WholeMap {
       }
     }
     for (const MapRow& row : map_.tensors) check_row(row);
+    if (const YamlNode* const ignored = root_.find("ignore"); ignored != nullptr)
+      require_side(ignored->find("left") != nullptr, ignored->find("megatron") != nullptr, "ignore",
+                   ignored->place);
     for (const MapRefusal& refusal : map_.refuse) require(refusal.only_if, "refuse", root_.place);
     if (map_.tensors.empty())
       problems_.push_back({root_.place, "a map has rows: 'tensors' is missing"});
@@ -123,6 +126,20 @@ class WholeMap {
                            "comes from",
                            user, quote(name),
                            close ? str_format(" (did you mean {}?)", quote(*close)) : "")});
+  }
+
+  /// Reports a field that names the left side as maps of the other sort do.
+  void require_side(bool says_left, bool says_megatron, const std::string& user, TextPlace place) {
+    if (map_.is_megatrons() && says_left)
+      problems_.push_back(
+          {place, str_format("{}: 'left' is for maps that name their left side (left: NAME); "
+                             "Megatron's side is 'megatron'",
+                             user)});
+    if (!map_.is_megatrons() && says_megatron)
+      problems_.push_back(
+          {place, str_format("{}: the left side of this map is {}, so write 'left' instead of "
+                             "'megatron'; 'without' takes away rows of an extended map",
+                             user, quote(map_.left))});
   }
 
   TextPlace place_of_kinds() const {
@@ -171,6 +188,12 @@ class WholeMap {
     const TextPlace place = place_of_row(root_, row);
     const NumberUse use =
         KeyPattern(row.megatron).has("l") ? NumberUse::kOfLayers : NumberUse::kOfModel;
+    require_side(row.of_trainer || row.cast.left, !row.of_trainer || row.cast.megatron,
+                 row.megatron, place);
+    if (row.of_trainer && !row.local.empty())
+      problems_.push_back({place, str_format("{}: 'local' is for Megatron's keys; other names of "
+                                             "a trainer's are 'aliases'",
+                                             row.megatron)});
     require(row.columns, row.megatron, place, use);
     require(row.rows, row.megatron, place, use);
     require(row.only_if, row.megatron, place);
@@ -217,10 +240,13 @@ class WholeMap {
   RowsOfKeys rows_, hf_rows_;
 };
 
-/// Sets the file of the rows that have none yet.
+/// Sets the file of the rows and refusals that have none yet.
 void set_file(KeyMap& map, const std::string& file) {
   for (MapRow& row : map.tensors) {
     if (row.written.file.empty()) row.written.file = file;
+  }
+  for (MapRefusal& refusal : map.refuse) {
+    if (refusal.written.file.empty()) refusal.written.file = file;
   }
 }
 
@@ -237,18 +263,9 @@ bool has_step(std::span<const MapTransform> steps, MapStep step) {
   return std::ranges::find(steps, step, &MapTransform::step) != steps.end();
 }
 
-bool MapRow::has_extra_state() const {
-  const KeyPattern pattern(megatron);
-  const std::vector<std::string> parts = split(megatron, '.');  // a number may be written out
-  const bool is_in_layer = pattern.has("l") || pattern.has("m") || pattern.has("v") ||
-                           std::ranges::any_of(parts, [](const std::string& part) {
-                             return parse_u64(part).has_value();
-                           });
-  return extra_state.value_or(is_in_layer && megatron.ends_with(".weight"));
-}
-
 bool MapRow::is_qkv() const {
-  return megatron.ends_with(".linear_qkv.weight") || megatron.ends_with(".linear_qkv.bias");
+  return !of_trainer &&
+         (megatron.ends_with(".linear_qkv.weight") || megatron.ends_with(".linear_qkv.bias"));
 }
 
 std::vector<std::string> MapRow::megatron_keys() const {
@@ -285,6 +302,22 @@ std::vector<MapKinds> KeyMap::all_kinds() const {
   return all;
 }
 
+const std::string& KeyMap::left_name() const {
+  static const std::string megatron = "Megatron";
+  return is_megatrons() ? megatron : left;
+}
+
+bool KeyMap::has_extra_state(const MapRow& row) const {
+  const KeyPattern pattern(row.megatron);
+  const std::vector<std::string> parts = split(row.megatron, '.');  // a number may be written out
+  const bool is_in_layer = pattern.has("l") || pattern.has("m") || pattern.has("v") ||
+                           std::ranges::any_of(parts, [](const std::string& part) {
+                             return parse_u64(part).has_value();
+                           });
+  return row.extra_state.value_or(extra_state.value_or(is_megatrons()) && is_in_layer &&
+                                  row.megatron.ends_with(".weight"));
+}
+
 const MapNumber* KeyMap::find_number(std::string_view name) const {
   const auto found = std::ranges::find(numbers, name, &MapNumber::name);
   return found == numbers.end() ? nullptr : &*found;
@@ -311,6 +344,10 @@ KeyMap KeyMap::find(const std::string& name_or_file) {
 
 KeyMap KeyMap::from_text(std::string_view yaml, const std::string& name) {
   return map_of({name, std::string(yaml), {}}, std::nullopt);
+}
+
+std::string name_of_left(const KeyMap& map) {
+  return map.is_megatrons() ? "megatron" : "left";
 }
 
 std::string to_yaml(const KeyMap& map) {

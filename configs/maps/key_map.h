@@ -18,7 +18,19 @@ namespace dckpt {
 
 // A key map relates the names of a model's tensors in Megatron-Core to those in Hugging Face files,
 // and describes the arrangement of their elements. It works both ways, in every sharding and for
-// every layout of Megatron's keys. docs/maps.md explains how to write one.
+// every layout of Megatron's keys. In a map that names its left side, another trainer's names take
+// the place of Megatron's. docs/maps.md explains how to write one.
+
+/// The place where Megatron keeps the numbers of layers and experts.
+enum class MegatronLayout : std::uint8_t {
+  kHomogeneous,     ///< both are axes of the tensors
+  kNonHomogeneous,  ///< layers are in the keys, experts are an axis
+  kSingleton,       ///< both are in the keys, and the halves of gated matrices are apart
+};
+inline constexpr EnumNames<MegatronLayout, 3> kMegatronLayoutNames{
+    {{MegatronLayout::kHomogeneous, "homogeneous"},
+     {MegatronLayout::kNonHomogeneous, "non-homogeneous"},
+     {MegatronLayout::kSingleton, "singleton"}}};
 
 /// The steps from Hugging Face tensors to Megatron's. Each works on the result of the previous one,
 /// along axis 0, and is undone on the way back.
@@ -78,7 +90,10 @@ struct HfTensors {
 /// The dtypes of the elements of a row on either side; by default that of the other side.
 struct MapCast {
   std::optional<DType> megatron{};
+  std::optional<DType> left{};  ///< in place of `megatron` in maps that name their left side
   std::optional<DType> hf{};
+
+  std::optional<DType> of_left() const { return left ? left : megatron; }
   friend bool operator==(const MapCast&, const MapCast&) = default;
 };
 
@@ -128,7 +143,7 @@ struct MapPlace {
 /// up. Keys are patterns (key_pattern.h): {l} counts layers, {v} layers of a vision tower and {e}
 /// experts, and Megatron's layout decides whether they are in its key or axes of the tensor.
 struct MapRow {
-  std::string megatron{};              ///< the name with Transformer Engine
+  std::string megatron{};              ///< the name with Transformer Engine, or a trainer's
   std::vector<std::string> more{};     ///< the tensors after this one, if the last step splits
   std::string local{};                 ///< the name with Megatron's local layers, if it differs
   std::vector<std::string> aliases{};  ///< other names in files
@@ -148,11 +163,12 @@ struct MapRow {
   /// True if Megatron asks for an _extra_state of the module; by default, true for weights of
   /// layers.
   std::optional<bool> extra_state{};
+  bool of_trainer = false;  ///< the row names its key 'left', as maps do that name their left side
   MapPlace written{};
   friend bool operator==(const MapRow&, const MapRow&) = default;
 
-  bool has_extra_state() const;
-  /// Returns whether Megatron's tensor has query, key and value: linear_qkv's weight or bias.
+  /// Returns whether the tensor is Megatron's and has query, key and value: linear_qkv's weight or
+  /// bias.
   bool is_qkv() const;
   std::vector<std::string> megatron_keys() const;  ///< `megatron` and `more`
   /// Returns whether the two sides differ in names, shapes or elements.
@@ -186,6 +202,7 @@ struct MapNumber {
 struct MapRefusal {
   std::string only_if{};
   std::string because{};
+  MapPlace written{};
   friend bool operator==(const MapRefusal&, const MapRefusal&) = default;
 };
 
@@ -211,6 +228,12 @@ struct MapTowers {
 
 struct KeyMap {
   std::string family{};
+  std::string left{};  ///< the trainer whose names are on the left side; empty: Megatron
+  /// The layout of the left side's keys in results; empty: as the source suggests, or as the rows
+  /// have them if the left side is a trainer's.
+  std::optional<MegatronLayout> layout{};
+  /// Whether modules have an _extra_state where rows do not say so; by default, Megatron's do.
+  std::optional<bool> extra_state{};
   std::vector<std::string> architectures{};  ///< names in config.json
   std::vector<std::string> model_types{};
   /// The prefix of a model's keys, which files of the bare model lack: "model."
@@ -224,8 +247,14 @@ struct KeyMap {
   std::vector<std::string> extra_states{};
   std::vector<MapRefusal> refuse{};
   std::vector<std::string> ignore_megatron{};  ///< globs of keys that are dropped
+  std::vector<std::string> ignore_left{};      ///< the same in maps that name their left side
   std::vector<std::string> ignore_hf{};
   friend bool operator==(const KeyMap&, const KeyMap&) = default;
+
+  bool is_megatrons() const { return left.empty(); }
+  /// Returns the name of the left side, for messages.
+  const std::string& left_name() const;
+  bool has_extra_state(const MapRow& row) const;
 
   const MapNumber* find_number(std::string_view name) const;
   /// Returns whether a number, or one from which it follows, is given for each layer.
@@ -238,6 +267,9 @@ struct KeyMap {
   static KeyMap find(const std::string& name_or_file);
   static KeyMap from_text(std::string_view yaml, const std::string& name = "map");
 };
+
+/// Returns the word for the left side in settings and in rows: "megatron", or "left".
+std::string name_of_left(const KeyMap& map);
 
 /// Returns every row, including those of extended maps, as YAML that reads back as an equal map.
 std::string to_yaml(const KeyMap& map);

@@ -85,9 +85,16 @@ bool splits(const HfTensors& hf) {
                                    hf.transform.back().step == MapStep::kSplitGroups);
 }
 
-/// Checks that the steps make as many tensors as Megatron has.
-void check_transform(const HfTensors& hf, const KeyPattern& of_row, std::size_t wanted,
-                     const Input& in) {
+/// Returns the owner of a row's left side, for messages.
+const char* owner_of(const MapRow& row) {
+  return row.of_trainer ? "the left side" : "Megatron";
+}
+
+/// Checks that the steps make as many tensors as the left side has.
+void check_transform(const HfTensors& hf, const MapRow& row, const Input& in) {
+  const KeyPattern of_row(row.megatron);
+  const std::size_t wanted = 1 + row.more.size();
+  const char* const owner = owner_of(row);
   std::size_t tensors = hf.keys.size();
   for (const MapTransform& transform : hf.transform) {
     const auto after = tensors_after(transform, tensors);
@@ -103,20 +110,20 @@ void check_transform(const HfTensors& hf, const KeyPattern& of_row, std::size_t 
         (&transform != &hf.transform.front() || KeyPattern(hf.keys.front()).has("e") ||
          !of_row.has("e")))
       in.report(
-          "'experts_in_rows' is the first step of a row with "
-          "{e} in Megatron's key alone");
+          str_format("'experts_in_rows' is the first step of a row with {{e}} in {} key alone",
+                     row.of_trainer ? "its left" : "Megatron's"));
     if (transform.step == MapStep::kPadRows && &transform != &hf.transform.back())
       in.report("'pad_rows' is the last step");
   }
   if (hf.keys.empty() || (tensors == wanted && (wanted == 1 || splits(hf)))) return;
   in.report(wanted == 1
-                ? str_format("{} tensors of Hugging Face are left where Megatron has one; put them "
+                ? str_format("{} tensors of Hugging Face are left where {} has one; put them "
                              "together with concat_rows or qkv_interleave",
-                             tensors)
-                : str_format("{} left where Megatron has {}; the last step is split_rows or "
+                             tensors, owner)
+                : str_format("{} left where {} has {}; the last step is split_rows or "
                              "split_groups with {} parts",
                              tensors == 1 ? "one tensor is" : str_format("{} tensors are", tensors),
-                             wanted, wanted));
+                             owner, wanted, wanted));
 }
 
 Type<std::vector<std::string>> keys_of_tensors() {
@@ -139,18 +146,21 @@ Type<HfTensors> hf_form() {
   return section(schema);
 }
 
-Field<MapRow> megatron_of_row() {
-  return required(whole("megatron", Type<MapRow>(keys_of_tensors().form)
-                                        .reading([](const Input& in, MapRow& row) {
-                                          std::vector<std::string> all;
-                                          keys_of_tensors().read(in, all);
-                                          if (all.empty()) return;
-                                          row.megatron = all.front();
-                                          row.more.assign(all.begin() + 1, all.end());
-                                        })
-                                        .showing([](const MapRow& row) {
-                                          return keys_of_tensors().show(row.megatron_keys());
-                                        })));
+/// The type of the keys of a row's left side, which are Megatron's or those of another trainer.
+template <bool kOfTrainer>
+Type<MapRow> keys_on_the_left() {
+  return Type<MapRow>(keys_of_tensors().form)
+      .reading([](const Input& in, MapRow& row) {
+        if (!row.megatron.empty())
+          return in.report("a row has either 'megatron' or 'left', and this one has both");
+        std::vector<std::string> all;
+        keys_of_tensors().read(in, all);
+        row.of_trainer = kOfTrainer;
+        if (all.empty()) return;
+        row.megatron = all.front();
+        row.more.assign(all.begin() + 1, all.end());
+      })
+      .showing([](const MapRow& row) { return keys_of_tensors().show(row.megatron_keys()); });
 }
 
 /// The type of the kind of layers that have a row; `all` is the same as no word.
@@ -181,14 +191,15 @@ Field<MapRow> optional_of_row() {
 
 Type<MapCast> cast() {
   const auto type = optional_of(choice(kMapCastNames));
-  static const Schema<MapCast> schema{{optional_field("megatron", &MapCast::megatron, type),
-                                       optional_field("hf", &MapCast::hf, type)},
-                                      [](const Input& in, const MapCast&) {
-                                        if (in.node.keys.empty())
-                                          in.report(
-                                              "expected {megatron: TYPE, hf: TYPE}, or one of "
-                                              "them");
-                                      }};
+  static const Schema<MapCast> schema{
+      {optional_field("megatron", &MapCast::megatron, type),
+       optional_field("left", &MapCast::left, type), optional_field("hf", &MapCast::hf, type)},
+      [](const Input& in, const MapCast&) {
+        if (in.node.keys.empty())
+          in.report(
+              "expected {megatron: TYPE, hf: TYPE}, or one of "
+              "them");
+      }};
   return section(schema);
 }
 
@@ -254,7 +265,11 @@ bool stacks_heads(const HfTensors& hf) {
   return last != hf.transform.rend() && last->step == MapStep::kConcatRows;
 }
 
+constexpr const char* kWrittenRow = "; a row is {megatron: KEY, hf: KEY or [KEYS]}";
+
 void check_row(const Input& in, const MapRow& row) {
+  if (in.node.find("megatron") == nullptr && in.node.find("left") == nullptr)
+    in.report(str_format("'megatron' is missing{}", kWrittenRow));
   if (row.megatron.empty()) return;
   const KeyPattern megatron(row.megatron);
   std::vector<std::string> names = row.aliases;
@@ -270,21 +285,23 @@ void check_row(const Input& in, const MapRow& row) {
     hf.insert(hf.end(), other.keys.begin(), other.keys.end());
   for (const std::string& key : hf) {
     if (!key.empty()) check_numbers(megatron, key, true, in);
-    if (KeyPattern(key).has_steps()) in.report("'{2l}' and '{2l+1}' are for keys of Megatron");
+    if (KeyPattern(key).has_steps())
+      in.report(str_format("'{{2l}}' and '{{2l+1}}' are for keys of {}", owner_of(row)));
   }
   for (const std::string& key : row.more) {
     if (!key.empty()) check_numbers(megatron, key, false, in);
   }
   const std::size_t wanted = 1 + row.more.size();
   for (const HfTensors& other : row.or_hf) {
-    check_transform(other, megatron, wanted, {in.node, in.path + ".or", in.problems});
+    check_transform(other, row, {in.node, in.path + ".or", in.problems});
     if (wanted > 1 && splits(other) && splits(row.hf) &&
         shares_of(other.transform.back()) != shares_of(row.hf.transform.back()))
       in.report("each form divides the rows into the same parts");
   }
-  check_transform(row.hf, megatron, wanted, in);
+  check_transform(row.hf, row, in);
   if (wanted > 1 && (row.gated || !row.local.empty() || !row.aliases.empty()))
-    in.report("'local', 'aliases' and 'gated' are for rows with one key of Megatron");
+    in.report(str_format("'local', 'aliases' and 'gated' are for rows with one key of {}",
+                         owner_of(row)));
   if (row.is_qkv() && (stacks_heads(row.hf) || std::ranges::any_of(row.or_hf, stacks_heads)))
     in.report(
         "concat_rows puts all heads of the query before those of key and value, and "
@@ -304,7 +321,10 @@ std::set<std::string> keys_of(const MapRow& row) {
 Type<MapRow> row() {
   static const Schema<MapRow> schema{
       {
-          megatron_of_row(),
+          whole_unless("megatron", keys_on_the_left<false>(),
+                       [](const MapRow& row) { return row.of_trainer; }),
+          whole_unless("left", keys_on_the_left<true>(),
+                       [](const MapRow& row) { return !row.of_trainer; }),
           optional_field("local", &MapRow::local, pattern()),
           optional_field("aliases", &MapRow::aliases,
                          list_of(pattern(), "a list of Megatron's keys")),
@@ -324,7 +344,7 @@ Type<MapRow> row() {
           optional_field("extra_state", &MapRow::extra_state, optional_of(flag())),
       },
       [](const Input& in, const MapRow& row) { check_row(in, row); },
-      "; a row is {megatron: KEY, hf: KEY or [KEYS]}"};
+      kWrittenRow};
   return section(schema).reading([](const Form& form, const Input& in, MapRow& into) {
     read_section(*form.section, in, &into);
     into.written.place = in.node.place;

@@ -222,31 +222,35 @@ Type<KeyMap> ignored() {
   const auto globs =
       more_of(text("a pattern of keys"), "a list of patterns, such as [\"optimizer.*\"]");
   static const Schema<KeyMap> schema{{
-      field("megatron", &KeyMap::ignore_megatron, globs),
+      optional_field("megatron", &KeyMap::ignore_megatron, globs),
+      optional_field("left", &KeyMap::ignore_left, globs),
       field("hf", &KeyMap::ignore_hf, globs),
   }};
   return section(schema);
 }
 
-/// Takes away rows, ignored keys and extra states of the extended map. Those of this file have no
-/// file yet, so that the order of the fields does not matter.
+/// Takes away rows, ignored keys, extra states and refusals of the extended map. Rows and refusals
+/// of this file have no file yet, so that the order of the fields does not matter.
 Field<KeyMap> without() {
   return hidden<KeyMap>("without", [](const Input& in, KeyMap& map) {
     std::vector<std::string> patterns;
-    list_of(text("a pattern of Megatron's keys"),
-            "a list of patterns of Megatron's keys, such as [\"*.bias\"]")
+    list_of(text("a pattern of keys"), "a list of patterns of keys, such as [\"*.bias\"]")
         .read(in, patterns);
     for (const std::string& pattern : patterns) {
       auto taken = std::erase_if(map.tensors, [&](const MapRow& row) {
         return !row.written.file.empty() && glob_match(pattern, row.megatron);
       });
-      for (auto* const inherited : {&map.ignore_megatron, &map.ignore_hf, &map.extra_states})
+      for (auto* const inherited :
+           {&map.ignore_megatron, &map.ignore_left, &map.ignore_hf, &map.extra_states})
         taken += std::erase(*inherited, pattern);
+      taken += std::erase_if(map.refuse, [&](const MapRefusal& refusal) {
+        return !refusal.written.file.empty() && refusal.only_if == pattern;
+      });
       if (taken == 0)
         in.report(
-            str_format("the extended map has no row with a key "
-                       "of Megatron like {}, and no pattern of "
-                       "'ignore' or 'extra_states' that is equal",
+            str_format("the extended map has no row with a key on the left like {}, no pattern of "
+                       "'ignore' or 'extra_states' that is equal, and does not 'refuse' models by "
+                       "a number of this name",
                        quote(pattern)));
     }
   });
@@ -268,6 +272,9 @@ const config::Type<KeyMap>& key_map_type() {
           Field<KeyMap>(extends_field("the name of a map that comes with dckpt, or a file")),
           without(),
           field("family", &KeyMap::family, word("the name of a family of models")),
+          optional_field("left", &KeyMap::left, text("the name of a trainer")),
+          optional_field("layout", &KeyMap::layout, optional_of(choice(kMegatronLayoutNames))),
+          optional_field("extra_state", &KeyMap::extra_state, optional_of(flag())),
           optional_field("architectures", &KeyMap::architectures,
                          list_of(word("a name"), "a list of names, as in config.json")),
           optional_field("model_types", &KeyMap::model_types,

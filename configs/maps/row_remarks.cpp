@@ -18,6 +18,7 @@ namespace {
 
 Findings remarks_on_keys(const KeyMap& map, const MapRow& row) {
   Findings findings;
+  if (row.of_trainer) return findings;
   std::vector<std::string> keys = row.megatron_keys();
   if (!row.local.empty()) keys.push_back(row.local);
   for (const std::string& key : keys) {
@@ -89,12 +90,14 @@ std::optional<MapRemark> remark_on_sides(const KeyMap& map) {
     return std::nullopt;
   remark->finding.message = str_format(
       "both sides of this map have the same keys, and {} of them: a conversion takes the side of "
-      "its source from the format and the args or from --to, and is refused if these do not tell; "
-      "then the setting from=hf or from=megatron does",
+      "its source from {}, and is refused if these do not tell; then the setting from=hf or "
+      "from={} does",
       remark->finding.keys.size() == 1
           ? str_format("{} has other tensors on each", quote(remark->finding.keys.front()))
           : str_format("{} and others have other tensors on each",
-                       quote(remark->finding.keys.front())));
+                       quote(remark->finding.keys.front())),
+      map.is_megatrons() ? "the format and the args or from --to" : "the format and --to",
+      name_of_left(map));
   return remark;
 }
 

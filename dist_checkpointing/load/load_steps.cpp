@@ -40,8 +40,9 @@ namespace {
 std::unique_ptr<CheckpointReader> open_with_map(const Location& location,
                                                 const LoadOptions& options, std::string& map_text) {
   auto reader = open_checkpoint(location, {.strategy = options.strategy});
-  return with_context({.file = location.display()},
-                      [&] { return with_map(std::move(reader), options.map, map_text); });
+  return with_context({.file = location.display()}, [&] {
+    return with_map(std::move(reader), options.map, MapUse::kLoad, map_text);
+  });
 }
 
 /// Reports an adapter beside a model, whose weights are loaded without it.

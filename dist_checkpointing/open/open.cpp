@@ -268,7 +268,7 @@ std::unique_ptr<CheckpointReader> open_checkpoint(const Location& location,
   return with_context({.file = location.display()}, [&] {
     std::string text;
     reader = with_planner(std::move(reader), options.planner, location);
-    return with_map(std::move(reader), options.map, text);
+    return with_map(std::move(reader), options.map, MapUse::kLook, text);
   });
 } catch (...) {
   throw_checkpoint_error();

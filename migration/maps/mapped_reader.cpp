@@ -121,18 +121,27 @@ std::vector<bool> linear_weights(const KeyMap& map, const MappedKeys& keys,
 /// Returns the naming scheme of a source whose keys are those of both: that of its writer, and not
 /// that of the result, which is `wanted` or otherwise that which its readers expect. Empty if
 /// nothing tells, or if these contradict each other.
-std::optional<KeyNames> presumed_names(const CheckpointReader& source, const ModelConfig& config,
-                                       std::optional<KeyNames> wanted,
-                                       std::optional<KeyNames> expected) {
+std::optional<KeyNames> presumed_names(const KeyMap& map, const CheckpointReader& source,
+                                       const ModelConfig& config, std::optional<KeyNames> wanted,
+                                       const MapContext& context) {
   std::optional<KeyNames> of_writer, of_result;
+  const bool is_folder = source.info().conventions.model_folder;
   if (!config.args.is_none() || !config.run_config.is_none())
     of_writer = KeyNames::kMegatron;
-  else if (source.info().conventions.model_folder)
+  else if (is_folder)
     of_writer = KeyNames::kHf;
+  if (!map.is_megatrons()) {
+    // Any trainer may write any format, so that of the source tells nothing by itself.
+    const bool to_hf = wanted ? *wanted == KeyNames::kHf : context.to_model_folder.value_or(false);
+    const bool to_trainer = !wanted && !context.to_model_folder.value_or(true);
+    return to_hf && !is_folder       ? std::optional(KeyNames::kMegatron)
+           : to_trainer && is_folder ? std::optional(KeyNames::kHf)
+                                     : std::nullopt;
+  }
   // Megatron's keys on request may be those of another layout.
-  if (wanted.value_or(expected.value_or(KeyNames::kMegatron)) == KeyNames::kHf)
+  if (wanted.value_or(context.to.value_or(KeyNames::kMegatron)) == KeyNames::kHf)
     of_result = KeyNames::kMegatron;
-  else if (!wanted && expected)
+  else if (!wanted && context.to)
     of_result = KeyNames::kHf;
   return of_writer && of_result && *of_writer != *of_result ? std::nullopt
          : of_writer                                        ? of_writer
@@ -145,11 +154,12 @@ class Mapping {
   Mapping(const CheckpointReader& source, const KeyMapOptions& options, MapContext context = {})
       : settings_(parse_settings(options.set)), config_(model_config(source, context.model_files)) {
     settings_.target.left_out = std::move(context.left_out);
-    settings_.target.presumed = presumed_names(source, config_, settings_.target.names, context.to);
     if (context.map != nullptr)
       map_ = *context.map;
     else
       map_ = options.name == kAutoMap ? map_for(config_.hf) : KeyMap::find(options.name);
+    settings_.target.presumed =
+        presumed_names(map_, source, config_, settings_.target.names, context);
     numbers_.emplace(map_, config_, settings_.numbers);
   }
 
@@ -298,6 +308,7 @@ class Mapping {
   /// Refuses a map for norms of the other kind, and notes those that can be probed. A map of one's
   /// own for the model type decides what Megatron's weights are to mean.
   void check_norms(MapReport& report) const {
+    if (!map_.is_megatrons()) return;
     if (report.keys.sides.from == report.keys.sides.to || settings_.numbers.contains(kLayerNorm1p))
       return;
     const bool to_megatron = report.keys.sides.to == KeyNames::kMegatron;
@@ -352,6 +363,7 @@ class Mapping {
     MappedKeys& keys = report.keys;
     const Metadata& metadata = source->metadata();
     report.map = map_.family;
+    report.trainer = map_.left;
     report.tensors = keys.tensors.size();
     report.dropped = keys.left.dropped;
     RearrangedContents contents{
@@ -401,9 +413,11 @@ class Mapping {
                   RearrangedContents& contents) const {
     if (keys.sides.to == KeyNames::kHf) {
       contents.common = Value();
+    } else if (keys.sides.from == KeyNames::kHf && !map_.is_megatrons()) {
+      contents.common = Value();
     } else if (keys.sides.from == KeyNames::kHf) {
       contents.common = megatron_common(*numbers_, keys);
-    } else if (keys.sides.from_layout != keys.sides.to_layout) {
+    } else if (keys.sides.from_layout != keys.sides.to_layout && map_.is_megatrons()) {
       Value common = source.common_state();
       if (common.is_none()) common = Value::dict();
       Value content_metadata = Value::dict();

@@ -25,6 +25,9 @@ struct MapContext {
   /// The naming scheme that readers of the result expect. A source whose keys are those of both
   /// sides is presumed to have the other one.
   std::optional<KeyNames> to{};
+  /// Whether the result is written as a folder of a Hugging Face model; empty if that is not known.
+  /// Readers of other results expect the keys of the trainer that a map names.
+  std::optional<bool> to_model_folder{};
 };
 
 /// Returns the checkpoint `source` under the keys that a map gives it, as a reader like any other.
@@ -32,8 +35,8 @@ struct MapContext {
 /// Numbers of the model come from `options.set`, the common state's args, run_config.yaml or
 /// config.json beside the checkpoint. These settings in `options.set` are not numbers:
 ///
-///   from=megatron|hf            naming scheme of the source; by default as its keys tell
-///   keys=megatron|hf            naming scheme of the result; by default the other one
+///   from=megatron|left|hf       naming scheme of the source; by default as its keys tell
+///   keys=megatron|left|hf       naming scheme of the result; by default the other one
 ///   layout=homogeneous|non-homogeneous|singleton     of Megatron's keys
 ///   names=te|local              of Megatron's norms
 ///   extra_state=none|leave_out  whether Megatron's _extra_state objects are made, without content

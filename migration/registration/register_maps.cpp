@@ -23,9 +23,12 @@ std::optional<KeyMap> find_map(const KeyMapOptions& options, std::string& text) 
 }
 
 std::unique_ptr<CheckpointReader> apply_map(std::unique_ptr<CheckpointReader> source,
-                                            const KeyMapOptions& options, std::string& text) {
+                                            const KeyMapOptions& options, MapUse use,
+                                            std::string& text) {
   const std::optional<KeyMap> map = find_map(options, text);
-  return mapped_reader(std::move(source), options, nullptr, {.map = map ? &*map : nullptr});
+  MapContext context{.map = map ? &*map : nullptr};
+  if (use == MapUse::kLoad) context.to_model_folder = false;
+  return mapped_reader(std::move(source), options, nullptr, std::move(context));
 }
 
 }  // namespace

@@ -206,6 +206,7 @@ std::string leave_common_entries(Draft& draft, const ConversionRequest&, Convert
 std::string select(Draft& draft, const ConversionRequest& request, ConvertReport& report) {
   if (request.mapped) draft.keys.check({&draft.reader->metadata(), &draft.source_keys});
   draft.contents = select_contents(*draft.reader, draft.keys);
+  draft.contents.trainer = draft.trainer;
   tell_of_buckets(draft, request.target.ranks.has_value());
   report.chunks_before = chunks_of(draft.reader->metadata());
   return str_format("takes {} of {}", counts(draft.contents.metadata),

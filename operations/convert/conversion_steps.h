@@ -30,6 +30,7 @@ struct Draft {
   Metadata source_keys{};                    ///< other keys that patterns may name: before a map
   std::optional<AdapterToMerge> adapter{};   ///< that has yet to be merged
   std::string usual_format{};         ///< the format that a map's keys suggest; empty: the source's
+  std::string trainer{};              ///< the trainer whose keys a map has made; empty: no other
   std::function<RoundTrip()> back{};  ///< goes back through the map; empty unless that is checked
   RoundTrip trip{};                   ///< while it is checked
   ChosenTarget target{};

@@ -35,6 +35,7 @@ struct CopyContents {
   std::vector<ObjectSource> object_of;  ///< parallel to Metadata::objects
   std::uint64_t left_out = 0;           ///< tensors and objects
   std::uint64_t state_left_out = 0;     ///< those of the optimizer among them
+  std::string trainer{};                ///< the trainer that has these keys; empty: not known
   Findings findings{};                  ///< findings about the selection and its changes
 
   // Set once the common state has the form of the copy (common_form.h):

@@ -184,6 +184,7 @@ Findings describe(const PlannedCopy& copy, const Metadata& source, ConvertReport
                         .common_file = copy.contents.common_file.has_value(),
                         .metadata = metadata,
                         .common = copy.contents.common,
+                        .readers = copy.contents.trainer,
                         .state_left_out = copy.contents.state_left_out};
   for (std::string& sentence : describe_readers(form))
     findings.push_back({FindingCode::kReaders, std::move(sentence)});

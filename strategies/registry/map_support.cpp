@@ -20,14 +20,15 @@ void register_map_support(MapSupport support) {
 }
 
 std::unique_ptr<CheckpointReader> with_map(std::unique_ptr<CheckpointReader> source,
-                                           const KeyMapOptions& options, std::string& text) {
+                                           const KeyMapOptions& options, MapUse use,
+                                           std::string& text) {
   if (options.name.empty()) return source;
   if (!registered())
     throw_error(ErrorCode::kUnsupported,
                 "the map {} needs dckpt::maps, which this program does not "
                 "link; link it, or leave out load.map",
                 quote(options.name));
-  return registered()(std::move(source), options, text);
+  return registered()(std::move(source), options, use, text);
 }
 
 }  // namespace dckpt

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -10,11 +11,15 @@
 
 namespace DCKPT_API dckpt {
 
+/// The purpose of a map: to look at a checkpoint, or to load a trainer's state from it.
+enum class MapUse : std::uint8_t { kLook, kLoad };
+
 /// Gives a checkpoint the keys of a map (`load.map`, OpenOptions::map). If `text` is empty, the map
 /// is found by its name, and its text is left there unless a map of its length cannot be read back;
 /// otherwise the map is read from `text`.
 using MapSupport = std::function<std::unique_ptr<CheckpointReader>(
-    std::unique_ptr<CheckpointReader> source, const KeyMapOptions& options, std::string& text)>;
+    std::unique_ptr<CheckpointReader> source, const KeyMapOptions& options, MapUse use,
+    std::string& text)>;
 
 /// Called by the library dckpt::maps, which has the maps, before any thread loads.
 void register_map_support(MapSupport support);
@@ -23,6 +28,7 @@ void register_map_support(MapSupport support);
 /// CheckpointError: (unsupported) if the program does not link dckpt::maps; as mapped_reader()
 /// does.
 std::unique_ptr<CheckpointReader> with_map(std::unique_ptr<CheckpointReader> source,
-                                           const KeyMapOptions& options, std::string& text);
+                                           const KeyMapOptions& options, MapUse use,
+                                           std::string& text);
 
 }  // namespace dckpt

@@ -60,8 +60,85 @@ TEST(KeyMap, RowsOfTheExtendedMapCanBeTakenAway) {
   }
   EXPECT_THAT(
       problems_of(start + "without: [\"*.linear_fc3.*\"]\n" + row),
-      ElementsAre(HasSubstr("without: the extended map has no row with a key of Megatron like "
+      ElementsAre(HasSubstr("without: the extended map has no row with a key on the left like "
                             "'*.linear_fc3.*'")));
+}
+
+TEST(KeyMap, ARefusalOfTheExtendedMapCanBeTakenAway) {
+  const auto refused = [](const std::string& more) {
+    std::vector<std::string> reasons;
+    for (const MapRefusal& refusal :
+         KeyMap::from_text("version: 1\nextends: gpt2\nfamily: mine\n" + more).refuse)
+      reasons.push_back(refusal.only_if + ": " + refusal.because);
+    return reasons;
+  };
+  const std::string without = "without: [apply_layernorm_1p]\n";
+  const std::string own = "refuse:\n  - {if: apply_layernorm_1p, because: mine}\n";
+  EXPECT_THAT(refused(""), ElementsAre(HasSubstr("lack the 1")));
+  EXPECT_THAT(refused(without), IsEmpty());
+  EXPECT_THAT(refused(without + own), ElementsAre("apply_layernorm_1p: mine"));
+  EXPECT_THAT(refused(own + without), ElementsAre("apply_layernorm_1p: mine"));
+  EXPECT_THAT(problems_of("version: 1\nextends: gpt2\nfamily: mine\nwithout: [tied]\n"),
+              ElementsAre(HasSubstr("does not 'refuse' models by a number of this name")));
+}
+
+constexpr const char* kOfATrainer = R"(version: 1
+family: tiny
+left: Tiny
+layout: non-homogeneous
+extra_state: true
+tensors:
+  - {left: "h.{l}.up", hf: "layers.{l}.up.weight", cast: {left: float32}}
+  - {left: ["h.{l}.q", "h.{l}.k"], hf: "layers.{l}.qk.weight", transform: {split_rows: 2}}
+ignore:
+  left: ["step"]
+  hf: []
+)";
+
+TEST(KeyMap, TheLeftSideMayBeATrainers) {
+  const KeyMap map = KeyMap::from_text(kOfATrainer);
+  EXPECT_EQ(map.left_name(), "Tiny");
+  EXPECT_EQ(map.layout, MegatronLayout::kNonHomogeneous);
+  EXPECT_EQ(map.tensors.at(1).more, std::vector<std::string>{"h.{l}.k"});
+  EXPECT_EQ(map.tensors.at(0).cast.of_left(), DType::kFloat32);
+  EXPECT_THAT(to_yaml(map), Not(HasSubstr("megatron")));
+  EXPECT_EQ(KeyMap::from_text(to_yaml(map)), map);
+}
+
+TEST(KeyMap, ModulesOfATrainerHaveExtraStatesOnRequest) {
+  const auto has = [](const std::string& map, const std::string& row) {
+    const KeyMap made = KeyMap::from_text("version: 1\nfamily: m\n" + map + "tensors:\n  - {" +
+                                          row + ", hf: \"{l}.w\"}\n");
+    return made.has_extra_state(made.tensors.front());
+  };
+  const std::string of_trainer = "left: \"h.{l}.weight\"";
+  EXPECT_TRUE(has("", "megatron: \"h.{l}.weight\""));
+  EXPECT_FALSE(has("extra_state: false\n", "megatron: \"h.{l}.weight\""));
+  EXPECT_FALSE(has("left: Tiny\n", of_trainer));
+  EXPECT_TRUE(has("left: Tiny\n", of_trainer + ", extra_state: true"));
+  EXPECT_TRUE(has("left: Tiny\nextra_state: true\n", of_trainer));
+}
+
+TEST(KeyMap, WordsForTheLeftSideAreThoseOfTheMap) {
+  const std::string start = "version: 1\nfamily: m\n";
+  const auto row = [](const std::string& fields) { return "tensors:\n  - {" + fields + "}\n"; };
+  EXPECT_THAT(problems_of(start + row("left: a, hf: b")),
+              ElementsAre(HasSubstr("a: 'left' is for maps that name their left side")));
+  EXPECT_THAT(problems_of(start + "left: Tiny\n" + row("megatron: a, hf: b")),
+              ElementsAre(HasSubstr("a: the left side of this map is 'Tiny', so write 'left'")));
+  EXPECT_THAT(problems_of(start + "extends: gpt2\nleft: Tiny\n" + row("left: a, hf: b")),
+              Contains(HasSubstr("'without' takes away rows of an extended map")));
+  EXPECT_THAT(problems_of(start + "left: Tiny\n" + row("left: a, megatron: b, hf: c")),
+              ElementsAre(HasSubstr("has both")));
+  EXPECT_THAT(problems_of(start + "left: Tiny\n" + row("hf: b")),
+              ElementsAre(HasSubstr("'megatron' is missing")));
+  EXPECT_THAT(
+      problems_of(start + "left: Tiny\n" + row("left: a, hf: b, cast: {megatron: float32}")),
+      ElementsAre(HasSubstr("write 'left'")));
+  EXPECT_THAT(problems_of(start + "left: Tiny\nignore: {megatron: [x]}\n" + row("left: a, hf: b")),
+              ElementsAre(HasSubstr("ignore: the left side")));
+  EXPECT_THAT(problems_of(start + "left: Tiny\n" + row("left: a, local: c, hf: b")),
+              ElementsAre(HasSubstr("'local' is for Megatron's keys")));
 }
 
 TEST(KeyMap, IgnoredKeysAndExtraStatesOfTheExtendedMapCanBeTakenAway) {

@@ -11,6 +11,7 @@ import unittest
 
 import safetensors.torch
 import torch
+import torch.distributed.checkpoint as dcp
 import transformers
 from transformers.integrations.finegrained_fp8 import Fp8Dequantize
 
@@ -64,7 +65,52 @@ def quantise(folder: pathlib.Path, worth_folder: pathlib.Path) -> dict[str, torc
     return worth
 
 
+class TrainersGpt2(torch.nn.Module):
+    """GPT-2 of a trainer such as InfiniTrain: the names of transformers, but linear layers like torch's, whose weights are (out, in)."""
+
+    def __init__(self, width: int, heads: int, layers: int, words: int, positions: int):
+        super().__init__()
+        nn, self.heads = torch.nn, heads
+        block = lambda: nn.ModuleDict({"ln_1": nn.LayerNorm(width), "attn": nn.ModuleDict({"c_attn": nn.Linear(width, 3 * width), "c_proj": nn.Linear(width, width)}),
+                                       "ln_2": nn.LayerNorm(width), "mlp": nn.ModuleDict({"c_fc": nn.Linear(width, 4 * width), "c_proj": nn.Linear(4 * width, width)})})
+        self.transformer = nn.ModuleDict({"wte": nn.Embedding(words, width), "wpe": nn.Embedding(positions, width), "h": nn.ModuleList(block() for _ in range(layers)), "ln_f": nn.LayerNorm(width)})
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        model = self.transformer
+        x = model.wte(tokens) + model.wpe.weight[: tokens.shape[1]]
+        for block in model.h:
+            query, key, value = (part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in block.attn.c_attn(block.ln_1(x)).chunk(3, -1))
+            x = x + block.attn.c_proj(torch.nn.functional.scaled_dot_product_attention(query, key, value, is_causal=True).transpose(1, 2).flatten(2))
+            x = x + block.mlp.c_proj(torch.nn.functional.gelu(block.mlp.c_fc(block.ln_2(x)), approximate="tanh"))
+        return model.ln_f(x) @ model.wte.weight.T
+
+
 class Transformers(unittest.TestCase):
+    def test_a_trainer_with_names_of_its_own_computes_the_same_both_ways(self):
+        torch.manual_seed(3)
+        tokens = torch.arange(1, 25).reshape(1, 24)
+        maps = (pathlib.Path(__file__).parents[2] / "docs" / "maps.md").read_text()
+        with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+            root = pathlib.Path(folder)
+            (root / "infinitrain.yaml").write_text(maps.split("<!-- file: infinitrain.yaml -->\n```yaml\n")[1].split("```")[0])
+            made = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=96, n_embd=32, n_layer=2, n_head=4, n_positions=32, bos_token_id=0, eos_token_id=0)).eval()
+            for tensor in made.state_dict().values():
+                tensor.normal_(0, 0.3)
+            made.save_pretrained(root / "model")
+            tool.run("convert", root / "model", root / "start", "--to", "dcp", "--map", root / "infinitrain.yaml", "--roundtrip-check")
+            trainer = TrainersGpt2(32, 4, 2, 96, 32).eval()
+            state = trainer.state_dict()
+            dcp.load(state, checkpoint_id=root / "start")
+            trainer.load_state_dict(state)
+            torch.testing.assert_close(trainer(tokens), made(tokens).logits, rtol=1e-5, atol=1e-5)
+            for tensor in state.values():
+                tensor.add_(torch.randn_like(tensor), alpha=0.1)        # training
+            dcp.save(state, checkpoint_id=root / "trained")
+            tool.run("convert", root / "trained", root / "back", "--to", "hf", "--map", root / "infinitrain.yaml", "--model-files", root / "model", "--roundtrip-check")
+            back = transformers.AutoModelForCausalLM.from_pretrained(root / "back").eval()
+            torch.testing.assert_close(back(tokens).logits, trainer(tokens), rtol=1e-5, atol=1e-5)
+            self.assertFalse(torch.allclose(back(tokens).logits, made(tokens).logits, rtol=1e-2))
+
     def test_float8_weights_are_worth_what_transformers_makes_of_them(self):
         torch.manual_seed(2)
         tokens = torch.arange(1, 25).reshape(1, 24)

@@ -21,8 +21,9 @@ void refuse_models(const KeyMap& map, const MapNumbers& numbers) {
   }
 }
 
-std::string describe(const MapSide& side) {
+std::string describe(const KeyMap& map, const MapSide& side) {
   if (side.names == KeyNames::kHf) return "Hugging Face keys";
+  if (!map.is_megatrons()) return str_format("the keys of {}", map.left);
   return str_format("Megatron's keys in the {} layout", name_of(kMegatronLayoutNames, side.layout));
 }
 
@@ -74,7 +75,7 @@ MappedKeys apply(const KeyMap& map, MapNumbers numbers, const Metadata& source,
   result.sides.flags = rows.flags;
   arrange_rows({map, numbers, source, rows, state_layout.has_value()}, target, result,
                completeness);
-  completeness.raise_if_any(map, source, describe(rows.side), target.left_out);
+  completeness.raise_if_any(map, source, describe(map, rows.side), target.left_out);
   require_balance(map, result);
   for (const auto& [prefix, positions] : rows.states) {
     Metadata state;

@@ -106,7 +106,7 @@ class Arrangement {
     try {
       for (const RowNumbers& instance : all) arrange(row, instance);
       if (all.empty()) return;
-      if (!entry.has_extra_state()) return;
+      if (!map_.has_extra_state(entry)) return;
       for (const std::string& key : entry.megatron_keys())
         add_extra_states(key.substr(0, key.rfind('.')), all);
     } catch (const UnknownNumber& error) {
@@ -165,13 +165,13 @@ class Arrangement {
       known.common = common_pieces();
     }
     require_extents(map_.tensors[row], known.from.whole, numbers);
-    if (result_.sides.from != result_.sides.to) {
+    if (result_.sides.from != result_.sides.to && map_.is_megatrons()) {
       require_axes(map_.tensors[row], known.from.whole);
       require_padding(map_.tensors[row], known.from.whole, numbers);
       if (!map_.towers.have(map_.tensors[row].megatron))
         require_heads(map_.tensors[row], known.from.whole, numbers);
     }
-    if (to_.is_megatron() && to_.layout() == MegatronLayout::kSingleton &&
+    if (to_.is_megatron() && to_.layout() == MegatronLayout::kSingleton && map_.is_megatrons() &&
         !map_.towers.have(map_.tensors[row].megatron))
       require_halves(map_.tensors[row], known.from.whole, numbers);
     std::optional<std::int64_t> rows;
@@ -302,7 +302,7 @@ class Arrangement {
     if (partial_) return stored;  // state has a type of its own
     if (const auto was = target_.way_back.dtypes.find(key); was != target_.way_back.dtypes.end())
       return was->second;
-    const DType usual = (to_.is_megatron() ? row.cast.megatron : row.cast.hf).value_or(stored);
+    const DType usual = (to_.is_megatron() ? row.cast.of_left() : row.cast.hf).value_or(stored);
     if (!target_.dtype || usual == *target_.dtype) return usual;
     const std::string why = why_type_stays(row, to_.names(), stored, *target_.dtype);
     if (why.empty()) return *target_.dtype;

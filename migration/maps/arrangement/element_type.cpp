@@ -18,7 +18,8 @@ constexpr std::array<const char*, 6> kPrecise{
 }  // namespace
 
 std::string why_type_stays(const MapRow& row, KeyNames to, DType stored, DType wanted) {
-  if (to == KeyNames::kMegatron ? row.cast.megatron : row.cast.hf) return "the map says their type";
+  if (to == KeyNames::kMegatron ? row.cast.of_left() : row.cast.hf)
+    return "the map says their type";
   if (!is_convertible(stored)) return "only floats of 16, 32 and 64 bits are cast";
   const bool is_precise = std::ranges::any_of(
       kPrecise, [&](const char* pattern) { return glob_match(pattern, row.megatron); });

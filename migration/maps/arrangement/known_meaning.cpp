@@ -57,6 +57,7 @@ void require_known_meaning(const KeyMap& map, const MapNumbers& numbers, const S
     const bool matters = renamed ? from_megatron || argument.scope == ArgumentScope::kHf
                                  : from_megatron && argument.scope == ArgumentScope::kHalves &&
                                        from_halves != to_halves;
+    if (!map.is_megatrons() && argument.scope != ArgumentScope::kHf) continue;
     if (!matters || is_known_to(map, argument) || !has_row(map, numbers, rows, argument)) continue;
     const auto require = [&](const Value& from, const char* origin) {
       auto [name, value] = find_any(from, argument.names);

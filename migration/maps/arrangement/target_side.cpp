@@ -14,7 +14,8 @@ constexpr std::string_view kNormOfHybrid = "decoder.final_norm.";
 std::string mixed_layers(const KeyMap& map, const SourceRows& rows) {
   const bool has_steps = std::ranges::any_of(
       map.tensors, [](const MapRow& row) { return KeyPattern(row.megatron).has_steps(); });
-  if (has_steps) return "there are several layers of Megatron for one of Hugging Face";
+  if (has_steps)
+    return str_format("there are several layers of {} for one of Hugging Face", map.left_name());
   const bool is_hybrid = std::ranges::any_of(
       map.tensors, [](const MapRow& row) { return row.megatron.starts_with(kNormOfHybrid); });
   const std::string mixed = rows.kinds.mixed();
@@ -31,7 +32,9 @@ TargetSide::TargetSide(const KeyMap& map, const SourceRows& rows, const MapTarge
   const bool was_hf = rows.side.names == KeyNames::kHf;
   const KeyNames names = target.names.value_or(was_hf ? KeyNames::kMegatron : KeyNames::kHf);
   const std::string mixed = mixed_layers(map, rows);
-  const MegatronLayout usual = !mixed.empty() || !map.kinds.empty()
+  const MegatronLayout usual = map.layout            ? *map.layout
+                               : !map.is_megatrons() ? MegatronLayout::kSingleton
+                               : !mixed.empty() || !map.kinds.empty()
                                    ? MegatronLayout::kNonHomogeneous
                                    : MegatronLayout::kHomogeneous;
   const MegatronLayout layout = target.layout.value_or(was_hf ? usual : rows.side.layout);

@@ -51,11 +51,12 @@ void Completeness::raise_if_any(const KeyMap& map, const Metadata& source, const
         return std::ranges::any_of(kOfAdapters,
                                    [&](const char* glob) { return glob_match(glob, key); });
       }))
-    all.add(
-        "some of these are low-rank adapters (LoRA, PEFT) under Megatron's keys, which belong to "
-        "the weights beside them: have the library that trained them merge them (Megatron-Bridge's "
-        "merge_lora, ms-swift's --merge_lora true), or leave them out (--exclude) and convert the "
-        "weights without what was trained");
+    all.add(str_format(
+        "some of these are low-rank adapters (LoRA, PEFT) under {}'s keys, which belong "
+        "to the weights beside them: have the library that trained them merge them{}, "
+        "or leave them out (--exclude) and convert the weights without what was trained",
+        map.left_name(),
+        map.is_megatrons() ? " (Megatron-Bridge's merge_lora, ms-swift's --merge_lora true)" : ""));
   others.report("not of the language model", all);
   if (!others.empty())
     all.add("the map is for the language model; --set parts=text drops what is beside it");

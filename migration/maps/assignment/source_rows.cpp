@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "mapping/base/error.h"
+#include "migration/maps/assignment/key_fit.h"
 
 namespace dckpt {
 namespace {
@@ -87,44 +88,19 @@ class Assignment {
   }
 
  private:
-  /// The layout and prefix of a side under which most keys are known.
-  struct Fit {
-    std::size_t known = 0;
-    MapSide side{};
-    KeyPrefix prefix{};
+  struct Fit : KeyFit {
+    bool all = false;  ///< every key is known or ignored
   };
 
   Fit best_fit(KeyNames names) const {
-    Fit best;
-    const auto text = [&](std::string stored, std::string of_map) {
-      KeyPrefix prefix = text_prefix(map_, std::move(stored), std::move(of_map));
-      prefix.is_of_text = map_.towers.keys.empty() || target_.text_only;
-      return prefix;
-    };
-    const auto consider = [&](MegatronLayout layout, const std::vector<KeyPrefix>& prefixes) {
-      MapSide side = side_of(map_, names, layout, numbers_.find("num_layers"));
-      const SideIndex index(side);
-      for (const KeyPrefix& prefix : prefixes) {
-        std::size_t known = 0;
-        for (const TensorStorageMetadata& tensor : source_.tensors) {
-          const auto key = prefix.key(tensor.key);
-          if (key && !index.find(*key).empty()) ++known;
-        }
-        if (known > best.known) best = {known, side, prefix};
-      }
-    };
-    if (names == KeyNames::kHf) {
-      consider({}, {{},
-                    {.of_map = map_.hf_prefix},
-                    text(kTextPrefix, ""),
-                    text(kTextPrefix, map_.hf_prefix),
-                    text(map_.hf_prefix + kTextPrefix, map_.hf_prefix)});
-      return best;
-    }
-    for (const auto& [layout, name] : kMegatronLayoutNames) {
-      if (state_layout_.value_or(layout) == layout)
-        consider(layout, {{}, {.stored = "module."}, {.stored = "model."}, text(kTextPrefix, "")});
-    }
+    Fit best{fit_keys(map_, names, source_, target_.text_only, numbers_.find("num_layers"),
+                      names == KeyNames::kHf ? std::nullopt : state_layout_)};
+    const SideIndex index(best.side);
+    best.all = std::ranges::all_of(source_.tensors, [&](const TensorStorageMetadata& tensor) {
+      const auto key = best.prefix.key(tensor.key);
+      return is_ignored(names, tensor.key) ||
+             (key && (is_ignored(names, *key) || !index.find(*key).empty()));
+    });
     return best;
   }
 
@@ -139,17 +115,28 @@ class Assignment {
       throw_error(ErrorCode::kMismatch,
                   "the map {} matches no tensor of this checkpoint, {}; the checkpoint has {}",
                   quote(map_.family),
-                  !target_.from ? "neither by Megatron's names nor by those of Hugging Face"
-                  : *target_.from == KeyNames::kHf ? "by the names of Hugging Face (from=hf)"
-                                                   : "by Megatron's names (from=megatron)",
+                  !target_.from ? str_format("neither by {}'s names nor by those of Hugging Face",
+                                             map_.left_name())
+                  : *target_.from == KeyNames::kHf
+                      ? std::string("by the names of Hugging Face (from=hf)")
+                      : str_format("by {}'s names (from={})", map_.left_name(), name_of_left(map_)),
                   keys.empty() ? "none" : quoted_list(keys));
     }
-    const bool both = megatron.known == hf.known;
-    if (both && !target_.presumed) require_equal_sides(megatron);
-    const bool is_hf = both ? target_.presumed == KeyNames::kHf : hf.known > megatron.known;
+    const bool open = is_open(megatron, hf);
+    if (open && !target_.presumed) require_equal_sides(megatron);
+    const bool is_hf = open ? target_.presumed == KeyNames::kHf
+                       : !map_.is_megatrons() && megatron.all != hf.all ? hf.all
+                                                                        : hf.known > megatron.known;
     Fit& chosen = is_hf ? hf : megatron;
     result_.side = std::move(chosen.side);
     result_.prefix = std::move(chosen.prefix);
+  }
+
+  /// Returns whether the keys do not tell the side. A count of known keys is not enough where all
+  /// keys may be those of either side, unless the map is Megatron's, whose names are like no other.
+  bool is_open(const Fit& left, const Fit& hf) const {
+    if (map_.is_megatrons() || left.known == 0 || hf.known == 0) return left.known == hf.known;
+    return left.all == hf.all && (left.all || left.known == hf.known || target_.text_only);
   }
 
   /// Requires the rows of keys that are those of both sides to have the same tensors there, so that
@@ -165,8 +152,8 @@ class Assignment {
         throw_error(ErrorCode::kInvalidArgument, {.key = tensor.key},
                     "the keys are those of both sides of the map {}, and tensors of one side "
                     "are not those of the other, such as {}; add the setting from=hf if they "
-                    "are in the form that the map calls 'hf', or from=megatron",
-                    quote(map_.family), quote(row.megatron));
+                    "are in the form that the map calls 'hf', or from={}",
+                    quote(map_.family), quote(row.megatron), name_of_left(map_));
       }
     }
   }
@@ -193,11 +180,15 @@ class Assignment {
     for (const auto& [name, value] : result_.flags) numbers_.guess(name, value);
   }
 
-  bool is_ignored(const std::string& key) const {
-    const auto& globs =
-        result_.side.names == KeyNames::kMegatron ? map_.ignore_megatron : map_.ignore_hf;
-    return std::ranges::any_of(globs,
-                               [&](const std::string& glob) { return glob_match(glob, key); });
+  bool is_ignored(const std::string& key) const { return is_ignored(result_.side.names, key); }
+
+  bool is_ignored(KeyNames names, const std::string& key) const {
+    const auto matches = [&](const std::vector<std::string>& globs) {
+      return std::ranges::any_of(globs,
+                                 [&](const std::string& glob) { return glob_match(glob, key); });
+    };
+    return names == KeyNames::kHf ? matches(map_.ignore_hf)
+                                  : matches(map_.ignore_megatron) || matches(map_.ignore_left);
   }
 
   /// Returns the layer of a key, if its name has one.

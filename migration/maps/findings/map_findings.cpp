@@ -17,20 +17,21 @@ namespace {
 
 constexpr std::size_t kShownDropped = 20;
 
-std::string name_of_keys(KeyNames names, MegatronLayout layout) {
-  return names == KeyNames::kHf
-             ? std::string("Hugging Face's")
+std::string name_of_keys(const KeyMap& map, KeyNames names, MegatronLayout layout) {
+  return names == KeyNames::kHf ? std::string("Hugging Face's")
+         : !map.is_megatrons()
+             ? str_format("{}'s", map.left)
              : str_format("Megatron's ({})", std::string(name_of(kMegatronLayoutNames, layout)));
 }
 
-void describe_keys(const MapReport& report, const MapNumbers& numbers, DType values,
-                   Findings& findings) {
+void describe_keys(const KeyMap& map, const MapReport& report, const MapNumbers& numbers,
+                   DType values, Findings& findings) {
   const MappedKeys& keys = report.keys;
   findings.push_back(
       {FindingCode::kKeysChanged,
        str_format("keys: {} became {}, by the map {}",
-                  name_of_keys(keys.sides.from, keys.sides.from_layout),
-                  name_of_keys(keys.sides.to, keys.sides.to_layout), quote(report.map))});
+                  name_of_keys(map, keys.sides.from, keys.sides.from_layout),
+                  name_of_keys(map, keys.sides.to, keys.sides.to_layout), quote(report.map))});
   const auto padding = [](std::uint64_t elements) {
     return elements == 0 ? std::string()
                          : str_format(" and {} that pad the vocabulary", grouped(elements));
@@ -187,7 +188,7 @@ void describe_rows(const KeyMap& map, const MappedKeys& keys, Findings& findings
 Findings map_findings(const KeyMap& map, const MapReport& report, const MapNumbers& numbers,
                       const Metadata& source, const MapDTypes& dtypes) {
   Findings findings;
-  describe_keys(report, numbers, dtypes.values, findings);
+  describe_keys(map, report, numbers, dtypes.values, findings);
   describe_padding(report.keys, numbers, findings);
   describe_dropped(report, findings);
   describe_conversions(report.keys, source, findings);

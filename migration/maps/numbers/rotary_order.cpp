@@ -55,10 +55,11 @@ void require_turns(const KeyMap& map, const MapNumbers& numbers) {
         std::ranges::any_of(row.hf.transform, turns))
       continue;
     throw_error(ErrorCode::kUnsupported,
-                "rows of query and key that turn together are neighbors in Megatron ({}), and "
+                "rows of query and key that turn together are neighbors in {} ({}), and "
                 "the row {} of the map {} leaves their order; give it the step rope_interleave, "
                 "as in the shipped map llama (dckpt config show llama)",
-                numbers.describe(kRotaryInterleaved), quote(row.megatron), quote(map.family));
+                map.left_name(), numbers.describe(kRotaryInterleaved), quote(row.megatron),
+                quote(map.family));
   }
 }
 
@@ -101,10 +102,10 @@ void require_rotary_order(const KeyMap& map, const MapNumbers& numbers) {
   if (turned) return;
   throw_error(ErrorCode::kUnsupported,
               "the map {} is not for this model: rows of query and key that turn together are "
-              "neighbors in its Hugging Face files ({}) and halves in Megatron ({}), and no row "
+              "neighbors in its Hugging Face files ({}) and halves in {} ({}), and no row "
               "has the step rope_deinterleave; the shipped map glm4 shows how it is used, see "
               "docs/maps.md",
-              quote(map.family), numbers.describe(kHfRotaryInterleaved),
+              quote(map.family), numbers.describe(kHfRotaryInterleaved), map.left_name(),
               numbers.describe(kRotaryInterleaved));
 }
 

@@ -8,26 +8,17 @@
 #include <string>
 #include <vector>
 
+#include "configs/maps/key_map.h"
 #include "mapping/base/enum_names.h"
 #include "mapping/geometry/dtype.h"
 
 namespace dckpt {
 
-/// The naming scheme of keys.
+/// The naming scheme of keys: that of the map's left side, which is Megatron's unless the map names
+/// another trainer, or Hugging Face's.
 enum class KeyNames : std::uint8_t { kMegatron, kHf };
-inline constexpr EnumNames<KeyNames, 2> kKeyNamesNames{
-    {{KeyNames::kMegatron, "megatron"}, {KeyNames::kHf, "hf"}}};
-
-/// The place where Megatron keeps the numbers of layers and experts.
-enum class MegatronLayout : std::uint8_t {
-  kHomogeneous,     ///< both are axes of the tensors
-  kNonHomogeneous,  ///< layers are in the keys, experts are an axis
-  kSingleton,       ///< both are in the keys, and the halves of gated matrices are apart
-};
-inline constexpr EnumNames<MegatronLayout, 3> kMegatronLayoutNames{
-    {{MegatronLayout::kHomogeneous, "homogeneous"},
-     {MegatronLayout::kNonHomogeneous, "non-homogeneous"},
-     {MegatronLayout::kSingleton, "singleton"}}};
+inline constexpr EnumNames<KeyNames, 3> kKeyNamesNames{
+    {{KeyNames::kMegatron, "megatron"}, {KeyNames::kMegatron, "left"}, {KeyNames::kHf, "hf"}}};
 
 /// The choices of a source where a map has several ways to spell the same. A target that gets them
 /// makes the same source again.

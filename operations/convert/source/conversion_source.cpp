@@ -21,14 +21,16 @@
 namespace dckpt {
 namespace {
 
-/// Returns whose keys readers of the requested format look for; empty if either's will do.
-std::optional<KeyNames> keys_of_target(const std::string& strategy) {
+/// Sets whose keys readers of the requested format look for; nothing if it is not named.
+void set_target(MapRequest& request, const std::string& strategy) {
   for (const SaveStrategyEntry& format : save_strategies()) {
     if (format.name != strategy) continue;
-    if (format.conventions.model_folder) return KeyNames::kHf;
-    if (format.conventions.megatron_keys) return KeyNames::kMegatron;
+    request.to_model_folder = format.conventions.model_folder;
+    if (format.conventions.model_folder)
+      request.to = KeyNames::kHf;
+    else if (format.conventions.megatron_keys)
+      request.to = KeyNames::kMegatron;
   }
-  return std::nullopt;
 }
 
 /// Returns a finding with the keys that patterns left out before the map; `report` counts them.
@@ -98,14 +100,15 @@ std::shared_ptr<const Storage> model_files(const std::optional<Location>& folder
 
 std::string apply_map(Draft& draft, const ConversionRequest& request, ConvertReport& report) {
   const std::shared_ptr<const CheckpointReader> source = std::move(draft.reader);
-  const MapRequest map{.open = [source] { return std::make_unique<ForwardingReader>(source); },
-                       .map = request.source.map,
-                       .keys = request.source.keys,
-                       .model_files = model_files(request.target.model_files),
-                       .to = keys_of_target(request.target.strategy)};
+  MapRequest map{.open = [source] { return std::make_unique<ForwardingReader>(source); },
+                 .map = request.source.map,
+                 .keys = request.source.keys,
+                 .model_files = model_files(request.target.model_files)};
+  set_target(map, request.target.strategy);
   const auto mapped = std::make_shared<MappedSource>(map_source(map));
   const bool to_hf = mapped->report.keys.sides.to == KeyNames::kHf;
   draft.usual_format = to_hf ? "hf" : "torch_dist";
+  draft.trainer = to_hf ? std::string() : mapped->report.trainer;
   append(draft.findings, left_out(*mapped, report));
   append(draft.findings, std::move(mapped->report.findings));
   append(draft.findings, probe_norms(*mapped->reader, mapped->report.norms));
@@ -118,7 +121,8 @@ std::string apply_map(Draft& draft, const ConversionRequest& request, ConvertRep
   if (request.checks.round_trip) draft.back = [map, mapped] { return round_trip_of(map, *mapped); };
   return str_format("gives {} the keys of {} by the map {}",
                     counted(draft.reader->metadata().tensors.size(), "tensor"),
-                    to_hf ? "Hugging Face" : "Megatron", quote(mapped->report.map));
+                    to_hf ? std::string("Hugging Face") : mapped->report.left_name(),
+                    quote(mapped->report.map));
 }
 
 std::string map_back(Draft& draft, const ConversionRequest&, ConvertReport&) {

@@ -24,11 +24,15 @@ struct MapRequest {
   KeyMapOptions map{};
   KeyFilter keys{};
   std::shared_ptr<const Storage> model_files{};
-  std::optional<KeyNames> to{};  ///< MapContext::to
+  std::optional<KeyNames> to{};           ///< MapContext::to
+  std::optional<bool> to_model_folder{};  ///< MapContext::to_model_folder
 
   /// `left_out`: MapContext::left_out.
   MapContext context(std::vector<std::string> left_out) const {
-    return {.model_files = model_files.get(), .left_out = std::move(left_out), .to = to};
+    return {.model_files = model_files.get(),
+            .left_out = std::move(left_out),
+            .to = to,
+            .to_model_folder = to_model_folder};
   }
 };
 

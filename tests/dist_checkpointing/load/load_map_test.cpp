@@ -95,6 +95,42 @@ TEST(LoadMap, TellsOfAnAdapterBesideTheModel) {
   EXPECT_THAT(findings(), says);
 }
 
+/// A trainer with the names of transformers, whose linear layers are (out, in) like torch's.
+TEST(LoadMap, ATrainerWithNamesOfItsOwnStartsFromAFolderOfTransformers) {
+  const auto model = std::filesystem::path(DCKPT_TEST_DATA) / "hf_pairs/gpt2/hf";
+  const TempDir folder;
+  std::ofstream(folder.path() / "trainer.yaml") << R"(version: 1
+family: trainer
+left: InfiniTrain
+tensors:
+  - {left: "transformer.h.{l}.attn.c_attn.weight", hf: "transformer.h.{l}.attn.c_attn.weight", transform: transpose}
+  - {left: "transformer.wte.weight", hf: "transformer.wte.weight"}
+ignore: {hf: ["*.bias", "*.ln_*", "*.c_proj.*", "*.c_fc.*", "*.wpe.*"]}
+)";
+  const auto stored = open_checkpoint(model);
+  const std::string key = "transformer.h.1.attn.c_attn.weight";
+  const auto& tensors = stored->metadata().tensors;
+  const auto at = std::ranges::find(tensors, key, &TensorStorageMetadata::key) - tensors.begin();
+  const Tensor columns = read_box(*stored, static_cast<std::size_t>(at), whole(Shape{48, 144}));
+  const LoadOptions options =
+      Policy::from_text("version: 1\nload: {allow_unloaded: [\"*\"], map: " +
+                        (folder.path() / "trainer.yaml").string() + "}\n")
+          .load;
+  run_ranks(kRanks, [&](Communicator& comm) {
+    const Box box = part_of({144, 48}, comm.rank());
+    StateDict state;
+    state["w"] = ShardedTensor::from_box(key, Tensor::empty(DType::kFloat32, box.sizes), {144, 48},
+                                         box.offsets);
+    load(state, model, options, comm);
+    const auto* const loaded = state.at("w").as_tensor().data<float>();
+    for (std::int64_t row = 0; row < box.sizes[0]; ++row) {
+      for (std::int64_t column = 0; column < 48; ++column)
+        EXPECT_EQ(loaded[row * 48 + column],
+                  columns.data<float>()[column * 144 + box.offsets[0] + row]);
+    }
+  });
+}
+
 /// A weight of quantized blocks of 128 × 128, and its values.
 class LoadQuantized : public SaveLoad {
  protected:

@@ -138,5 +138,79 @@ TEST(MapDirectionOfOtherKeys, IsToldByTheKeysWhateverTheWriter) {
   }
 }
 
+/// The same names on both sides, one of which is a trainer's.
+KeyMap trainers_map() {
+  return KeyMap::from_text(R"(version: 1
+family: same
+left: Tiny
+tensors:
+  - {left: "h.{l}.query", hf: "h.{l}.query", transform: {rope_interleave: 1}}
+  - {left: "norm", hf: "ln_f", optional: true}
+ignore: {left: [], hf: ["h.*.bias"]}
+)");
+}
+
+KeyNames side_of(const Model& model, const std::vector<std::string>& set,
+                 std::optional<bool> to_folder) {
+  const KeyMap map = trainers_map();
+  MapReport report;
+  mapped_reader(model.open(), {"same", set}, &report, {.map = &map, .to_model_folder = to_folder});
+  EXPECT_EQ(report.trainer, "Tiny");
+  return report.keys.sides.from;
+}
+
+TEST(MapDirectionOfATrainer, IsNotGuessedFromOneSign) {
+  const Model folder = written_by(Writer::kTransformers), other = written_by(Writer::kUnknown);
+  EXPECT_EQ(side_of(folder, {}, false), kHf);      // a folder of transformers that a trainer loads
+  EXPECT_EQ(side_of(other, {}, true), kMegatron);  // --to hf
+  EXPECT_EQ(side_of(other, {"keys=hf"}, {}), kMegatron);
+  EXPECT_EQ(side_of(folder, {"from=left"}, true), kMegatron);
+  EXPECT_EQ(side_of(other, {"from=hf"}, false), kHf);
+  for (const auto& [model, to] : {std::pair(folder, std::optional<bool>()),
+                                  {folder, true},
+                                  {other, std::nullopt},
+                                  {other, false},
+                                  {written_by(Writer::kMegatron), std::nullopt}})
+    EXPECT_THAT(
+        error_of([&, &model = model, &to = to] { side_of(model, {}, to); }).message(),
+        HasSubstr("add the setting from=hf if they are in the form that the map calls 'hf', "
+                  "or from=left"));
+}
+
+TEST(MapDirectionOfATrainer, IsToldByAKeyThatOneSideAloneHas) {
+  EXPECT_EQ(side_of(written_by(Writer::kUnknown).with("norm", {4}), {}, {}), kMegatron);
+  EXPECT_EQ(side_of(written_by(Writer::kUnknown).with("ln_f", {4}), {}, {}), kHf);
+  EXPECT_EQ(side_of(written_by(Writer::kUnknown).with("h.0.bias", {4}), {}, {}), kHf);
+}
+
+TEST(MapDirectionOfATrainer, MessagesHaveItsName) {
+  const KeyMap map = trainers_map();
+  const auto error = [&](const Model& model, const std::vector<std::string>& set) {
+    return error_of([&] {
+             mapped_reader(model.open(), {"same", set}, nullptr, {.map = &map});
+           })
+        .message();
+  };
+  const Model strange = written_by(Writer::kUnknown).with("norm", {4}).with("x.lora_A", {1});
+  const Model foreign{.tensors = {{"a", {1}}}};
+  for (const std::string& message :
+       {error(strange, {}), error(foreign, {}), error(foreign, {"from=left"})}) {
+    EXPECT_THAT(message, HasSubstr("Tiny"));
+    EXPECT_THAT(message, ::testing::Not(HasSubstr("Megatron")));
+  }
+}
+
+TEST(MapOfATrainer, MakesKeysAsItsRowsHaveThemAndNothingElse) {
+  const KeyMap map = trainers_map();
+  MapReport report;
+  const auto made = mapped_reader(written_by(Writer::kTransformers).open(), {"same", {}}, &report,
+                                  {.map = &map, .to_model_folder = false});
+  EXPECT_EQ(made->metadata().tensors.at(1).key, "h.1.query");
+  EXPECT_TRUE(made->metadata().objects.empty());
+  EXPECT_TRUE(made->common_state().is_none());
+  for (const Finding& finding : report.findings)
+    EXPECT_THAT(finding.message, ::testing::Not(HasSubstr("Megatron")));
+}
+
 }  // namespace
 }  // namespace dckpt::map_direction_test
