@@ -12,6 +12,8 @@
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/problem_list.h"
+#include "migration/adapters/expert_lora.h"
+#include "migration/adapters/expert_tensors.h"
 #include "migration/adapters/model_names.h"
 #include "strategies/views/converted_reader.h"
 #include "strategies/views/overlaid_reader.h"
@@ -38,27 +40,37 @@ std::vector<std::string> keys_of(const PeftAdapter& adapter) {
   for (const LoraModule& module : adapter.modules)
     keys.push_back(module.path + std::string(kWeight));
   for (const WholeTensor& tensor : adapter.whole) keys.push_back(tensor.key);
+  std::ranges::move(keys_of_experts(adapter), std::back_inserter(keys));
   return keys;
 }
 
 class Merge {
  public:
-  Merge(std::unique_ptr<CheckpointReader> base, const PeftAdapter& adapter)
+  /// `fused` are tensors of all experts, whose parts the base model has instead.
+  Merge(std::unique_ptr<CheckpointReader> base, const PeftAdapter& adapter,
+        const std::vector<FusedExperts>& fused)
       : base_(std::move(base)),
         adapter_(adapter),
         positions_(positions_of(base_->metadata())),
-        names_(positions_, keys_of(adapter)) {}
+        names_(positions_, keys_of(adapter)),
+        factors_(adapter.reader) {
+    for (const FusedExperts& one : fused) {
+      for (const std::string& part : one.parts) fused_of_.emplace(part, one.key);
+    }
+  }
 
   View run(std::uint64_t memory) {
     stored_turned_ = stored_turned();
+    experts_turned_ = experts_turned();
     for (const WholeTensor& tensor : adapter_.whole) replace(tensor);
     for (const LoraModule& module : adapter_.modules) add(module);
+    for (const ExpertLora& lora : adapter_.experts) add(lora);
     problems_.raise_if_any(ErrorCode::kMismatch, headline());
     require_complete();
     say_what_is_merged();
     auto reader = overlaid_reader(std::move(base_), adapter_.reader, whole_);
     reader = converted_reader(std::move(reader), std::move(casts_));
-    return {low_rank_reader(std::move(reader), adapter_.reader, terms_, memory),
+    return {low_rank_reader(std::move(reader), std::move(factors_).reader(), terms_, memory),
             std::move(findings_)};
   }
 
@@ -161,6 +173,86 @@ class Merge {
     if (module.bias) add_bias(module);
   }
 
+  /// Returns the keys of the matrices that make up one expert's part of a parameter, row after row.
+  std::vector<std::string> parts_of(const ExpertLora& lora, std::int64_t expert) const {
+    const std::string slice = key_of_slice(names_(lora.path()), expert);
+    if (find(slice) != nullptr) return {slice};
+    std::vector<std::string> keys;
+    for (const ExpertParameter& parameter : kExpertParameters) {
+      for (std::size_t i = 0; parameter.name == lora.parameter && i < parameter.count; ++i)
+        keys.push_back(
+            names_(str_format("{}.{}.{}{}", lora.module, expert, parameter.singles[i], kWeight)));
+    }
+    return keys;
+  }
+
+  /// Returns the shape of one expert's part of a parameter; empty if the base model lacks it.
+  Shape shape_of(const ExpertLora& lora) const {
+    Shape shape;
+    for (const std::string& key : parts_of(lora, 0)) {
+      const TensorStorageMetadata* const part = find(key);
+      if (part == nullptr || part->global_shape().size() != 2) return {};
+      const Shape& rows = part->global_shape();
+      shape = {rows[0] + (shape.empty() ? 0 : shape[0]), rows[1]};
+    }
+    return shape;
+  }
+
+  /// Returns whether the model's experts are (in, out) for PEFT, as far as shapes that are not
+  /// square tell.
+  std::optional<bool> experts_turned() const {
+    std::set<bool> seen;
+    for (const ExpertLora& lora : adapter_.experts) {
+      const Shape shape = shape_of(lora);
+      if (shape.empty() || lora.in == lora.out) continue;
+      seen.insert(shape != Shape{lora.out, lora.in});
+    }
+    return seen.size() == 1 ? std::optional(*seen.begin()) : std::nullopt;
+  }
+
+  void add(const ExpertLora& lora) {
+    const Shape shape = shape_of(lora);
+    if (shape.empty())
+      return problems_.add(
+          str_format("{}: the base model has no such experts, neither in one "
+                     "tensor nor each in its own, {}",
+                     quote(names_(lora.path())), quote(parts_of(lora, 0).front())));
+    const bool turned = experts_turned_.value_or(false);
+    if ((lora.in == lora.out && !experts_turned_) ||
+        shape != (turned ? Shape{lora.in, lora.out} : Shape{lora.out, lora.in}))
+      return problems_.add(str_format(
+          "{}: an expert of the base model has the shape {}, but lora_B × lora_A has {}{}",
+          quote(names_(lora.path())), to_string(shape), to_string(Shape{lora.out, lora.in}),
+          lora.in == lora.out ? ", and nothing tells whether it is transposed; merge it with PEFT"
+                              : ""));
+    for (std::int64_t expert = 0; expert < lora.experts; ++expert) {
+      std::int64_t first = 0;
+      for (const std::string& key : parts_of(lora, expert)) {
+        const TensorStorageMetadata* const part = find(key);
+        if (part == nullptr)
+          return problems_.add(
+              str_format("{}: the adapter has {} experts, of which the base model lacks {}",
+                         quote(names_(lora.path())), lora.experts, quote(key)));
+        const std::int64_t count = part->global_shape().front();
+        LowRankTerm term{.tensor = position(key), .scale = adapter_.config.scale_of(lora.path())};
+        cut_factors(lora, {expert, first, count, turned}, factors_, term);
+        terms_.push_back(term);
+        note_rounding(*part);
+        first += count;
+      }
+    }
+    const std::string behind = parts_of(lora, lora.experts).front();
+    if (find(behind) != nullptr)
+      problems_.add(str_format("{}: the adapter has {} experts, but the base model has more, {}",
+                               quote(names_(lora.path())), lora.experts, quote(shown(behind))));
+  }
+
+  /// Returns the key of the fused tensor of which a part is merged, or the key itself.
+  const std::string& shown(const std::string& key) const {
+    const auto fused = fused_of_.find(key);
+    return fused == fused_of_.end() ? key : fused->second;
+  }
+
   void add_bias(const LoraModule& module) {
     const std::string key = names_(module.path + std::string(kBias));
     const TensorStorageMetadata* const stored = find(key);
@@ -211,13 +303,19 @@ class Merge {
   }
 
   void note_rounding(const TensorStorageMetadata& stored) {
-    if (!comes_back(DType::kFloat32, stored.properties.dtype)) rounded_.push_back(stored.key);
-    if (stored.properties.dtype == DType::kFloat64) in_float32_.push_back(stored.key);
+    if (!comes_back(DType::kFloat32, stored.properties.dtype)) add_once(rounded_, stored.key);
+    if (stored.properties.dtype == DType::kFloat64) add_once(in_float32_, stored.key);
+  }
+
+  /// Adds the key that people know, unless the last part of the same tensor has added it.
+  void add_once(std::vector<std::string>& keys, const std::string& key) const {
+    if (keys.empty() || keys.back() != shown(key)) keys.push_back(shown(key));
   }
 
   /// Refuses an adapter that lacks modules which adapter_config.json names and the base has: a file
   /// that was cut short would otherwise be merged in part.
   void require_complete() const {
+    require_experts();
     if (adapter_.config.target_modules.empty()) return;
     std::set<std::string> there;
     for (const LoraModule& module : adapter_.modules) there.insert(module.path);
@@ -247,6 +345,36 @@ class Merge {
       if (path.find('.', at) == path.npos) break;
     }
     return path.size();
+  }
+
+  /// Does the same for fused parameters of experts.
+  void require_experts() const {
+    std::set<std::string> stacks, there;
+    for (const ExpertLora& lora : adapter_.experts) {
+      stacks.insert(lora.module.substr(0, end_of_stack(lora.module)));
+      there.insert(lora.path());
+    }
+    ProblemList problems;
+    for (const std::string& stack : stacks) {
+      const std::string in_model = names_(stack);
+      for (const TensorStorageMetadata& tensor : base_->metadata().tensors) {
+        if (!tensor.key.starts_with(in_model)) continue;
+        const std::string path = stack + tensor.key.substr(in_model.size());
+        for (const ExpertParameter& parameter : kExpertParameters) {
+          const std::string single = str_format(".0.{}{}", parameter.singles[0], kWeight);
+          const std::string fused =
+              path.ends_with(single)
+                  ? str_format("{}.{}", path.substr(0, path.size() - single.size()), parameter.name)
+                  : path;
+          if (fused.ends_with(parameter.name) && !there.contains(fused) &&
+              adapter_.config.target_parameters.has(fused))
+            problems.add(quote(tensor.key));
+        }
+      }
+    }
+    problems.raise_if_any(ErrorCode::kIncomplete,
+                          "adapter_config.json names parameters that the base model has, but the "
+                          "adapter's weights lack them; was it saved completely?");
   }
 
   void require_stack(const std::string& stack, const std::set<std::string>& there,
@@ -285,7 +413,7 @@ class Merge {
   void say_what_is_merged() {
     std::vector<std::string> keys;
     for (const LowRankTerm& term : terms_)
-      keys.push_back(base_->metadata().tensors[term.tensor].key);
+      add_once(keys, base_->metadata().tensors[term.tensor].key);
     std::string message = str_format("merged the adapter into {}", counted(keys.size(), "tensor"));
     if (!replaced_.empty())
       message += str_format("; taken from the adapter as a whole: {}, {}",
@@ -324,7 +452,9 @@ class Merge {
   const PeftAdapter& adapter_;
   Positions positions_;
   NamesInModel names_;
-  std::optional<bool> stored_turned_{};
+  CutFactors factors_;
+  std::map<std::string, std::string> fused_of_;  // parts and their tensors
+  std::optional<bool> stored_turned_{}, experts_turned_{};
   ProblemList problems_;
   std::vector<LowRankTerm> terms_;
   std::vector<OverlaidTensor> whole_;
@@ -337,7 +467,13 @@ class Merge {
 
 View merged_adapter(std::unique_ptr<CheckpointReader> base, const PeftAdapter& adapter,
                     std::uint64_t memory) {
-  return Merge(std::move(base), adapter).run(memory);
+  const NamesInModel names(positions_of(base->metadata()), keys_of(adapter));
+  const std::vector<FusedExperts> fused = fused_experts(base->metadata(), adapter, names);
+  if (fused.empty()) return Merge(std::move(base), adapter, {}).run(memory);
+  const Metadata original = base->metadata();
+  View view = Merge(split_experts(std::move(base), fused), adapter, fused).run(memory);
+  view.reader = join_experts(std::move(view.reader), original, fused);
+  return view;
 }
 
 bool fits_adapter(const Metadata& base, const PeftAdapter& adapter) {

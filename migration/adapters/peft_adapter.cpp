@@ -5,6 +5,7 @@
 #include <map>
 #include <utility>
 
+#include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/base/problem_list.h"
 #include "mapping/base/readable_file.h"
@@ -78,6 +79,12 @@ class Sorting {
     problems_.raise_if_any(
         ErrorCode::kIncomplete,
         str_format("{}: modules of the adapter need lora_A and lora_B:", file()));
+    take_experts();
+    problems_.raise_if_any(
+        ErrorCode::kUnsupported,
+        str_format("{}: of 'target_parameters', only gate_up_proj and down_proj of experts can be "
+                   "merged here; merge the adapter with PEFT and convert the result:",
+                   file()));
     for (auto& [path, module] : modules_) adapter_.modules.push_back(std::move(module));
   }
 
@@ -102,6 +109,69 @@ class Sorting {
     if (dot != std::string::npos && path.substr(0, dot).ends_with(kBaseLayer))
       path.erase(dot - kBaseLayer.size(), kBaseLayer.size());
     adapter_.whole.push_back({std::move(path), position});
+  }
+
+  /// Takes the modules whose parameters are targets out of `modules_`.
+  void take_experts() {
+    std::map<std::string, std::vector<LoraModule>> wrapped;  // the outermost first
+    for (auto at = modules_.begin(); at != modules_.end();) {
+      std::string path = at->first;
+      while (path.ends_with(kBaseLayer)) path.resize(path.size() - kBaseLayer.size());
+      if (targets_of(path).empty()) {
+        ++at;
+        continue;
+      }
+      wrapped[path].push_back(std::move(at->second));
+      at = modules_.erase(at);
+    }
+    if (wrapped.empty() && !adapter_.config.target_parameters.empty())
+      problems_.add(str_format("the adapter has nothing for {}",
+                               quoted_list(adapter_.config.target_parameters.names)));
+    for (const auto& [path, levels] : wrapped) add_experts(path, levels);
+  }
+
+  /// Returns the parameters of a module that are targets, in the order in which PEFT wraps them.
+  std::vector<std::string> targets_of(const std::string& path) const {
+    std::vector<std::string> names;
+    for (const ExpertParameter& parameter : kExpertParameters) {
+      if (adapter_.config.target_parameters.has(str_format("{}.{}", path, parameter.name)))
+        names.emplace_back(parameter.name);
+    }
+    return names;
+  }
+
+  void add_experts(const std::string& path, const std::vector<LoraModule>& levels) {
+    const std::vector<std::string> targets = targets_of(path);
+    if (levels.size() != targets.size())
+      return problems_.add(str_format("{} has {} of LoRA for {}", quote(path),
+                                      counted(levels.size(), "level"), quoted_list(targets)));
+    for (std::size_t i = 0; i < levels.size(); ++i) {
+      const LoraModule& level = levels[levels.size() - 1 - i];
+      ExpertLora lora{.module = path, .parameter = targets[i]};
+      const Shape& a = shape_of(*level.a);
+      const Shape& b = shape_of(*level.b);
+      const double rank = adapter_.config.rank_of(lora.path());
+      lora.rank = static_cast<std::int64_t>(rank);
+      if (level.bias || level.embedding || a.size() != 2 || b.size() != 2 || a[0] != b[1] ||
+          static_cast<double>(lora.rank) != rank || a[0] % lora.rank != 0) {
+        problems_.add(
+            str_format("{} has lora_A of the shape {} and lora_B of {}{}; expected "
+                       "(experts · {}, in) and (out, {} · experts)",
+                       quote(lora.path()), to_string(a), to_string(b),
+                       level.bias ? " with a bias" : "", rank, rank));
+        continue;
+      }
+      lora.a = *level.a;
+      lora.b = *level.b;
+      lora.experts = a[0] / lora.rank;
+      lora.in = a[1];
+      lora.out = b[0];
+      adapter_.experts.push_back(std::move(lora));
+    }
+  }
+
+  const Shape& shape_of(std::size_t position) const {
+    return adapter_.reader->metadata().tensors[position].global_shape();
   }
 
   PeftAdapter& adapter_;

@@ -18,7 +18,7 @@ constexpr std::string_view kMergeWithPeft =
     "merge it with PEFT (PeftModel.from_pretrained(...).merge_and_unload()) and convert the result";
 
 /// Fields that change what the adapter adds to the model, and the methods they select.
-constexpr std::array<std::pair<std::string_view, std::string_view>, 12> kOtherMethods{{
+constexpr std::array<std::pair<std::string_view, std::string_view>, 11> kOtherMethods{{
     {"use_dora", "DoRA"},
     {"use_qalora", "QALoRA"},
     {"use_bdlora", "BD-LoRA"},
@@ -29,13 +29,12 @@ constexpr std::array<std::pair<std::string_view, std::string_view>, 12> kOtherMe
     {"alora_invocation_tokens", "activated LoRA, which cannot be merged at all"},
     {"layer_replication", "layers of the base model that are used several times"},
     {"trainable_token_indices", "trained rows of the embedding"},
-    {"target_parameters", "LoRA of parameters that are no modules, such as fused experts"},
     {"megatron_config", "LoRA of Megatron's own layers"},
 }};
 
 /// Other fields of LoraConfig up to PEFT 0.21, which are either read here or matter for training
 /// only.
-constexpr std::array<std::string_view, 31> kKnownFields{"alpha_pattern",
+constexpr std::array<std::string_view, 32> kKnownFields{"alpha_pattern",
                                                         "auto_mapping",
                                                         "base_model_name_or_path",
                                                         "bias",
@@ -63,6 +62,7 @@ constexpr std::array<std::string_view, 31> kKnownFields{"alpha_pattern",
                                                         "revision",
                                                         "runtime_config",
                                                         "target_modules",
+                                                        "target_parameters",
                                                         "task_type",
                                                         "use_rslora",
                                                         "trainable_tokens"};
@@ -246,6 +246,7 @@ PeftConfig parse_peft_config(const Value& config, const std::string& file) {
                     .modules_to_save = fields.texts("modules_to_save"),
                     .base_model = fields.text("base_model_name_or_path"),
                     .unknown = fields.unknown()};
+  parsed.target_parameters.names = fields.texts("target_parameters");
   auto targets = fields.modules("target_modules");
   auto excluded = fields.modules("exclude_modules");
   if (targets && excluded && fields.find("layers_to_transform") == nullptr) {

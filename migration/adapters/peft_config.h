@@ -35,6 +35,7 @@ struct PeftConfig {
   std::vector<std::string> modules_to_save{};
   ModuleSet target_modules{};  ///< none if they are limited to some layers, or not known
   ModuleSet exclude_modules{};
+  ModuleSet target_parameters{};       ///< of experts: "mlp.experts.gate_up_proj"
   std::string base_model{};            ///< the name that PEFT has recorded
   std::vector<std::string> unknown{};  ///< set fields that are not known here
 

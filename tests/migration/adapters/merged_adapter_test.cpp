@@ -39,9 +39,10 @@ std::vector<float> read(const CheckpointReader& reader, const std::string& key) 
 }
 
 /// Llama covers rank and alpha by pattern, a rank-stabilized scale, biases and a module trained as
-/// a whole, in bfloat16. GPT-2 covers weights stored as (in, out), and an embedding, in float32.
+/// a whole, in bfloat16. GPT-2 covers weights stored as (in, out), and an embedding, in float32,
+/// and the experts of Qwen 3 factors of fused parameters.
 TEST(MergedAdapter, IsWhatPeftMerges) {
-  for (const std::string name : {"llama", "gpt2"}) {
+  for (const std::string name : {"llama", "gpt2", "experts"}) {
     const PeftAdapter adapter = open_peft_adapter(posix_storage(adapter_data(name, "adapter")));
     const View view = merged_adapter(open(name, "base"), adapter);
     const auto expected = open(name, "merged");
@@ -56,6 +57,113 @@ TEST(MergedAdapter, IsWhatPeftMerges) {
       EXPECT_TRUE(std::ranges::equal(made.bytes(), wanted.bytes())) << tensor.key;
     }
   }
+}
+
+enum class ExpertsForm : std::uint8_t { kRows, kColumns };
+
+/// Returns the layers' experts of a model with one tensor each, as one tensor for all of them:
+/// (experts, out, in) as in Qwen 3, or (experts, in, out) as in Llama 4.
+FakeReader fused(const CheckpointReader& model, ExpertsForm form) {
+  constexpr std::int64_t kExperts = 4;
+  FakeReader result;
+  for (const std::string layer : {"0", "1"}) {
+    const std::string module = "model.layers." + layer + ".mlp.experts.";
+    for (const std::vector<std::string>& names :
+         {std::vector<std::string>{"gate_proj", "up_proj"}, {"down_proj"}}) {
+      std::vector<float> elements;
+      Shape shape;
+      for (std::int64_t expert = 0; expert < kExperts; ++expert) {
+        std::vector<float> one;
+        for (const std::string& name : names)
+          std::ranges::copy(read(model, module + std::to_string(expert) + "." + name + ".weight"),
+                            std::back_inserter(one));
+        const std::size_t in = names.size() == 2 ? 16 : 12, out = one.size() / in;
+        const bool turned = form == ExpertsForm::kColumns;
+        shape = {kExperts, static_cast<std::int64_t>(turned ? in : out),
+                 static_cast<std::int64_t>(turned ? out : in)};
+        for (std::size_t i = 0; i < one.size(); ++i)
+          elements.push_back(turned ? one[i % out * in + i / out] : one[i]);
+      }
+      result.tensor(module + (names.size() == 2 ? "gate_up_proj" : "down_proj"), DType::kFloat32,
+                    shape, elements);
+    }
+    const std::string query = "model.layers." + layer + ".self_attn.q_proj.weight";
+    result.tensor(query, DType::kFloat32, {16, 16}, read(model, query));
+  }
+  result.write();
+  return result;
+}
+
+void expect_equal(const CheckpointReader& made, const CheckpointReader& wanted) {
+  ASSERT_EQ(made.metadata().tensors.size(), wanted.metadata().tensors.size());
+  for (std::size_t i = 0; i < wanted.metadata().tensors.size(); ++i) {
+    const TensorStorageMetadata& tensor = wanted.metadata().tensors[i];
+    EXPECT_EQ(made.metadata().tensors[i].key, tensor.key);
+    EXPECT_EQ(made.metadata().tensors[i].size, tensor.size);
+    EXPECT_EQ(read(made, tensor.key), read(wanted, tensor.key)) << tensor.key;
+  }
+}
+
+TEST(MergedAdapter, FusedExpertsGetWhatSingleOnesGet) {
+  const PeftAdapter adapter = open_peft_adapter(posix_storage(adapter_data("experts", "adapter")));
+  for (const ExpertsForm form : {ExpertsForm::kRows, ExpertsForm::kColumns}) {
+    const View view = merged_adapter(
+        std::make_unique<FakeReader>(fused(*open("experts", "base"), form)), adapter);
+    expect_equal(*view.reader, fused(*open("experts", "merged"), form));
+    EXPECT_THAT(view.findings.front().keys,
+                Contains("model.layers.1.mlp.experts.down_proj").Times(1));
+  }
+}
+
+/// An adapter of modules of single experts, which older releases of transformers have.
+TEST(MergedAdapter, AdaptersOfSingleExpertsAreMergedIntoFusedOnes) {
+  auto tensors = std::make_shared<FakeReader>();
+  PeftAdapter adapter{.config = {.rank = 2, .alpha = 4}};
+  const auto add = [&](const std::string& path, std::int64_t in, std::int64_t out) {
+    const std::size_t at = 2 * adapter.modules.size();
+    tensors->tensor(path + "a", DType::kFloat32, {2, in},
+                    std::vector<float>(static_cast<std::size_t>(2 * in), 0.5F));
+    std::vector<float> b;
+    for (std::int64_t i = 0; i < 2 * out; ++i) b.push_back(static_cast<float>(i + in));
+    tensors->tensor(path + "b", DType::kFloat32, {out, 2}, b);
+    adapter.modules.push_back({.path = path, .a = at, .b = at + 1});
+  };
+  add("model.layers.1.mlp.experts.2.gate_proj", 16, 12);
+  add("model.layers.1.mlp.experts.2.up_proj", 16, 12);
+  add("model.layers.0.mlp.experts.3.down_proj", 12, 16);
+  tensors->write();
+  adapter.reader = tensors;
+  const View single = merged_adapter(open("experts", "base"), adapter);
+  const View both = merged_adapter(
+      std::make_unique<FakeReader>(fused(*open("experts", "base"), ExpertsForm::kRows)), adapter);
+  expect_equal(*both.reader, fused(*single.reader, ExpertsForm::kRows));
+  const auto columns = fused(*open("experts", "base"), ExpertsForm::kColumns);
+  EXPECT_THAT(
+      error_of([&] { merged_adapter(std::make_unique<FakeReader>(columns), adapter); }).message(),
+      HasSubstr("the base model has no such tensor"));
+}
+
+TEST(MergedAdapter, FactorsOfExpertsThatDoNotFitAreNamed) {
+  PeftAdapter adapter = open_peft_adapter(posix_storage(adapter_data("experts", "adapter")));
+  const auto error = [&] {
+    return error_of([&] { merged_adapter(open("experts", "base"), adapter); }).message();
+  };
+  ASSERT_EQ(adapter.experts.size(), 4U);
+  const ExpertLora lora = adapter.experts.front();
+  adapter.experts.front().experts = 5;
+  EXPECT_THAT(error(), HasSubstr("the adapter has 5 experts, of which the base model lacks"));
+  adapter.experts.front().experts = 3;
+  EXPECT_THAT(error(), HasSubstr("the adapter has 3 experts, but the base model has more"));
+  adapter.experts.front() = lora;
+  adapter.experts.front().out = 20;
+  EXPECT_THAT(error(), HasSubstr("an expert of the base model has the shape (24, 16), but lora_B × "
+                                 "lora_A has (20, 16)"));
+  adapter.experts.front() = lora;
+  adapter.experts.front().module = "model.layers.7.mlp.experts";
+  EXPECT_THAT(error(), HasSubstr("no such experts"));
+  adapter.experts.erase(adapter.experts.begin());
+  EXPECT_THAT(error(), AllOf(HasSubstr("was it saved completely?"),
+                             HasSubstr("'model.layers.0.mlp.experts.0.gate_proj.weight'")));
 }
 
 /// An adapter with a module of rank 1 whose product is 2 × 3.

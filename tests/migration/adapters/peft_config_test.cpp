@@ -61,7 +61,6 @@ TEST(PeftConfig, OtherMethodsAreRefusedByName) {
   };
   EXPECT_THAT(with(R"("use_dora": true)"), HasSubstr("uses DoRA ('use_dora')"));
   EXPECT_THAT(with(R"("trainable_token_indices": [1])"), HasSubstr("rows of the embedding"));
-  EXPECT_THAT(with(R"("target_parameters": ["experts.gate_up_proj"])"), HasSubstr("fused experts"));
   EXPECT_THAT(with(R"("layer_replication": [[0, 4], [2, 5]])"), HasSubstr("several times"));
   EXPECT_THAT(with(R"("init_lora_weights": "pissa_niter_4")"),
               AllOf(HasSubstr("'pissa_niter_4'"), HasSubstr("path_initial_model")));
