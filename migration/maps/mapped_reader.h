@@ -41,6 +41,7 @@ struct MapContext {
 ///   names=te|local              of Megatron's norms
 ///   extra_state=none|leave_out  whether Megatron's _extra_state objects are made, without content
 ///   parts=all|text              drop what a model of text and images has beside its language model
+///   experts=fused|single        Hugging Face's form of experts: one tensor of all, or one of each
 ///   prefix=language_model.|model.language_model.     of the result's keys
 ///   dequantize=bfloat16|float16|float32   dtype of weights with scales after dequantization
 ///   quantize=fp8                          codes and scales of linear layers, for Hugging Face

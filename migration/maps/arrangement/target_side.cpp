@@ -39,16 +39,49 @@ TargetSide::TargetSide(const KeyMap& map, const SourceRows& rows, const MapTarge
                                    : MegatronLayout::kHomogeneous;
   const MegatronLayout layout = target.layout.value_or(was_hf ? usual : rows.side.layout);
   if (!mixed.empty() && names == KeyNames::kMegatron && layout == MegatronLayout::kHomogeneous)
-    completeness.problems.push_back(mixed +
-                                    ", which Megatron's homogeneous layout cannot hold; choose "
-                                    "layout=non-homogeneous or layout=singleton");
+    completeness.problems.push_back(
+        str_format("{}, which {}'s homogeneous layout cannot hold; choose layout=non-homogeneous "
+                   "or layout=singleton",
+                   mixed, map.left_name()));
+  if (target.fused_experts && names != KeyNames::kHf)
+    throw_error(ErrorCode::kInvalidArgument,
+                "the setting experts is for results with Hugging Face's keys; {} has the layout",
+                map.left_name());
   const auto layers = rows.counts.find(kLayer);
   side_ = side_of(map, names, layout, layers == rows.counts.end() ? 0 : layers->second);
+  written_.resize(map.tensors.size());
+  for (std::size_t row = 0; target.fused_experts && row < written_.size(); ++row) {
+    if (rows.rows[row].form) written_[row] = written_form(row);
+  }
 }
 
 const SideForm& TargetSide::form(std::size_t row) const {
   const auto form = target_.way_back.forms.find(map_.tensors[row].megatron);
-  return side_.rows[row][form == target_.way_back.forms.end() || is_megatron() ? 0 : form->second];
+  if (!is_megatron() && form != target_.way_back.forms.end()) return side_.rows[row][form->second];
+  return side_.rows[row][written_[row]];
+}
+
+/// Rows of the same layers have the naming of the experts' form, as releases of transformers have.
+std::size_t TargetSide::written_form(std::size_t row) const {
+  const bool has_experts = KeyPattern(map_.tensors[row].megatron).has(kExpert);
+  if (!has_experts && map_.tensors[row].layers != kMoeLayers) return 0;
+  for (std::size_t other = 0; other < side_.rows.size(); ++other) {
+    if ((has_experts && other != row) || !KeyPattern(map_.tensors[other].megatron).has(kExpert))
+      continue;
+    const std::vector<SideForm>& forms = side_.rows[other];
+    const auto found = std::ranges::find_if(forms, [&](const SideForm& one) {
+      return one.tensors.front().names.front().has(kExpert) != *target_.fused_experts;
+    });
+    const auto form = static_cast<std::size_t>(found - forms.begin());
+    if (found != forms.end()) return form < side_.rows[row].size() ? form : 0;
+    throw_error(ErrorCode::kUnsupported,
+                "the map {} knows experts {}, so experts={} is not possible; a map of yours that "
+                "extends it can have another form of {} ('or')",
+                quote(map_.family),
+                *target_.fused_experts ? "one by one alone" : "in one tensor alone",
+                *target_.fused_experts ? "fused" : "single", quote(map_.tensors[other].megatron));
+  }
+  return 0;
 }
 
 const KeyPattern& TargetSide::pattern(std::size_t row, std::size_t tensor) const {

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <string>
+#include <vector>
 
 #include "migration/maps/assignment/source_rows.h"
 
@@ -25,10 +26,14 @@ class TargetSide {
   KeyPrefix prefix() const;
 
  private:
+  /// Returns the number of the form in which a row is written, by the setting for experts.
+  std::size_t written_form(std::size_t row) const;
+
   const KeyMap& map_;
   const SourceRows& rows_;
   const MapTarget& target_;
   MapSide side_;
+  std::vector<std::size_t> written_{};  ///< the form of each row
 };
 
 /// Returns one of a row's names by its position among all of them: Megatron's, that of local

@@ -53,8 +53,9 @@ struct ConfigEntry {
 void set_entry(Value& config, const ConfigEntry& entry);
 
 /// The settings that are not numbers, see mapped_reader().
-inline constexpr std::array kMapSettings{"from",  "keys",   "layout",     "names",    "extra_state",
-                                         "parts", "prefix", "dequantize", "quantize", "dtype"};
+inline constexpr std::array kMapSettings{"from",        "keys",     "layout",  "names",
+                                         "extra_state", "parts",    "experts", "prefix",
+                                         "dequantize",  "quantize", "dtype"};
 
 /// The numbers of a model. The map must outlive them.
 class MapNumbers {

@@ -11,6 +11,7 @@ namespace {
 constexpr EnumNames<ExtraStates, 2> kExtraStatesNames{
     {{ExtraStates::kNone, "none"}, {ExtraStates::kLeaveOut, "leave_out"}}};
 constexpr EnumNames<bool, 2> kPartsNames{{{false, "all"}, {true, "text"}}};
+constexpr EnumNames<bool, 2> kExpertsNames{{{true, "fused"}, {false, "single"}}};
 constexpr EnumNames<bool, 1> kQuantizeNames{{{true, "fp8"}}};
 constexpr EnumNames<bool, 2> kLocalNames{{{false, "te"}, {true, "local"}}};
 
@@ -50,6 +51,8 @@ MapSettings parse_settings(const std::vector<std::string>& set) {
       settings.extra_states = parse_choice(name, value, kExtraStatesNames);
     else if (name == "parts")
       settings.target.text_only = parse_choice(name, value, kPartsNames);
+    else if (name == "experts")
+      settings.target.fused_experts = parse_choice(name, value, kExpertsNames);
     else if (name == "prefix")
       settings.target.prefix = value;
     else if (name == "dequantize")

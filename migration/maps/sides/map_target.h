@@ -46,6 +46,9 @@ struct MapTarget {
   /// The dtype of all elements except an optimizer's, where rows and models allow it. By default
   /// dtypes stay as they are.
   std::optional<DType> dtype{};
+  /// True for one tensor of all experts in Hugging Face's keys, false for one of each. By default
+  /// as the map writes them.
+  std::optional<bool> fused_experts{};
   /// Drop everything beside the language model of a model of text and images.
   bool text_only = false;
   /// The prefix of keys: "language_model.", or Hugging Face's "model.language_model.". By default

@@ -420,6 +420,57 @@ TEST(MappedReader, PartsWithoutAPrefixOfTheLanguageModelMustBeTowers) {
   EXPECT_EQ(llama().mapped({"llama", {"parts=text"}}), llama().mapped({"llama", {}}));
 }
 
+/// Returns the elements of a tensor as text.
+std::string elements_of(const CheckpointReader& reader, const std::string& key) {
+  const auto& tensors = reader.metadata().tensors;
+  const auto at = std::ranges::find(tensors, key, &TensorStorageMetadata::key) - tensors.begin();
+  if (at == std::ssize(tensors)) return "none";
+  const Tensor content = read_box(reader, static_cast<std::size_t>(at), whole(tensors[at].size));
+  return {reinterpret_cast<const char*>(content.bytes().data()), content.bytes().size()};
+}
+
+/// transformers 5 has one tensor of all experts in memory, and writes one of each into files.
+TEST(MappedReader, ExpertsAreFusedOrSingleInOneStep) {
+  const auto source = hugging_face_of("mixtral");
+  const auto fused = [] {
+    return mapped_reader(hugging_face_of("mixtral"),
+                         {"mixtral", {"from=hf", "keys=hf", "experts=fused"}});
+  };
+  const auto made = fused();
+  const std::string module = "model.layers.1.block_sparse_moe.experts.", to = "model.layers.1.mlp.";
+  std::string gate_up, down;
+  for (const std::string expert : {"0", "1", "2", "3"}) {
+    gate_up += elements_of(*source, module + expert + ".w1.weight") +
+               elements_of(*source, module + expert + ".w3.weight");
+    down += elements_of(*source, module + expert + ".w2.weight");
+  }
+  EXPECT_EQ(elements_of(*made, to + "experts.gate_up_proj"), gate_up);
+  EXPECT_EQ(elements_of(*made, to + "experts.down_proj"), down);
+  EXPECT_EQ(elements_of(*made, to + "gate.weight"),
+            elements_of(*source, "model.layers.1.block_sparse_moe.gate.weight"));
+  for (const std::vector<std::string>& set : {std::vector<std::string>{"experts=single"}, {}}) {
+    std::vector<std::string> all{"from=hf", "keys=hf"};
+    all.insert(all.end(), set.begin(), set.end());
+    EXPECT_EQ(contents_of(*mapped_reader(fused(), {"mixtral", all})), contents_of(*source));
+  }
+  const auto from_megatron =
+      mapped_reader(megatron_of("mixtral"), {"mixtral", {"vocab_size=100", "experts=fused"}});
+  EXPECT_EQ(contents_of(*from_megatron), contents_of(*made));
+  const RoundTrip trip = round_trip([] { return megatron_of("mixtral"); },
+                                    {"mixtral", {"vocab_size=100", "experts=fused"}});
+  EXPECT_EQ(contents_of(*trip.after), contents_of(*trip.before));
+}
+
+TEST(MappedReader, AFormOfExpertsThatTheMapDoesNotKnowIsRefused) {
+  EXPECT_THAT(
+      error_of([] {
+        mapped_reader(megatron_of("gpt_oss"), {"gpt_oss", {"vocab_size=100", "experts=single"}});
+      }).message(),
+      HasSubstr("the map 'gpt_oss' knows experts in one tensor alone"));
+  EXPECT_THAT(llama().error({"llama", {"experts=fused"}}),
+              HasSubstr("the setting experts is for results with Hugging Face's keys"));
+}
+
 TEST(MappedReader, KeysMayGetThePrefixOfALanguageModel) {
   const auto megatron = [](const std::vector<std::string>& set) {
     return mapped_reader(llama().open(), {"llama", set});
