@@ -26,6 +26,9 @@ VISION = dict(depth=2, hidden_size=16, intermediate_size=24, num_heads=2, out_hi
 TOWERS = {"qwen2_5_vl": ("Qwen2_5_VL", dict(window_size=16, fullatt_block_indexes=[1])),
           "qwen3_vl": ("Qwen3VL", dict(num_position_embeddings=16, deepstack_visual_indexes=[0]))}     # map → classes of transformers, vision_config
 BLOCK = 16
+LONGCAT = dict(vocab_size=96, hidden_size=32, num_layers=2, num_attention_heads=4, num_key_value_heads=4, ffn_hidden_size=48, q_lora_rank=16, kv_lora_rank=16, qk_nope_head_dim=8,
+               qk_rope_head_dim=8, head_dim=8, v_head_dim=8, qk_head_dim=16, moe_topk=2, n_routed_experts=4, zero_expert_num=2, expert_ffn_hidden_size=24, pad_token_id=0, bos_token_id=1,
+               eos_token_id=2)
 EXPERTS = dict(num_experts=4, num_experts_per_tok=2)
 FAMILIES = {"gemma": "Gemma", "gemma2": "Gemma2", "gemma3": "Gemma3", "phi3": "Phi3", "glm4": "Glm4", "nemotron": "Nemotron", "starcoder2": "Starcoder2", "olmo2": "Olmo2",
             "olmoe": "Olmoe", "exaone4": "Exaone4", "gpt_oss": "GptOss", "glm4_moe": "Glm4Moe", "minimax_m2": "MiniMaxM2", "gpt_neox": "GPTNeoX",
@@ -110,6 +113,28 @@ class Transformers(unittest.TestCase):
             back = transformers.AutoModelForCausalLM.from_pretrained(root / "back").eval()
             torch.testing.assert_close(back(tokens).logits, trainer(tokens), rtol=1e-5, atol=1e-5)
             self.assertFalse(torch.allclose(back(tokens).logits, made(tokens).logits, rtol=1e-2))
+
+    def test_longcat_flash_comes_back(self):
+        torch.manual_seed(7)
+        tokens = torch.arange(1, 25).reshape(1, 24)
+        with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+            root = pathlib.Path(folder)
+            made = transformers.LongcatFlashForCausalLM(transformers.LongcatFlashConfig(**LONGCAT)).to(torch.bfloat16)
+            for tensor in made.state_dict().values():
+                tensor.normal_(0, 0.3)
+            made.save_pretrained(root / "model")
+            before = transformers.AutoModelForCausalLM.from_pretrained(root / "model", dtype=torch.bfloat16)(tokens).logits
+            file = root / "model" / "model.safetensors"
+            everything = safetensors.torch.load_file(file)      # transformers writes half of the experts that compute nothing, too, and requires it
+            nothing = {key: tensor for key, tensor in everything.items() if any(f".experts.{number}." in key for number in (4, 5))}
+            safetensors.torch.save_file({key: tensor for key, tensor in everything.items() if key not in nothing}, file, {"format": "pt"})
+            longcat = pathlib.Path(__file__).parent / "longcat_flash.yaml"
+            tool.run("convert", root / "model", root / "trainer", "--to", "dcp", "--map", longcat, "--roundtrip-check")
+            tool.run("convert", root / "trainer", root / "back", "--to", "hf", "--map", longcat, "--model-files", root / "model")
+            tool.run("diff", root / "back", root / "model")
+            file = root / "back" / "model.safetensors"
+            safetensors.torch.save_file(safetensors.torch.load_file(file) | nothing, file, {"format": "pt"})
+            self.assertTrue(torch.equal(transformers.AutoModelForCausalLM.from_pretrained(root / "back", dtype=torch.bfloat16)(tokens).logits, before))
 
     def test_float8_weights_are_worth_what_transformers_makes_of_them(self):
         torch.manual_seed(2)
