@@ -199,6 +199,10 @@ posix::Fd connect_to(const Address& address) {
     const int error = errno;
     socket = {};
     errno = error;
+  } else if (local_address(socket).text() == address.text()) {
+    // Nobody waits at this port, which the system has chosen for this end, too.
+    socket = {};
+    errno = ECONNREFUSED;
   }
   return socket;
 }

@@ -13,7 +13,9 @@
 #include <atomic>
 #include <barrier>
 #include <exception>
+#include <filesystem>
 #include <functional>
+#include <iterator>
 #include <span>
 #include <string>
 #include <string_view>
@@ -107,6 +109,45 @@ INSTANTIATE_TEST_SUITE_P(
 
 SocketOptions quick(const std::string& token = "") {
   return {.timeout = std::chrono::seconds(2), .token = token};
+}
+
+/// Returns the number of open files of this process.
+std::ptrdiff_t open_files() {
+  return std::distance(std::filesystem::directory_iterator("/proc/self/fd"), {});
+}
+
+TEST(Sockets, NothingIsLeftOfJobsThatEndAndOfThoseThatNeverBegan) {
+  const TempDir folder;
+  const std::string place = folder.path().string() + "/";
+  const std::ptrdiff_t before = open_files();
+  for (const bool shared_memory : {false, true}) {
+    run_on(
+        place, 4,
+        [](Communicator& comm) {
+          (void)comm.split(comm.rank() % 2)->all_to_all(std::vector<Bytes>(2, Bytes(1000)));
+        },
+        std::chrono::seconds(20), shared_memory);
+  }
+  for (const int missing : {0, 1}) {
+    run(1, [&](int) {
+      (void)socket_communicator(place, 1 - missing, 2, {.timeout = std::chrono::milliseconds(50)});
+    });
+  }
+  EXPECT_EQ(open_files(), before);
+  EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
+}
+
+TEST(Sockets, ARankThatKnocksWhereNobodyWaitsDoesNotMeetItself) {
+  // The system may choose the port of the other side for this one, which then are the same. It
+  // prefers odd ports for those who wait, and even ones for those who connect.
+  const std::string odd = free_port();
+  const auto port = std::stoul(odd.substr(odd.find(':') + 1)) / 2 * 2;
+  const sockets::Address nobody =
+      sockets::parse_address(odd)->at_port(static_cast<std::uint16_t>(port));
+  for (int attempt = 0; attempt < 40'000; ++attempt) {
+    const posix::Fd socket = sockets::connect_to(nobody);
+    ASSERT_FALSE(socket && sockets::error_of(socket) == 0) << "attempt " << attempt;
+  }
 }
 
 TEST(Sockets, RanksThatNeverComeAreNamedOnAllRanks) {
