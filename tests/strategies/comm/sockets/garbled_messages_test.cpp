@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <tuple>
 #include <vector>
@@ -31,7 +32,6 @@ using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-constexpr milliseconds kTimeout{1500};
 constexpr std::size_t kLength = sizeof(std::uint64_t);
 constexpr std::size_t kLongText = 1000;  // does not fit into a header
 
@@ -120,6 +120,8 @@ class GarbledMessages : public ::testing::TestWithParam<std::tuple<int, Garbled>
 TEST_P(GarbledMessages, AreAnErrorOfAllRanksSoon) {
   const auto& [size, garbled] = GetParam();
   const std::string place = sockets::local_address(sockets::listen_at(any_port())).text();
+  // Only a rank whose greeting is not understood is waited for.
+  const milliseconds timeout(std::string_view(garbled.expected) == "waited" ? 1500 : 20'000);
   const int victim = size / 2;  // one to which rank 0 sends broadcasts
   std::unique_ptr<GarblingProxy> proxy;
   std::vector<std::string> said(static_cast<std::size_t>(size));
@@ -127,14 +129,14 @@ TEST_P(GarbledMessages, AreAnErrorOfAllRanksSoon) {
   const auto be = [&, garbled = garbled, size = size](int rank) {
     try {
       sockets::Meeting meeting = sockets::meet(sockets::parse_rendezvous(place), rank, size, "",
-                                               Deadline::after(10 * kTimeout));
+                                               Deadline::after(std::chrono::seconds(20)));
       if (rank == victim) {
         proxy = std::make_unique<GarblingProxy>(*sockets::parse_address(meeting.names[0]),
                                                 garbled.position, garbled.from_rank_0);
         meeting.names[0] = proxy->name();
       }
       const auto comm =
-          point_to_point(sockets::socket_transport(std::move(meeting), rank), rank, size, kTimeout);
+          point_to_point(sockets::socket_transport(std::move(meeting), rank), rank, size, timeout);
       for (int round = 0; round < 10; ++round) (void)comm->all_gather(Bytes(kLongText));
       said[static_cast<std::size_t>(rank)] = "done";
     } catch (const CheckpointError& error) {
@@ -148,11 +150,17 @@ TEST_P(GarbledMessages, AreAnErrorOfAllRanksSoon) {
   EXPECT_THAT(said[static_cast<std::size_t>(garbled.from_rank_0 ? victim : 0)],
               HasSubstr(garbled.expected));
   EXPECT_THAT(said, Not(Contains("done")));
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 8 * kTimeout);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(15));
 }
 
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr int kMany = 8;
+#else
+constexpr int kMany = 64;
+#endif
+
 INSTANTIATE_TEST_SUITE_P(Sockets, GarbledMessages,
-                         ::testing::Combine(::testing::Values(2, 4, 64),
+                         ::testing::Combine(::testing::Values(2, 4, kMany),
                                             ::testing::ValuesIn(kGarbled)),
                          [](const auto& test) {
                            return std::get<1>(test.param).name + std::string("_among_") +

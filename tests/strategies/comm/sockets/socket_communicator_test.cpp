@@ -225,7 +225,8 @@ TEST(Sockets, ARankOfAnotherVersionIsAnErrorOfAll) {
       std::byte answer{};
       while (!sockets::receive_some(socket, {&answer, 1}).ended) std::this_thread::yield();
     } else {
-      (void)socket_communicator(at, i, 3, quick("a"));
+      (void)socket_communicator(at, i, 3,
+                                {.timeout = std::chrono::seconds(i == 0 ? 20 : 2), .token = "a"});
     }
   });
   for (const int rank : {0, 1}) {
@@ -291,7 +292,8 @@ TEST(Sockets, OfJobsThatFindADeadSocketOneTakesItsPlace) {
         begin.arrive_and_wait();
       }
       try {
-        (void)socket_communicator(folder.path().string() + "/", i == kJobs ? 1 : 0, 2, quick());
+        (void)socket_communicator(folder.path().string() + "/", i == kJobs ? 1 : 0, 2,
+                                  {.timeout = std::chrono::seconds(20)});
       } catch (const CheckpointError&) {
         ++refused;
         throw;
