@@ -9,6 +9,7 @@
 #include "mapping/base/counted.h"
 #include "mapping/base/error.h"
 #include "mapping/megatron/model_keys.h"
+#include "migration/maps/findings/close_maps.h"
 #include "migration/maps/findings/map_findings.h"
 #include "migration/maps/numbers/quantization_config.h"
 #include "migration/maps/numbers/shipped_map.h"
@@ -22,7 +23,7 @@
 namespace dckpt {
 namespace {
 
-KeyMap map_for(const Value& config) {
+KeyMap map_for(const Value& config, const Metadata& source) {
   if (auto map = shipped_map_of_text(config)) return *std::move(map);
   const Value* const type = config.find("model_type");
   std::vector<std::string> names;
@@ -31,10 +32,11 @@ KeyMap map_for(const Value& config) {
       ErrorCode::kUnsupported,
       type != nullptr && type->is_str()
           ? str_format("no map is shipped for the model type {}; name one of {}, or a file (see "
-                       "docs/maps.md)",
-                       quote(type->as_str()), quoted_list(names, names.size()))
-          : str_format("there is no config.json that says which model this is; name a map: {}",
-                       quoted_list(names, names.size())));
+                       "docs/maps.md){}",
+                       quote(type->as_str()), quoted_list(names, names.size()),
+                       closest_maps(source))
+          : str_format("there is no config.json that says which model this is; name a map: {}{}",
+                       quoted_list(names, names.size()), closest_maps(source)));
 }
 
 Value namespace_of(Value attributes) {
@@ -157,7 +159,8 @@ class Mapping {
     if (context.map != nullptr)
       map_ = *context.map;
     else
-      map_ = options.name == kAutoMap ? map_for(config_.hf) : KeyMap::find(options.name);
+      map_ = options.name == kAutoMap ? map_for(config_.hf, source.metadata())
+                                      : KeyMap::find(options.name);
     settings_.target.presumed =
         presumed_names(map_, source, config_, settings_.target.names, context);
     numbers_.emplace(map_, config_, settings_.numbers);

@@ -12,6 +12,7 @@
 #include "mapping/base/finding.h"
 #include "mapping/megatron/model_keys.h"
 #include "mapping/megatron/optimizer_keys.h"
+#include "migration/maps/findings/close_maps.h"
 #include "migration/maps/mapped_reader.h"
 #include "migration/megatron_fsdp/megatron_fsdp.h"
 #include "operations/convert/conversion_findings.h"
@@ -155,7 +156,8 @@ void require_map_for_models(const Draft& draft, const ConversionRequest& request
   refuse(
       str_format("the keys are Megatron's, and transformers finds none of them; {}; --map none "
                  "insists on these keys",
-                 fitting.empty() ? "no shipped map fits this model, so write one (docs/maps.md)"
+                 fitting.empty() ? "no shipped map fits this model, so write one (docs/maps.md)" +
+                                       closest_maps(model->metadata())
                                  : "it has the keys and shapes of a model for " + fitting));
 }
 

@@ -14,6 +14,7 @@ namespace dckpt::map_numbers_test {
 namespace {
 
 using testing::add_file;
+using ::testing::AllOf;
 using ::testing::Contains;
 using testing::contents_of;
 using testing::error_of;
@@ -299,6 +300,13 @@ TEST(MapNumbers, SettingsAreChecked) {
   Model other = llama();
   other.config = R"({"model_type": "opt"})";
   EXPECT_THAT(other.error({"auto", {}}), HasSubstr("no map is shipped for the model type 'opt'"));
+  EXPECT_THAT(other.error({"auto", {}}),
+              AllOf(HasSubstr("the shipped maps that know most kinds of its keys: "),
+                    HasSubstr("'llama'"), HasSubstr("by Hugging Face's (12 of 12)")));
+  other.tensors = {{"decoder.layers.mlp.linear_fc1.weight", {2, 2, 2}}, {"x", {1}}};
+  EXPECT_THAT(other.error({"auto", {}}), HasSubstr("by Megatron's (1 of 2)"));
+  other.tensors = {{"x", {1}}};
+  EXPECT_THAT(other.error({"auto", {}}), ::testing::EndsWith("(see docs/maps.md)"));
   EXPECT_TRUE(mapped_reader(llama().open(), {"llama", {"extra_state=leave_out"}})
                   ->metadata()
                   .objects.empty());
