@@ -11,7 +11,7 @@ SaveReport save(const ::torch::nn::Module& module, const ::torch::optim::Optimiz
 
 LoadReport load(::torch::nn::Module& module, ::torch::optim::Optimizer& optimizer,
                 const Location& location, const Policy& policy, const ModuleStateOptions& options) {
-  require_same_optimizer(optimizer, load_common_state(location));
+  require_same_optimizer(optimizer, options, load_common_state(location));
   StateDict state = sharded_state(module, optimizer, options);
   LoadReport report = dckpt::load(state, location, policy.load);
   restore(module, optimizer, state, options);

@@ -5,6 +5,7 @@
 
 #include "mapping/geometry/layout.h"
 #include "mapping/geometry/tensor_map.h"
+#include "mapping/state/callback_tensor.h"
 #include "mapping/state/flatten.h"
 #include "mapping/state/layout_shards.h"
 #include "mapping/state/optimizer.h"

@@ -1,9 +1,7 @@
 #pragma once
 
-/// Tensor: a handle to memory of any origin, with dtype, shape and strides, or to elements that
-/// only functions reach.
+/// Tensor: a handle to memory of any origin, with dtype, shape and strides.
 
 #include "mapping/geometry/dtype.h"
 #include "mapping/geometry/shape.h"
-#include "mapping/state/callback_tensor.h"
 #include "mapping/state/tensor.h"

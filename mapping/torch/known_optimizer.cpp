@@ -65,7 +65,7 @@ template <typename State>
 OptimizerSlots adam_slots(State& state, bool amsgrad) {
   OptimizerSlots slots{{{"exp_avg", &state.exp_avg()}, {"exp_avg_sq", &state.exp_avg_sq()}},
                        &state.step()};
-  if (amsgrad) slots.tensors.emplace_back("max_exp_avg_sq", &state.max_exp_avg_sq());
+  if (amsgrad) slots.tensors.push_back({"max_exp_avg_sq", &state.max_exp_avg_sq()});
   return slots;
 }
 
@@ -85,8 +85,8 @@ OptimizerSlots slots_of(SGDParamState& state, const SGDOptions& options) {
 OptimizerSlots slots_of(RMSpropParamState& state, const RMSpropOptions& options) {
   OptimizerSlots slots{{{"square_avg", &state.square_avg()}}, &state.step()};
   if (options.momentum() > 0)
-    slots.tensors.emplace_back("momentum_buffer", &state.momentum_buffer());
-  if (options.centered()) slots.tensors.emplace_back("grad_avg", &state.grad_avg());
+    slots.tensors.push_back({"momentum_buffer", &state.momentum_buffer()});
+  if (options.centered()) slots.tensors.push_back({"grad_avg", &state.grad_avg()});
   return slots;
 }
 
@@ -117,12 +117,13 @@ void take(bool& flag, const Value& value) {
 }
 
 template <typename KindOptions, typename KindState>
-class Known final : public KnownOptimizer {
+class Known final : public OptimizerKind {
  public:
   explicit Known(const char* name) : name_(name) {}
   const char* name() const override { return name_; }
   std::unique_ptr<State> new_state() const override { return std::make_unique<KindState>(); }
-  OptimizerSlots slots(State& state, const Options& options) const override {
+  OptimizerSlots slots(State& state, const Options& options,
+                       const at::Tensor& /*param*/) const override {
     return slots_of(static_cast<KindState&>(state), static_cast<const KindOptions&>(options));
   }
   Value to_value(const Options& options) const override {
@@ -143,7 +144,7 @@ class Known final : public KnownOptimizer {
 };
 
 template <typename Kind, typename KindOptions, typename KindState>
-const KnownOptimizer* match(const Optimizer& optimizer, const char* name) {
+const OptimizerKind* match(const Optimizer& optimizer, const char* name) {
   static const Known<KindOptions, KindState> known(name);
   return dynamic_cast<const Kind*>(&optimizer) == nullptr ? nullptr : &known;
 }
@@ -152,12 +153,13 @@ const KnownOptimizer* match(const Optimizer& optimizer, const char* name) {
 
 std::vector<std::string> OptimizerSlots::names() const {
   std::vector<std::string> names;
-  for (const auto& slot : tensors) names.emplace_back(slot.first);
+  for (const StateTensor& slot : tensors) names.emplace_back(slot.name);
   return names;
 }
 
-const KnownOptimizer& known_optimizer(const Optimizer& optimizer) {
-  for (const KnownOptimizer* known :
+const OptimizerKind& kind_of(const Optimizer& optimizer, const ModuleStateOptions& options) {
+  if (options.optimizer_kind != nullptr) return *options.optimizer_kind;
+  for (const OptimizerKind* known :
        {match<Adam, AdamOptions, AdamParamState>(optimizer, "Adam"),
         match<AdamW, AdamWOptions, AdamWParamState>(optimizer, "AdamW"),
         match<SGD, SGDOptions, SGDParamState>(optimizer, "SGD"),
@@ -168,14 +170,15 @@ const KnownOptimizer& known_optimizer(const Optimizer& optimizer) {
   throw_error(
       ErrorCode::kUnsupported,
       "the state of an optimizer of type " + quote(c10::demangle(typeid(optimizer).name())) +
-          " is not known; expected SGD, Adam, AdamW, RMSprop or Adagrad. Describe the module alone "
-          "and add tensors of the optimizer to the state dict yourself");
+          " is not known; expected SGD, Adam, AdamW, RMSprop or Adagrad. Describe it with an "
+          "OptimizerKind of your own in ModuleStateOptions::optimizer_kind");
 }
 
-void require_same_optimizer(const Optimizer& optimizer, const Value& state) {
+void require_same_optimizer(const Optimizer& optimizer, const ModuleStateOptions& options,
+                            const Value& state) {
   const Value* const saved = state.find("optimizer");
   const Value* const name = saved == nullptr ? nullptr : saved->find("name");
-  const char* const own = known_optimizer(optimizer).name();
+  const char* const own = kind_of(optimizer, options).name();
   if (name == nullptr || *name == Value(own)) return;
   throw_error(ErrorCode::kMismatch, "the checkpoint is of the optimizer {}, this one is {}",
               quote(name->as_str()), quote(own));

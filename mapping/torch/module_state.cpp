@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "mapping/base/error.h"
+#include "mapping/state/optimizer_slots.h"
 #include "mapping/state/sharded_object.h"
 #include "mapping/torch/generators.h"
 #include "mapping/torch/known_optimizer.h"
@@ -91,47 +92,59 @@ std::string state_key(const char* slot, const std::string& name) {
   return str_format("{}.state.{}.{}", kOptimizer, slot, name);
 }
 
+/// Describes a tensor of the state, or the elements of it that a fragment has.
 ShardedTensor describe_slot(const ShardedTensor& param, const ParamFragment& fragment,
-                            const char* slot, const at::Tensor& whole) {
-  const auto range = fragment.range;
-  ShardedTensor shard = param;
-  shard.key = state_key(slot, param.key);
-  shard.data =
-      from_torch(range ? whole.narrow(0, fragment.offset, range->end - range->begin) : whole);
-  shard.dtype = shard.data->dtype();
-  shard.flattened_range = range;
-  with_context({.key = shard.key}, [&] { shard.validate(); });
-  return shard;
+                            const StateTensor& slot) {
+  ShardedTensor whole = param;
+  whole.flattened_range = fragment.range;
+  const std::string key = state_key(slot.name, param.key);
+  return with_context({.key = key}, [&] {
+    ShardedTensor shard = shard_like(whole, key, slot.cut);
+    const auto range = fragment.range;
+    shard.data = from_torch(
+        range ? slot.tensor->narrow(0, fragment.offset, range->end - range->begin) : *slot.tensor);
+    shard.dtype = shard.data->dtype();
+    shard.validate();
+    return shard;
+  });
 }
 
 /// Describes a number per parameter: along the axes that the local tensor lacks it is located where
 /// the parameter is; all pieces along the other axes have it, and the first one saves it.
 ShardedTensor describe_count(const ShardedTensor& param, const ParamFragment& fragment,
                              const char* slot, std::int64_t count) {
-  const auto own = static_cast<std::size_t>(param.prepend_axis_num);
-  const Shape pieces = param.chunk_coordinates();
-  Shape replica(pieces.begin() + static_cast<std::ptrdiff_t>(own), pieces.end());
-  replica.insert(replica.end(), param.replica_id.parts().begin(), param.replica_id.parts().end());
-  replica.push_back(fragment.range ? fragment.range->begin : 0);
-  ShardedTensor shard{
-      .key = state_key(slot, param.key),
-      .data = Tensor::zeros(DType::kInt64, {}),
-      .dtype = DType::kInt64,
-      .local_shape = {},
-      .global_shape =
-          Shape(param.global_shape.begin(), param.global_shape.begin() + param.prepend_axis_num),
-      .global_offset =
-          Shape(param.global_offset.begin(), param.global_offset.begin() + param.prepend_axis_num),
-      .axis_fragmentations =
-          Shape(param.global_shape.begin(), param.global_shape.begin() + param.prepend_axis_num),
-      .replica_id = ReplicaId(std::move(replica)),
-      .prepend_axis_num = param.prepend_axis_num};
+  ShardedTensor whole = param;
+  whole.flattened_range = fragment.range;
+  ShardedTensor shard = shard_like(whole, state_key(slot, param.key), StateCut::kNumber);
+  shard.data = Tensor::zeros(DType::kInt64, {});
+  shard.dtype = DType::kInt64;
   *shard.local_data<std::int64_t>() = count;
   shard.validate();
   return shard;
 }
 
-const KnownOptimizer::State* state_of(const Optimizer& optimizer, const at::Tensor& param) {
+/// Makes a tensor of the state before the first step.
+at::Tensor new_tensor(const StateTensor& slot, const at::Tensor& param) {
+  if (slot.make) return slot.make(param);
+  if (slot.cut == StateCut::kParam) return at::zeros_like(param, at::MemoryFormat::Preserve);
+  const ShardedTensor state =
+      shard_like(ShardedTensor::whole(slot.name, Tensor::meta(DType::kFloat32, param.sizes())),
+                 slot.name, slot.cut);
+  return at::zeros(at::IntArrayRef(state.local_shape.data(), state.local_shape.size()),
+                   param.options().requires_grad(false));
+}
+
+/// Throws unless a slot can describe what the optimizer keeps for its parameter.
+void require_whole(const OptimizerParam& param, const StateTensor& slot) {
+  if (slot.cut == StateCut::kParam || param.is_whole()) return;
+  throw_error(
+      ErrorCode::kInvalidArgument, {.key = state_key(slot.name, param.fragments.front().name)},
+      "the optimizer's parameter is a piece of the module's memory, for which there must be "
+      "an element of the state for each of its elements; keep other state in OptimizerSlots"
+      "::step or as common state");
+}
+
+const OptimizerKind::State* state_of(const Optimizer& optimizer, const at::Tensor& param) {
   const auto found = optimizer.state().find(param.unsafeGetTensorImpl());
   return found == optimizer.state().end() ? nullptr : found->second.get();
 }
@@ -150,7 +163,7 @@ bool has_state(const Optimizer& optimizer, const OptimizerParam& param) {
          });
 }
 
-const KnownOptimizer::Options& options_of(const Optimizer& optimizer, std::size_t group) {
+const OptimizerKind::Options& options_of(const Optimizer& optimizer, std::size_t group) {
   return optimizer.param_groups()[group].options();
 }
 
@@ -170,7 +183,7 @@ bool names_are_common(const ModuleStateOptions& options) {
 
 Value optimizer_state(const Module& module, const Optimizer& optimizer,
                       const ModuleStateOptions& options) {
-  const KnownOptimizer& known = known_optimizer(optimizer);
+  const OptimizerKind& known = kind_of(optimizer, options);
   const auto params = optimizer_params(module, optimizer, options.distributed_optimizer);
   Value state = Value::dict();
   Value missing = Value::dict();
@@ -179,18 +192,20 @@ Value optimizer_state(const Module& module, const Optimizer& optimizer,
     if (!has_state(optimizer, param)) continue;
     const auto* const existing = state_of(optimizer, param.tensor);
     const auto state_or_new = existing == nullptr ? known.new_state() : existing->clone();
-    const OptimizerSlots slots = known.slots(*state_or_new, options_of(optimizer, param.group));
+    const OptimizerSlots slots =
+        known.slots(*state_or_new, options_of(optimizer, param.group), param.tensor);
     if (slots.tensors.empty()) continue;
-    for (const auto& [slot, tensor] : slots.tensors) {
-      if (tensor->defined()) continue;
-      *tensor = at::zeros_like(param.tensor, at::MemoryFormat::Preserve);
-      missing[static_cast<std::int64_t>(number)][slot] = from_torch(*tensor);
+    for (const StateTensor& slot : slots.tensors) {
+      require_whole(param, slot);
+      if (slot.tensor->defined()) continue;
+      *slot.tensor = new_tensor(slot, param.tensor);
+      missing[static_cast<std::int64_t>(number)][slot.name] = from_torch(*slot.tensor);
     }
     for (const ParamFragment& fragment : param.fragments) {
       const ShardedTensor shard = describe(fragment.name, fragment.param, options,
                                            options.distributed_optimizer ? 0 : data_rank(options));
-      for (const auto& [slot, tensor] : slots.tensors)
-        state[slot][place(fragment)] = describe_slot(shard, fragment, slot, *tensor);
+      for (const StateTensor& slot : slots.tensors)
+        state[slot.name][place(fragment)] = describe_slot(shard, fragment, slot);
       const char* const count = count_name(slots);
       state[count][place(fragment)] = describe_count(
           shard, fragment, count,
@@ -280,10 +295,10 @@ struct NewState {
 };
 
 struct CheckedOptimizer {
-  const KnownOptimizer& known;
+  const OptimizerKind& known;
   std::vector<OptimizerParam> params;
   std::vector<NewState> states{};
-  std::vector<std::unique_ptr<KnownOptimizer::Options>> groups{};
+  std::vector<std::unique_ptr<OptimizerKind::Options>> groups{};
 };
 
 /// Checks the options of each group, if they go with state of the same form.
@@ -315,8 +330,11 @@ void check_groups(const Optimizer& optimizer, const Value& saved, const ModuleSt
                             quoted_list(sorted(names[group].items()))));
       }
       const auto state = checked.known.new_state();
-      const auto stored = checked.known.slots(*state, *next).names();
-      const auto wanted = checked.known.slots(*state, current).names();
+      const auto of_group = [&](const OptimizerParam& param) { return param.group == group; };
+      const auto some = std::ranges::find_if(checked.params, of_group);
+      if (some == checked.params.end()) return;
+      const auto stored = checked.known.slots(*state, *next, some->tensor).names();
+      const auto wanted = checked.known.slots(*state, current, some->tensor).names();
       if (stored != wanted) {
         mismatch(
             str_format("the checkpoint's options keep {} for each parameter, those of this "
@@ -331,17 +349,17 @@ void check_groups(const Optimizer& optimizer, const Value& saved, const ModuleSt
 CheckedOptimizer check_optimizer(const Module& module, const Optimizer& optimizer,
                                  const StateDict& state, const ModuleStateOptions& options) {
   CheckedOptimizer checked{
-      .known = known_optimizer(optimizer),
+      .known = kind_of(optimizer, options),
       .params = optimizer_params(module, optimizer, options.distributed_optimizer)};
   const Value& saved =
       part(state, kOptimizer, "make it with sharded_state() of module and optimizer");
-  require_same_optimizer(optimizer, state);
+  require_same_optimizer(optimizer, options, state);
   check_groups(optimizer, saved, options, checked);
   for (std::size_t number = 0; number < checked.params.size(); ++number) {
     const OptimizerParam& param = checked.params[number];
     const auto placeholder = checked.known.new_state();
     const OptimizerSlots slots =
-        checked.known.slots(*placeholder, options_of(optimizer, param.group));
+        checked.known.slots(*placeholder, options_of(optimizer, param.group), param.tensor);
     if (slots.tensors.empty() || !has_state(optimizer, param)) continue;
     NewState next{.param = &param, .number = static_cast<std::int64_t>(number)};
     const char* const count = count_name(slots);
@@ -374,19 +392,20 @@ void restore_optimizer(Optimizer& optimizer, const Value& saved, CheckedOptimize
   for (const auto& [param, number, count] : checked.states) {
     auto& target = optimizer.state()[param->tensor.unsafeGetTensorImpl()];
     if (!target) target = checked.known.new_state();
-    const OptimizerSlots slots = checked.known.slots(*target, options_of(optimizer, param->group));
+    const OptimizerSlots slots =
+        checked.known.slots(*target, options_of(optimizer, param->group), param->tensor);
     const Value* const own = fresh == nullptr ? nullptr : fresh->find(number);
-    for (const auto& [slot, tensor] : slots.tensors) {
-      const Value* const made = own == nullptr ? nullptr : own->find(slot);
-      if (!tensor->defined())
-        *tensor = made == nullptr ? at::zeros_like(param->tensor, at::MemoryFormat::Preserve)
-                                  : to_torch(made->as_tensor());
+    for (const StateTensor& slot : slots.tensors) {
+      at::Tensor& tensor = *slot.tensor;
+      const Value* const made = own == nullptr ? nullptr : own->find(slot.name);
+      if (!tensor.defined())
+        tensor = made == nullptr ? new_tensor(slot, param->tensor) : to_torch(made->as_tensor());
       for (const ParamFragment& fragment : param->fragments) {
         const auto range = fragment.range;
+        const std::string key = state_key(slot.name, fragment.name);
         copy_if_elsewhere(
-            loaded(saved.at("state").at(slot), place(fragment), state_key(slot, fragment.name)),
-            range ? tensor->narrow(0, fragment.offset, range->end - range->begin) : *tensor,
-            state_key(slot, fragment.name));
+            loaded(saved.at("state").at(slot.name), place(fragment), key),
+            range ? tensor.narrow(0, fragment.offset, range->end - range->begin) : tensor, key);
       }
     }
     if (slots.step != nullptr)

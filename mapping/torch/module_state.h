@@ -24,6 +24,8 @@ class Optimizer;
 namespace DCKPT_API dckpt {
 namespace torch {
 
+class OptimizerKind;
+
 /// Every rank that has the tensor holds all of it.
 struct Replicate {
   /// Number of this copy among those ranks, data parallel ones not counted: 0 is saved.
@@ -65,6 +67,9 @@ struct ModuleStateOptions {
   /// A scheduler whose counter is saved and restored; its arguments are not. Must be null for
   /// schedulers whose steps depend on more than their counter and the learning rates.
   ::torch::optim::LRScheduler* scheduler = nullptr;
+  /// Describes an optimizer that is not of libtorch (<dckpt/torch_optimizer.h>), or one of libtorch
+  /// in another way. Must outlive the call.
+  const OptimizerKind* optimizer_kind = nullptr;
 };
 
 /// Describes a module and its optimizer for save() and load(): parameters and buffers under
@@ -75,9 +80,10 @@ struct ModuleStateOptions {
 /// counters, so describe it again before the next save. Tied parameters are under each of their
 /// names; their optimizer state is under the first.
 ///
-/// Supports SGD, Adam, AdamW, RMSprop and Adagrad. Throws CheckpointError (unsupported) for others;
-/// (invalid argument) for parameters of the optimizer that are not of the module, and for a
-/// sharding that does not fit its tensor.
+/// Supports SGD, Adam, AdamW, RMSprop, Adagrad, and others by `optimizer_kind`. Throws
+/// CheckpointError (unsupported) for unknown ones; (invalid argument) for parameters of the
+/// optimizer that are not of the module, for a sharding that does not fit its tensor, and for state
+/// that is not shaped as its StateCut says.
 StateDict sharded_state(const ::torch::nn::Module& module,
                         const ::torch::optim::Optimizer& optimizer,
                         const ModuleStateOptions& options = {});

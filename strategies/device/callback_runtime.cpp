@@ -78,7 +78,7 @@ void copy_rows(const DeviceCopy& copy, const Elements& from, const Elements& to)
   }
 }
 
-/// What has become of the records of an event. The thread of a stream may outlive the event.
+/// The progress of an event. The thread of a stream may outlive the event.
 class EventState {
  public:
   void record() {
@@ -119,16 +119,24 @@ class CallbackStream : public std::enable_shared_from_this<CallbackStream> {
 
   void enqueue(Step step) {
     const std::lock_guard lock(mutex_);
-    work_.push_back(std::move(step));
     if (!runs_) std::thread([own = shared_from_this()] { own->run(); }).detach();
     runs_ = true;
+    work_.push_back(std::move(step));
+    changed_.notify_one();
+  }
+  /// The thread ends when the work is done.
+  void close() {
+    const std::lock_guard lock(mutex_);
+    closed_ = true;
+    changed_.notify_one();
   }
 
  private:
-  /// Ends when there is no work: the next step starts another thread.
   void run() {
     std::unique_lock lock(mutex_);
-    while (!work_.empty()) {
+    for (;;) {
+      changed_.wait(lock, [&] { return closed_ || !work_.empty(); });
+      if (work_.empty()) return;
       Step step = std::move(work_.front());
       work_.pop_front();
       lock.unlock();
@@ -136,12 +144,13 @@ class CallbackStream : public std::enable_shared_from_this<CallbackStream> {
       step = nullptr;
       lock.lock();
     }
-    runs_ = false;
   }
 
   std::mutex mutex_;
+  std::condition_variable changed_;
   std::deque<Step> work_;
   bool runs_ = false;
+  bool closed_ = false;
   std::optional<CheckpointError> failure_{};  ///< used by the thread alone
 };
 
@@ -164,7 +173,9 @@ class CallbackRuntime final : public DeviceRuntime {
     return new SharedStream(std::make_shared<CallbackStream>());
   }
   void destroy_stream(int /*device*/, Stream stream) noexcept override {
-    delete static_cast<SharedStream*>(stream);
+    auto* const shared = static_cast<SharedStream*>(stream);
+    (*shared)->close();
+    delete shared;
   }
 
   Event create_event(int /*device*/) override {

@@ -3,6 +3,7 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/zeros.h>
 #include <dckpt/torch.h>
+#include <dckpt/torch_optimizer.h>
 
 int main(int, char** argv) {
   const at::Tensor saved = at::arange(12, at::kFloat).view({3, 4});
