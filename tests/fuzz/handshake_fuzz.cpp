@@ -14,6 +14,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   } catch (const dckpt::CheckpointError&) {
   }
   (void)dckpt::sockets::decode_greeting(bytes);
+  (void)dckpt::sockets::token_in(bytes);
   for (const int ranks : {1, 2, 1000}) {
     try {
       (void)dckpt::sockets::decode_answer(bytes, ranks);
