@@ -98,7 +98,8 @@ std::vector<FusedExperts> fused_experts(const Metadata& model, const PeftAdapter
     for (const ExpertParameter& parameter : kExpertParameters) {
       FusedExperts one{.key = names(key_of(single->experts, parameter.name)), .parts = {}};
       if (!seen.insert(one.key).second) continue;
-      for (std::int64_t expert = 0; expert < shape_of(model, one.key)[0]; ++expert) {
+      const std::int64_t experts = shape_of(model, one.key)[0];
+      for (std::int64_t expert = 0; expert < experts; ++expert) {
         for (std::size_t part = 0; part < parameter.count; ++part)
           one.parts.push_back(names(str_format("{}.{}.{}{}", single->experts, expert,
                                                parameter.singles[part], kSingleWeight)));

@@ -18,6 +18,7 @@ namespace dckpt {
 namespace {
 
 constexpr std::uint64_t kMaxConfig = std::uint64_t{16} << 20;
+constexpr double kMostRank = 1 << 20;
 constexpr std::string_view kBaseLayer = ".base_layer";
 
 /// A part of a module, told by the end of its key.
@@ -151,7 +152,7 @@ class Sorting {
       const Shape& a = shape_of(*level.a);
       const Shape& b = shape_of(*level.b);
       const double rank = adapter_.config.rank_of(lora.path());
-      lora.rank = static_cast<std::int64_t>(rank);
+      if (rank <= kMostRank) lora.rank = static_cast<std::int64_t>(rank);
       if (level.bias || level.embedding || a.size() != 2 || b.size() != 2 || a[0] != b[1] ||
           static_cast<double>(lora.rank) != rank || a[0] % lora.rank != 0) {
         problems_.add(

@@ -140,12 +140,17 @@ class Cutting {
     }
   }
 
-  /// Checks that a rank has whole groups of query, key and value.
+  /// Checks that a rank has whole groups of query, key and value, or whole heads of the query:
+  /// where several ranks share a group, Megatron-Core cuts its rows evenly and gathers them to
+  /// compute.
   void require_whole_heads() const {
     for (const char* const name : {"num_query_groups", "num_attention_heads"}) {
       const auto heads = run_arg(args_, name);
       if (!heads || *heads < 1) continue;
       if (*heads % layout_.sizes.tensor == 0) return;
+      if (layout_.sizes.tensor % *heads == 0 &&
+          run_arg(args_, "num_attention_heads").value_or(1) % layout_.sizes.tensor == 0)
+        return;
       if (std::string_view(name) == "num_query_groups" &&
           !is_flag_set(args_, "group_query_attention") &&
           args_->find("group_query_attention") != nullptr)

@@ -45,7 +45,8 @@ TargetSide::TargetSide(const KeyMap& map, const SourceRows& rows, const MapTarge
                    mixed, map.left_name()));
   if (target.fused_experts && names != KeyNames::kHf)
     throw_error(ErrorCode::kInvalidArgument,
-                "the setting experts is for results with Hugging Face's keys; {} has the layout",
+                "the setting experts is for results with Hugging Face's keys; where those of {} "
+                "have experts is the setting layout",
                 map.left_name());
   const auto layers = rows.counts.find(kLayer);
   side_ = side_of(map, names, layout, layers == rows.counts.end() ? 0 : layers->second);

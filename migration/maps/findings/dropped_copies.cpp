@@ -37,7 +37,7 @@ bool are_equal(const CheckpointReader& reader, const TensorStorageMetadata& a,
 }  // namespace
 
 DroppedCopies dropped_copies(const KeyMap& map, const MappedKeys& keys, const Metadata& source) {
-  DroppedCopies result;
+  DroppedCopies result{.of_megatron = map.is_megatrons()};
   if (keys.sides.from != KeyNames::kHf) return result;
   std::map<std::string, std::int64_t> originals;  // and their rows
   std::int64_t columns = 0;
@@ -80,10 +80,12 @@ Findings compare_copies(const CheckpointReader& source, const DroppedCopies& dro
   return {
       {FindingCode::kCopiesDiffer,
        str_format("dropped as {} of {}, with other values: {}; the model that is made has those "
-                  "of {}. If a head has its own weights, --set tied=false keeps it; Megatron's "
-                  "layers for multi-token prediction share the model's embedding and head",
+                  "of {}. If a head has its own weights, --set tied=false keeps it{}",
                   others.size() == 1 ? "a copy" : "copies", quoted_list(dropped.originals),
-                  quoted_list(others), dropped.originals.size() == 1 ? "this one" : "these"),
+                  quoted_list(others), dropped.originals.size() == 1 ? "this one" : "these",
+                  dropped.of_megatron ? "; Megatron's layers for multi-token prediction share the "
+                                        "model's embedding and head"
+                                      : ""),
        others}};
 }
 

@@ -15,6 +15,7 @@ namespace dckpt {
 struct DroppedCopies {
   std::vector<std::string> copies{};
   std::vector<std::string> originals{};  ///< the tensors that are kept; a copy equals one of them
+  bool of_megatron = true;               ///< the model that is made is Megatron's
 };
 
 /// Returns the copies that `keys`, which still has its tensors, drops of `source`.

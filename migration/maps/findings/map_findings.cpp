@@ -73,7 +73,8 @@ void describe_keys(const KeyMap& map, const MapReport& report, const MapNumbers&
 
 /// Warns if Megatron would not have padded the vocabulary to the rows that are there, so that some
 /// of those that are dropped may be of tokens.
-void describe_padding(const MappedKeys& keys, const MapNumbers& numbers, Findings& findings) {
+void describe_padding(const KeyMap& map, const MappedKeys& keys, const MapNumbers& numbers,
+                      Findings& findings) {
   const auto words = numbers.find("vocab_size");
   if (keys.sides.to != KeyNames::kHf || !keys.counts.padded_rows || !words ||
       *words >= *keys.counts.padded_rows)
@@ -95,14 +96,13 @@ void describe_padding(const MappedKeys& keys, const MapNumbers& numbers, Finding
   findings.push_back(
       {.code = FindingCode::kVocabularyPadded,
        .message = str_format(
-           "the vocabulary has {} rows, of which {} are dropped as padding, because {}; but "
-           "Megatron "
+           "the vocabulary has {} rows, of which {} are dropped as padding, because {}; but {} "
            "pads {} tokens to {} rows, a multiple of {} (make_vocab_size_divisible_by) × {} "
            "(tensor_model_parallel_size): if the model has more tokens, give their number with "
            "--set "
            "vocab_size=NUMBER",
            *keys.counts.padded_rows, *keys.counts.padded_rows - *words,
-           numbers.describe("vocab_size"), *words, padded, *divisor, ranks),
+           numbers.describe("vocab_size"), map.left_name(), *words, padded, *divisor, ranks),
        .severity = Severity::kWarning});
 }
 
@@ -189,7 +189,7 @@ Findings map_findings(const KeyMap& map, const MapReport& report, const MapNumbe
                       const Metadata& source, const MapDTypes& dtypes) {
   Findings findings;
   describe_keys(map, report, numbers, dtypes.values, findings);
-  describe_padding(report.keys, numbers, findings);
+  describe_padding(map, report.keys, numbers, findings);
   describe_dropped(report, findings);
   describe_conversions(report.keys, source, findings);
   describe_dtype(report.keys, dtypes.asked, findings);

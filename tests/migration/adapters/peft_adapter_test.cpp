@@ -58,6 +58,35 @@ TEST_F(PeftAdapters, TensorsAreSortedByModule) {
   EXPECT_FALSE(holds_peft_adapter({}));
 }
 
+TEST_F(PeftAdapters, LevelsOfAModuleOfExpertsAreItsParameters) {
+  const std::string targets =
+      R"(, "target_parameters": ["experts.down_proj", "experts.gate_up_proj"], "r": )";
+  const std::string module = "base_model.model.m.experts.";
+  const Tensors inner{{module + "base_layer.lora_A.weight", {8, 3}},
+                      {module + "base_layer.lora_B.weight", {10, 8}}};
+  Tensors both = inner;
+  both.insert(both.end(), {{module + "lora_A.weight", {8, 5}}, {module + "lora_B.weight", {3, 8}}});
+  config(targets + "2");
+  weights(both);
+  const PeftAdapter adapter = open();
+  ASSERT_EQ(adapter.experts.size(), 2U);
+  EXPECT_TRUE(adapter.modules.empty());
+  EXPECT_EQ(adapter.experts[0].path(), "m.experts.gate_up_proj");
+  EXPECT_EQ(adapter.experts[0].experts, 4);
+  EXPECT_EQ(adapter.experts[0].in, 3);
+  EXPECT_EQ(adapter.experts[0].out, 10);
+  EXPECT_EQ(adapter.experts[1].path(), "m.experts.down_proj");
+  for (const char* const rank : {"3", "0.5", "1e300"}) {
+    config(targets + rank);
+    EXPECT_THAT(refusal().message(), HasSubstr("expected (experts · ")) << rank;
+  }
+  config(targets + "2");
+  weights(inner);
+  EXPECT_THAT(refusal().message(), HasSubstr("'m.experts' has 1 level of LoRA for"));
+  config(R"(, "target_parameters": ["experts.weight1"])");
+  EXPECT_THAT(refusal().message(), HasSubstr("the adapter has nothing for 'experts.weight1'"));
+}
+
 TEST_F(PeftAdapters, FilesThatAreMissingAreNamed) {
   weights({});
   EXPECT_EQ(refusal().code(), ErrorCode::kIncomplete);

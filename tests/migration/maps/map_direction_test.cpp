@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "configs/maps/key_map.h"
+#include "migration/maps/findings/dropped_copies.h"
 #include "tests/migration/maps/small_model.h"
 
 namespace dckpt::map_direction_test {
@@ -210,6 +211,25 @@ TEST(MapOfATrainer, MakesKeysAsItsRowsHaveThemAndNothingElse) {
   EXPECT_TRUE(made->common_state().is_none());
   for (const Finding& finding : report.findings)
     EXPECT_THAT(finding.message, ::testing::Not(HasSubstr("Megatron")));
+}
+
+TEST(MapOfATrainer, ReportsDroppedCopiesWithoutAWordOnOthers) {
+  const KeyMap map = KeyMap::from_text(R"(version: 1
+family: same
+left: Tiny
+numbers: {vocab_size: {else: 4}, padded_vocab_size: {else: 4}, tied: {hf: tie}}
+tensors:
+  - {left: wte, hf: wte, transform: pad_rows}
+  - {left: head, hf: lm_head, unless: tied, transform: pad_rows}
+)");
+  const Model model{.tensors = {{"wte", {4, 2}}, {"lm_head", {4, 2}}},
+                    .config = R"({"tie": true})"};
+  MapReport report;
+  mapped_reader(model.open(), {"same", {}}, &report, {.map = &map});
+  const Findings findings = compare_copies(*model.open(), report.copies);
+  ASSERT_EQ(findings.size(), 1U);
+  EXPECT_THAT(findings[0].message, HasSubstr("--set tied=false keeps it"));
+  EXPECT_THAT(findings[0].message, ::testing::Not(HasSubstr("Megatron")));
 }
 
 }  // namespace

@@ -235,6 +235,26 @@ TEST_F(ConvertToRanks, ArgsSayTheNewLayoutAndFoldersHaveItsNames) {
   EXPECT_EQ(args.at("ckpt_format"), Value("torch"));
 }
 
+/// Megatron-Core cuts the rows of a query group evenly if several ranks share it.
+TEST_F(ConvertToRanks, MoreRanksThanQueryGroupsShareThem) {
+  const fs::path source = fs::path(DCKPT_TEST_DATA) / "hf_pairs/qwen2/mcore";  // 4 heads, 2 groups
+  to_ranks(source, sizes(4, 1));
+  EXPECT_THAT(folders(), ElementsAre("mp_rank_00", "mp_rank_01", "mp_rank_02", "mp_rank_03"));
+  const auto ranks = open_checkpoint(at("ranks"));
+  const auto* const qkv =
+      ranks->metadata().find_tensor("decoder.layers.self_attention.linear_qkv.weight");
+  ASSERT_NE(qkv, nullptr);
+  std::vector<std::int64_t> first;  // row of each rank's part, of 96
+  for (std::size_t i = 0; i < qkv->chunks.size(); ++i) {
+    const Box part = qkv->chunks[i];
+    EXPECT_EQ(part.sizes[1], 24);
+    first.push_back(part.offsets[1]);
+  }
+  EXPECT_THAT(first, ElementsAre(0, 0, 24, 24, 48, 48, 72, 72)) << "two layers";
+  convert(at("ranks"), at("back"), {.target = {.strategy = "torch_dist"}});
+  EXPECT_TRUE(diff(*open_checkpoint(at("back")), *ranks, {.common = false}).differences.empty());
+}
+
 TEST_F(ConvertToRanks, LayoutsThatDoNotDivideTheModelAreRefused) {
   const fs::path source = golden("mcore-0.16-fully-reshardable-tp2pp2dp2");
   EXPECT_THAT(refusal(source, sizes(8, 1)),
