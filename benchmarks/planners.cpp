@@ -32,12 +32,20 @@ double plan_seconds(const PlanWorkload& workload, const SaveOptions& options,
                     const LocalPlans& plans) {
   Planner planner;
   const StateDict state;
+  const Location location("unwritten");
   Stopwatch watch;
   watch([&] {
-    planner.set_up_planner({state, shards, options, 0, static_cast<int>(workload.ranks)});
+    planner.set_up_planner({.state = state,
+                            .shards = shards,
+                            .tensors = tensors,
+                            .objects = {},
+                            .location = location,
+                            .options = options,
+                            .ranks = static_cast<int>(workload.ranks)});
     const SavePlan local = planner.create_local_plan();
     if (overridden_steps<Planner>().local_plan)
-      check_local_plan(local, {shards, tensors, {}}, planner);
+      check_local_plan(local, {.shards = shards, .tensors = tensors, .own_tensors = tensors.size()},
+                       planner);
     const Bytes proposal = encode_plan(local);
     const GlobalPlan plan = planner.create_global_plan(plans);
     if (overridden_steps<Planner>().global_plan) validate_global_plan(plan, plans);
