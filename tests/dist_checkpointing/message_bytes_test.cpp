@@ -57,11 +57,13 @@ TEST(MessageBytes, OfALoadPlan) {
        .wanted = DType::kFloat32},
       {.target = 300,
        .tensor = ShardedTensor::whole("v", Tensor::meta(DType::kFloat32, {2}),
-                                      {.replica_id = 2, .allow_shape_mismatch = true})}};
+                                      {.replica_id = 2, .allow_shape_mismatch = true}),
+       .part = Box{{0}, {1}}}};
   const Bytes bytes = encode(plan);
-  EXPECT_EQ(to_hex(bytes),
-            "020307666c6f6174333201770862666c6f6174313602020302040302020001020201010200010000"
-            "010105ac0207666c6f61743332017607666c6f61743332010201020100010101000102000100");
+  EXPECT_EQ(
+      to_hex(bytes),
+      "020307666c6f6174333201770862666c6f6174313602020302040302020001020201010200010000"
+      "01010500ac0207666c6f61743332017607666c6f617433320102010201000101010001020001000101000101");
   EXPECT_EQ(encode(decode_load_plan(bytes)), bytes);
 }
 

@@ -78,6 +78,26 @@ class Edited final : public PlannerOfRank {
   }
 };
 
+/// Reads into the memory of the state, and changes the elements there.
+class InPlace final : public MCoreLoadPlanner {
+ public:
+  LoadPlan create_local_plan() override {
+    for (const ShardedTensor& tensor : setup().wanted) memory_.push_back(*tensor.data);
+    return MCoreLoadPlanner::create_local_plan();
+  }
+  bool resolves(const LoadItem&) const override { return true; }
+  Tensor resolve_tensor(const LoadItem& item, const Shape&) const override {
+    return memory_[item.target];
+  }
+  Tensor commit_tensor(const LoadItem&, Tensor read) const override {
+    for (std::int64_t i = 0; i < read.numel(); ++i) read.data<float>()[i] *= 2;
+    return read;
+  }
+
+ private:
+  std::vector<Tensor> memory_;
+};
+
 class FilledParts : public LoadPlanners {
  protected:
   static void SetUpTestSuite() {
@@ -85,6 +105,7 @@ class FilledParts : public LoadPlanners {
     class Final final : public Transposed {};
     register_planner(load_planner_entry<Final>("transposed", "the transposed of what is stored"));
     register_planner(load_planner_entry<Edited>("edited_parts", "as a test says"));
+    register_planner(load_planner_entry<InPlace>("in_place", "twice what is stored"));
   }
   void TearDown() override { edits = {}; }
 
@@ -196,6 +217,17 @@ TEST_F(FilledParts, OfOtherShapesAreTransposedInEverySharding) {
         EXPECT_TRUE(equal(*state.at("w").as_sharded_tensor().data, mine)) << ranks << axis;
       });
     }
+  }
+}
+
+TEST_F(FilledParts, AreReadIntoTheMemoryOfTheStateIfAPlannerGivesIt) {
+  save_state();
+  for (const bool parallel : {false, true}) {
+    LoadOptions options = planned_by("in_place");
+    options.parallel.enabled = parallel;
+    load_on(3, options, [](int rank, const StateDict& state) {
+      EXPECT_EQ(plain_state(state), plain_state(state_of(rank, 3, 2)));
+    });
   }
 }
 
