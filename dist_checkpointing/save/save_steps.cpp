@@ -111,28 +111,31 @@ SaveReport publish(SaveCall& call, const PlannedSave& planned, PlannedCheckpoint
 
 EndedPlanner& EndedPlanner::operator=(EndedPlanner&& other) noexcept {
   if (this == &other) return *this;
-  give_up();
+  end(given_up_.get());
   planner_ = std::move(other.planner_);
   who_ = std::move(other.who_);
+  given_up_ = std::move(other.given_up_);
   return *this;
 }
 
-void EndedPlanner::give_up() noexcept {
-  if (!planner_) return;
-  const CheckpointError why(ErrorCode::kCancelled, "the save was given up before its end");
-  end(&why);
-}
-
 void EndedPlanner::failed() noexcept {
-  if (!planner_) return;
-  if (const auto failure = failure_of([] { throw; })) end(&*failure);
+  try {
+    const auto failure = failure_of([] { throw; });
+    end(failure ? &*failure : given_up_.get());
+  } catch (...) {  // there is no memory for the reason
+    end(given_up_.get());
+  }
 }
 
 void EndedPlanner::end(const CheckpointError* failure) noexcept {
   const std::unique_ptr<SavePlanner> planner = std::move(planner_);
-  const auto thrown = failure_of(
-      [&] { run_foreign(who_ + ": end_save()", {}, [&] { planner->end_save(failure); }); });
-  if (thrown) log_warning(thrown->what());
+  if (!planner || who_.empty()) return;
+  try {
+    const auto thrown = failure_of(
+        [&] { run_foreign(who_ + ": end_save()", {}, [&] { planner->end_save(failure); }); });
+    if (thrown) log_warning(thrown->what());
+  } catch (...) {  // there is no memory for a message
+  }
 }
 
 SaveCall::SaveCall(const Location& location, SaveOptions given, Communicator& ranks,

@@ -43,31 +43,33 @@ struct SaveCall {
   Findings findings{};  ///< findings of rank 0
 };
 
-/// A planner that is told once how its save has ended, at the latest when it is destroyed.
+/// A planner that is told once how its save has ended, at the latest when it is destroyed. The ones
+/// that are built in have no name, and need not know.
 class EndedPlanner {
  public:
   EndedPlanner() = default;
   EndedPlanner(std::unique_ptr<SavePlanner> planner, std::string who)
-      : planner_(std::move(planner)), who_(std::move(who)) {}
+      : planner_(std::move(planner)),
+        who_(std::move(who)),
+        given_up_(std::make_shared<const CheckpointError>(
+            ErrorCode::kCancelled, "the save was given up before its end")) {}
   EndedPlanner(EndedPlanner&&) = default;
   EndedPlanner& operator=(EndedPlanner&& other) noexcept;
-  ~EndedPlanner() { give_up(); }
+  ~EndedPlanner() { end(given_up_.get()); }
 
   SavePlanner& operator*() const noexcept { return *planner_; }
   SavePlanner* operator->() const noexcept { return planner_.get(); }
 
-  void published() noexcept {
-    if (planner_) end(nullptr);
-  }
+  void published() noexcept { end(nullptr); }
   /// Passes on the exception that is being handled.
   void failed() noexcept;
 
  private:
-  void give_up() noexcept;
   void end(const CheckpointError* failure) noexcept;
 
   std::unique_ptr<SavePlanner> planner_;
   std::string who_;
+  std::shared_ptr<const CheckpointError> given_up_;  ///< made while there is memory
 };
 
 /// The items that this rank writes, and their destination.
