@@ -82,6 +82,9 @@ class Folder:
             "     cast: {megatron: float32, hf: bfloat16}, add: {value: 1, if: tied, rounded: true}}\n"
             "  - {megatron: decodr.a.linear_qkv.weight, hf: d, transform: {qkv_grouped: [2, 1]}}\n"
             "  - {megatron: \"{e}.a\", hf: e, transform: {experts_in_rows: 4}}\n")
+        (self.path / "foreign.yaml").write_text(
+            "version: 1\nfamily: own\nleft: Trainer\nlayout: homogeneous\nextra_state: true\ntensors:\n"
+            "  - {left: a, hf: b, cast: {left: float32, hf: bfloat16}}\nignore: {left: [\"optimizer.*\"]}\n")
         (self.path / "keep.yaml").write_text("version: 1\nretention: {keep_last: 1}\n")
         (self.path / "wrong.yaml").write_text("version: 1\nsave:\n  io: {threads: 0}\n  nothing: 1\n")
 
@@ -150,6 +153,7 @@ def runs(folder):
     yield "config", {0}, ["config", "show", "long.yaml"]
     yield "config", {0}, ["config", "check", "map.yaml"]
     yield "config", {0}, ["config", "show", "map.yaml"]
+    yield "config", {0}, ["config", "show", "foreign.yaml"]
     for shipped in sorted([*root.glob("configs/policies/*.yaml"), *root.glob("configs/maps/*.yaml")]):
         yield "config", {0}, ["config", "show", shipped.stem]
 
@@ -214,7 +218,7 @@ class Reports(unittest.TestCase):
                         if schema != "extract"}  # the fields of a value are its own
         for (schema, _), (words, report) in of_each_form.items():
             optional = {"map", "architectures", "model_types", "hf_prefix", "kinds", "towers", "dequantize", "extra_states",
-                        "refuse"}
+                        "refuse", "left", "layout", "extra_state"}
             for field in report.keys() - optional:
                 less = copy.copy(report)
                 del less[field]
