@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -97,7 +98,13 @@ class PlannedContents {
                        .location = location,
                        .options = options_};
     };
+    std::set<std::string> names;
+    for (const BytesStorageMetadata& object : source_->metadata().objects) names.insert(object.key);
     for (TensorStorageMetadata& tensor : planner_->contents(setup_with({}))) {
+      if (!names.insert(tensor.key).second)
+        throw_error(ErrorCode::kMismatch, {.key = tensor.key},
+                    "the planner's contents() has two tensors, or a tensor and an object, of this "
+                    "name");
       Seen& seen = tensors_.emplace_back(Seen{std::move(tensor), std::nullopt, wanted_.size()});
       for (const Box& piece : pieces_of(seen.tensor)) {
         ShardedTensor& wanted = wanted_.emplace_back(ShardedTensor::from_box(

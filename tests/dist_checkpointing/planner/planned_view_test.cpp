@@ -131,6 +131,20 @@ TEST_F(PlannedView, MakesTensorsOfOtherNamesAndShapesAndObjects) {
   EXPECT_EQ(load_objects(checkpoint("halves"), "rng").at(0).data, Value(8)) << "changed once";
 }
 
+TEST_F(PlannedView, HasScalarsAndTensorsWithoutElements) {
+  StateDict state = Value::dict();
+  state["scale"] = ShardedTensor::whole("scale", Tensor::zeros(DType::kFloat32, {}));
+  state["none"] = ShardedTensor::whole("none", Tensor::zeros(DType::kFloat32, {0, 4}));
+  state["w"] = ShardedTensor::whole("w", part(2, 1));
+  save(state, checkpoint(), with("planner: {kind: int8_weights}", "").save);
+  const StateDict tensors =
+      load_plain_tensors(checkpoint(), with("", "planner: {kind: int8_weights}").load);
+  EXPECT_EQ(tensors.at("scale").as_tensor().shape(), Shape());
+  EXPECT_EQ(tensors.at("none").as_tensor().shape(), Shape({0, 4}));
+  EXPECT_EQ(tensors.at("none").as_tensor().dtype(), DType::kFloat32);
+  EXPECT_TRUE(equal(tensors.at("w").as_tensor(), part(2, 1)));
+}
+
 TEST_F(PlannedView, OfAnUnknownPlannerIsAnErrorThatNamesIt) {
   save_state(with("planner: {kind: for_nobody}", "").save);
   const auto named = AllOf(HasSubstr("load planner 'third_party'"), HasSubstr("registers it"),
@@ -158,6 +172,18 @@ TEST_F(PlannedView, ThatFitsNothingIsAnError) {
       return plan;
     }
   };
+  class Twice final : public MCoreLoadPlanner {
+    std::vector<TensorStorageMetadata> contents(const LoadSetup& setup) const override {
+      auto all = setup.metadata.tensors;
+      all.push_back(all.front());
+      return all;
+    }
+  };
+  register_planner(LoadPlannerEntry{.name = "twice_in_contents", .make = [](const StrategySpec&) {
+                                      return std::make_unique<Twice>();
+                                    }});
+  EXPECT_THAT(error_of([&] { (void)open_checkpoint(checkpoint(), seen_by("twice_in_contents")); }),
+              AllOf(HasSubstr("planner 'twice_in_contents'"), HasSubstr("of this name")));
   register_planner(LoadPlannerEntry{.name = "elsewhere", .make = [](const StrategySpec&) {
                                       return std::make_unique<Elsewhere>();
                                     }});
