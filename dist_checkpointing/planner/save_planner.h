@@ -114,9 +114,8 @@ class SavePlanner {
     return stored;
   }
 
-  /// Called once when the save has ended, in the thread that ran it: without an error when the
-  /// checkpoint is published, otherwise with the reason why it is not. Whatever it throws is
-  /// logged.
+  /// Called once when the save has ended, in any thread: without an error when the checkpoint is
+  /// published, otherwise with the reason why it is not. Whatever it throws is logged.
   virtual void end_save(const CheckpointError* /*failure*/) {}
 
   /// Returns everything that create_global_plan() depends on besides the local plans and the
