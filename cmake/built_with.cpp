@@ -1,5 +1,6 @@
-// What the library is compiled with, as far as programs must be, too. This file is preprocessed
-// with the library's options, and StageHeaders.cmake reads the values from the result.
+// These values describe how the library is compiled, where programs have to agree with it. This
+// file is preprocessed with the library's options, and StageHeaders.cmake reads them from the
+// result.
 #include <boost/version.hpp>
 #include <version>
 

@@ -232,7 +232,7 @@ struct KeyMap {
   /// The layout of the left side's keys in results; empty: as the source suggests, or as the rows
   /// have them if the left side is a trainer's.
   std::optional<MegatronLayout> layout{};
-  /// Whether modules have an _extra_state where rows do not say so; by default, Megatron's do.
+  /// True if modules have an _extra_state where rows do not say so; by default, Megatron's do.
   std::optional<bool> extra_state{};
   std::vector<std::string> architectures{};  ///< names in config.json
   std::vector<std::string> model_types{};

@@ -10,7 +10,7 @@ std::vector<PlannerName>& save_planner_names() {
 }
 
 std::vector<std::string>& load_planner_names() {
-  static auto* const names = new std::vector<std::string>{"stored"};
+  static auto* const names = new std::vector<std::string>{kStoredPlanner};
   return *names;
 }
 

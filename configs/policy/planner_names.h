@@ -17,6 +17,10 @@ struct PlannerName {
   PlannerKind rules = PlannerKind::kMegatron;
 };
 
+/// The built-in load planner that takes what is stored as it is, even if the checkpoint names
+/// another one.
+inline constexpr const char* kStoredPlanner = "stored";
+
 /// The planners that policies may name; register_planner() adds them to the built-in one that takes
 /// what is stored as it is. Nothing is locked.
 std::vector<PlannerName>& save_planner_names();

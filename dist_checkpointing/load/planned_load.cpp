@@ -159,15 +159,8 @@ ShardedTensor PlannedLoad::asked_for(const LoadItem& item, bool is_alone) {
     throw_error(ErrorCode::kUnsupported, {.key = target.key},
                 "a tensor that a planner resolves has to be in CPU memory; load it there "
                 "and copy it");
-  const Shape shape = asked.data_shape();
-  Tensor read = planner_->resolve_tensor(item, shape);
-  if (read.dtype() != asked.dtype || read.shape() != shape || !read.is_contiguous() ||
-      !read.has_data() || read.device().kind != Device::Kind::kCpu)
-    throw_error(ErrorCode::kMismatch, {.key = target.key},
-                "resolve_tensor() returned {}; contiguous memory of the CPU "
-                "for {} {} is due",
-                to_string(read), to_string(asked.dtype), to_string(shape));
-  asked.data = Tensor(read.dtype(), shape, read.strides(), read.data(), nullptr);
+  Tensor read = memory_for(*planner_, item);
+  asked.data = Tensor(read.dtype(), read.shape(), read.strides(), read.data(), nullptr);
   part.items.push_back(item);
   part.read.push_back(std::move(read));
   add_destination(*asked.data, part);
@@ -187,11 +180,11 @@ PlannedLoad::Part& PlannedLoad::part_of(const LoadItem& item) {
     if (const std::string reason = unfit_to_load_into(filled.memory); !reason.empty())
       throw_error(ErrorCode::kInvalidArgument, {.key = target.key}, "the destination " + reason);
   }
-  for (Part& part : filled.parts) {
-    if (part.box == item.part) return part;
-  }
-  ++filled.missing;
-  return filled.parts.emplace_back(filled, item.part, dckpt::part_of(filled.memory, item));
+  const Box box = part_box(item, target.data_shape());
+  const auto [part, is_first] = filled.parts.try_emplace({box.offsets, box.sizes}, filled,
+                                                         dckpt::part_of(filled.memory, item));
+  if (is_first) ++filled.missing;
+  return part->second;
 }
 
 void PlannedLoad::add_destination(const Tensor& memory, Part& part) {

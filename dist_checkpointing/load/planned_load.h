@@ -2,7 +2,6 @@
 
 #include <atomic>
 #include <cstddef>
-#include <deque>
 #include <map>
 #include <memory>
 #include <optional>
@@ -72,11 +71,9 @@ class PlannedLoad {
   struct Filled;
   /// A part of a tensor of the state, and what it is made of, if it is resolved.
   struct Part {
-    Part(Filled& filled, std::optional<Box> part, Tensor its)
-        : of(filled), box(std::move(part)), memory(std::move(its)) {}
+    Part(Filled& filled, Tensor its) : of(filled), memory(std::move(its)) {}
 
     Filled& of;
-    std::optional<Box> box;
     Tensor memory;
     std::vector<LoadItem> items{};
     std::vector<Tensor> read{};  ///< by item, until they have been committed
@@ -86,8 +83,8 @@ class PlannedLoad {
   struct Filled {
     std::size_t target = 0;
     Tensor memory;
-    std::deque<Part> parts{};
-    std::atomic<std::size_t> missing = 0;  ///< parts
+    std::map<std::pair<Shape, Shape>, Part> parts{};  ///< by offsets and sizes
+    std::atomic<std::size_t> missing = 0;             ///< parts
     std::atomic<bool> any = false;
   };
 

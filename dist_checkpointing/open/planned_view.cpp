@@ -207,23 +207,17 @@ class PlannedContents {
       std::vector<LoadItem> items{};
       std::vector<Tensor> read{};
     };
-    std::map<std::optional<std::pair<Shape, Shape>>, Part> parts;
+    std::map<std::pair<Shape, Shape>, Part> parts;  // by offsets and sizes
     run_foreign(who_, {.key = wanted.key}, [&] {
       for (const LoadItem& item : items_[number]) {
         if (!planner_->resolves(item)) {
           read(item, part_of(piece, item));
           continue;
         }
-        std::optional<std::pair<Shape, Shape>> place;
-        if (item.part) place.emplace(item.part->offsets, item.part->sizes);
-        Part& part = parts[place];
-        const Shape shape = item.tensor.data_shape();
+        const Box box = part_box(item, wanted.local_shape);
+        Part& part = parts[{box.offsets, box.sizes}];
         part.items.push_back(item);
-        part.read.push_back(planner_->resolve_tensor(item, shape));
-        if (part.read.back().dtype() != item.tensor.dtype || part.read.back().shape() != shape ||
-            !part.read.back().is_contiguous() || !part.read.back().has_data())
-          throw_error(ErrorCode::kMismatch, "resolve_tensor() returned {}; {} {} is due",
-                      to_string(part.read.back()), to_string(item.tensor.dtype), to_string(shape));
+        part.read.push_back(memory_for(*planner_, item));
         read(item, part.read.back());
       }
       for (auto& [place, part] : parts)
@@ -294,7 +288,8 @@ class PlannedView final : public ForwardingReader {
     return made == value ? std::move(stored) : stored_object(made, info().conventions);
   }
 
-  /// What is made has no checksum; those of the stored tensors are compared when they are read.
+  /// Returns false for elements that are made: they have no checksum, and those of the stored ones
+  /// are compared when they are read.
   bool check_chunk(std::size_t tensor, std::size_t chunk, const ReadableFile& file) const override {
     const PlannedContents::Seen& seen = contents_.tensors().at(tensor);
     return seen.stored && source_->check_chunk(*seen.stored, chunk, file);

@@ -13,11 +13,6 @@
 namespace dckpt {
 namespace {
 
-/// Returns the shape of what an item fills.
-const Shape& filled_shape(const LoadItem& item, const Shape& whole) {
-  return item.part ? item.part->sizes : whole;
-}
-
 /// Describes the problem of an item; empty if there is none.
 std::string problem_of(const LoadItem& item, std::span<const ShardedTensor> wanted,
                        const LoadPlanner& planner) {
@@ -30,7 +25,9 @@ std::string problem_of(const LoadItem& item, std::span<const ShardedTensor> want
                     !fits(*item.part, whole)))
     return str_format("fills {} of the state's tensor {}, which has the shape {}",
                       to_string(*item.part), quote(target.key), to_string(whole));
-  const Shape& fills = filled_shape(item, whole);
+  const Shape fills = part_box(item, whole).sizes;
+  if (numel(fills) == 0 && numel(whole) != 0)
+    return str_format("fills no elements of {}; leave it out", quote(target.key));
   if (item.wanted != target.dtype)
     return str_format("says that {} is {}, but the state has {}; leave LoadItem::wanted as it is",
                       quote(target.key), to_string(item.wanted), to_string(target.dtype));
@@ -64,7 +61,7 @@ void check_parts(const LoadPlan& plan, std::span<const ShardedTensor> wanted,
     TensorStorageMetadata filled{.size = whole, .chunks = BoxList(whole.size())};
     std::map<std::pair<Shape, Shape>, const LoadItem*> first_of;
     for (const LoadItem* const item : items) {
-      const Box part = item->part.value_or(dckpt::whole(whole));
+      const Box part = part_box(*item, whole);
       const auto [known, is_new] = first_of.try_emplace({part.offsets, part.sizes}, item);
       if (is_new)
         filled.chunks.push_back(part);
@@ -94,6 +91,21 @@ void check_load_plan(const LoadPlan& plan, std::span<const ShardedTensor> wanted
   }
   if (problems.empty()) check_parts(plan, wanted, planner, problems);
   problems.raise_if_any(ErrorCode::kMismatch, "the planner's plan is not of this state:");
+}
+
+Box part_box(const LoadItem& item, const Shape& whole) {
+  return item.part ? *item.part : dckpt::whole(whole);
+}
+
+Tensor memory_for(const LoadPlanner& planner, const LoadItem& item) {
+  const Shape shape = item.tensor.data_shape();
+  Tensor memory = planner.resolve_tensor(item, shape);
+  if (memory.dtype() != item.tensor.dtype || memory.shape() != shape || !memory.is_contiguous() ||
+      !memory.has_data() || memory.device().kind != Device::Kind::kCpu)
+    throw_error(ErrorCode::kMismatch,
+                "resolve_tensor() returned {}; contiguous memory of the CPU for {} {} is due",
+                to_string(memory), to_string(item.tensor.dtype), to_string(shape));
+  return memory;
 }
 
 Tensor part_of(const Tensor& whole, const LoadItem& item) {

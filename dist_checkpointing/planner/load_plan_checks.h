@@ -13,8 +13,16 @@ namespace dckpt {
 void check_load_plan(const LoadPlan& plan, std::span<const ShardedTensor> wanted,
                      const LoadPlanner& planner);
 
-/// Returns the part of the state's tensor `whole` that an item fills; shares the elements.
+/// Returns the part that an item fills of a tensor of this shape. Items of equal parts fill it
+/// together.
+Box part_box(const LoadItem& item, const Shape& whole);
+
+/// Returns that part of the state's tensor `whole`; shares the elements.
 Tensor part_of(const Tensor& whole, const LoadItem& item);
+
+/// Returns the planner's memory for a resolved item. Throws CheckpointError (mismatch) if it is not
+/// as LoadPlanner::resolve_tensor() is to return it.
+Tensor memory_for(const LoadPlanner& planner, const LoadItem& item);
 
 /// Has the planner make a part of what was read for its items, and puts it into `into`. Throws
 /// CheckpointError (mismatch) if the planner makes something else.

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "configs/policy/options.h"
+#include "configs/policy/planner_names.h"
 #include "configs/policy/strategy_options.h"
 #include "dist_checkpointing/planner/load_planner.h"
 #include "dist_checkpointing/planner/save_planner.h"
@@ -118,10 +119,6 @@ LoadPlannerEntry load_planner_entry(
   if (make) entry.make = std::move(make);
   return entry;
 }
-
-/// The built-in load planner that takes what is stored as it is, even if the checkpoint names
-/// another one.
-inline constexpr const char* kStoredPlanner = "stored";
 
 inline constexpr const char* kSavePlannerOptions = "save.planner.options";
 inline constexpr const char* kLoadPlannerOptions = "load.planner.options";

@@ -15,8 +15,8 @@
 
 namespace DCKPT_API dckpt {
 
-/// What a save would store of a rank's state: made without other ranks, and without a file. Shares
-/// the state's tensors. Not safe to use from several threads.
+/// The plan of one rank's state: it tells what a save would store, without other ranks and without
+/// files. It shares the state's tensors, and one thread at a time may use it.
 ///
 ///   const StatePlan plan(state, "run/iter_0001000", policy.save);
 ///   const Metadata metadata = plan.global_plan({{plan.items()}}).metadata;

@@ -144,8 +144,8 @@ std::shared_ptr<const CheckpointReader> CutFactors::reader() && {
 
 void cut_factors(const ExpertLora& lora, const ExpertUpdate& update, CutFactors& factors,
                  LowRankTerm& term) {
-  // Of lora_A, (experts · rank, in), an expert has consecutive rows, and of lora_B, (out, rank ·
-  // experts), every column with its number.
+  // An expert has consecutive rows of lora_A, (experts · rank, in), and every column with its
+  // number of lora_B, (out, rank · experts).
   const std::int64_t in = lora.in, out = lora.out, first = update.first, count = update.count;
   const std::int64_t row = update.expert * lora.rank;
   const auto of_a = [&](std::int64_t column, std::int64_t columns) {

@@ -17,7 +17,7 @@ namespace {
 
 constexpr std::size_t kMostNamed = 4;
 
-/// How well a map fits: first by the keys that it knows, then by how few others it expects.
+/// Maps fit better that know more of the keys; among equals, those that expect fewer others.
 struct Closeness {
   std::size_t known = 0;
   std::ptrdiff_t missing = 0;  ///< the negative number of keys that all models of the map have

@@ -28,7 +28,8 @@ OpenOptions CheckpointArgument::open_options() const {
   if (policy.empty()) return options;
   const LoadOptions named = Policy::find(policy).load;
   options.strategy = named.strategy;
-  if (!named.registered_planner.name.empty()) options.planner = named.registered_planner;
+  if (!planner.empty() && !named.registered_planner.name.empty())
+    options.planner = named.registered_planner;
   return options;
 }
 
@@ -37,20 +38,21 @@ std::unique_ptr<CheckpointReader> CheckpointArgument::open() const {
   return with_context({.file = path}, [&] { return open_checkpoint(path, options); });
 }
 
-std::unique_ptr<CheckpointReader> CheckpointArgument::open_shown() const {
+CheckpointArgument::Shown CheckpointArgument::open_shown() const {
   CheckpointArgument as_stored = *this;
   as_stored.planner.clear();
   auto reader = as_stored.open();
+  if (open_options().planner.name != kAutoStrategy) return {open(), std::move(reader)};
   const auto& meta = reader->metadata().storage_meta;
-  if (!meta || !meta->load_planner || open_options().planner.name != kAutoStrategy) return reader;
+  if (!meta || !meta->load_planner) return {std::move(reader)};
   if (std::ranges::find(load_planners(), *meta->load_planner, &LoadPlannerEntry::name) !=
       load_planners().end())
-    return open();
+    return {open(), std::move(reader)};
   print_note(
       str_format("the load planner {} reads the checkpoint, and this program does not have "
                  "it: what is stored is shown as it is",
                  quote(*meta->load_planner)));
-  return reader;
+  return {std::move(reader)};
 }
 
 std::unique_ptr<CheckpointReader> CheckpointArgument::open(Communicator& ranks) const {

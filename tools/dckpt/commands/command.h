@@ -56,13 +56,19 @@ struct CheckpointArgument {
   std::optional<IterationName> iteration{};
   KeyMapOptions map{};   ///< key map that the checkpoint is opened with
   std::string policy{};  ///< policy whose load.backend and load.planner open it; empty: detected
-  /// OpenOptions::planner, if the policy names none. Commands that look at what is stored clear it.
+  /// OpenOptions::planner, if the policy names none. Commands that look at what is stored clear it,
+  /// and the planner of the policy does not count for them.
   std::string planner{kAutoStrategy};
 
   /// Opens the checkpoint. Errors name the path unless they already name a file.
   std::unique_ptr<CheckpointReader> open() const;
+  /// A reader to show, and the one of what is stored if a planner makes what is shown.
+  struct Shown {
+    std::unique_ptr<CheckpointReader> reader;
+    std::unique_ptr<CheckpointReader> stored{};
+  };
   /// Opens it to be shown: as it is stored, with a note, if its planner is not in this program.
-  std::unique_ptr<CheckpointReader> open_shown() const;
+  Shown open_shown() const;
   /// Opens it on all ranks, collectively.
   std::unique_ptr<CheckpointReader> open(Communicator& ranks) const;
   OpenOptions open_options() const;

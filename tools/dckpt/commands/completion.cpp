@@ -117,7 +117,7 @@ Candidates completed_branches(const Candidates& keys, std::string prefix) {
 }
 
 Candidates stored_keys(const CheckpointArgument& checkpoint) try {
-  const auto reader = checkpoint.open_shown();
+  const auto reader = checkpoint.open_shown().reader;
   Candidates keys;
   for (const TensorStorageMetadata& tensor : reader->metadata().tensors)
     keys.push_back({tensor.key, str_format("{} {}", to_string(tensor.properties.dtype),

@@ -384,8 +384,7 @@ void print_rest(const CheckpointSummary& summary) {
 
 /// Opens the checkpoint. If that fails on a training root, prints what a run that starts there
 /// would resume from, since the tracker may name the damaged checkpoint.
-std::unique_ptr<CheckpointReader> open_inspected(const InspectArguments& options,
-                                                 const Resume& resume) {
+CheckpointArgument::Shown open_inspected(const InspectArguments& options, const Resume& resume) {
   try {
     return options.checkpoint.open_shown();
   } catch (const CheckpointError&) {
@@ -419,14 +418,11 @@ int run_inspect(const InspectArguments& options) {
   const bool says_resume = root && (options.json || !options.checkpoint.iteration);
   const Resume resume = says_resume ? Resume(root->resume) : std::nullopt;
   if (root && !options.json) print_root(*root, options.checkpoint.path, options.all);
-  const auto reader = open_inspected(options, resume);
+  const auto [reader, stored] = open_inspected(options, resume);
+  const CheckpointReader& shown = *reader;
   CheckpointSummary summary = with_context({.file = options.checkpoint.path},
-                                           [&] { return inspect(*reader, options.inspect); });
-  CheckpointArgument stored = options.checkpoint;
-  stored.planner.clear();
-  if (const auto files_of = stored.open(); files_of->metadata().storage_meta != std::nullopt &&
-                                           files_of->metadata().storage_meta->load_planner)
-    summary.files = inspect(*files_of).files;  // what a planner makes is nowhere in them
+                                           [&] { return inspect(shown, options.inspect); });
+  if (stored) summary.files = inspect(*stored).files;  // what a planner makes is nowhere in them
   if (options.json) {
     print_json(to_json(summary, options.inspect.chunks, root ? &*root : nullptr,
                        !options.checkpoint.policy.empty()));

@@ -40,7 +40,7 @@ bool is_damaged(const CheckpointArgument& checkpoint, const CheckpointError& err
 /// Opens the checkpoint. Writes a page about what is there before it throws.
 std::unique_ptr<CheckpointReader> open_or_write(const ReportArguments& options) {
   try {
-    return options.checkpoint.open_shown();
+    return options.checkpoint.open_shown().reader;
   } catch (const CheckpointError& error) {
     if (is_damaged(options.checkpoint, error))
       write_page(options, gather_unopened(options.checkpoint.path, options.checkpoint.path, error));
